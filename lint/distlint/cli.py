@@ -1,4 +1,4 @@
-"""The command line: ``check``, ``explain``, ``rules`` and ``server``."""
+"""The command line: ``check``, ``explain``, ``rules``, ``confirm`` and ``server``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from distlint.commands import ERROR, UsageError
     from distlint.config import ConfigError
+    from distlint.confirm.command import ConfirmError
 
     args = _parser().parse_args(argv)
     try:
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; Python would complain once more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
-    except (UsageError, ConfigError, OSError) as error:
+    except (UsageError, ConfigError, ConfirmError, OSError) as error:
         sys.stderr.write(f"distlint: {error}\n")
         return ERROR
     except Exception:  # noqa: BLE001 - Python's own exit code, 1, would claim findings
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     import argparse
 
     from distlint.commands import check, explain_rules, serve, show_rules
+    from distlint.confirm.command import confirm
 
     parser = argparse.ArgumentParser(prog="distlint", description="Finds what hangs or falsifies distributed metrics.")
     parser.add_argument("--version", action="version", version=f"distlint {__version__}")
@@ -61,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", action="store_true", help="for programs")
     how.add_argument("--pages", metavar="FOLDER", help="write a page for every rule, in Markdown")
     rules.set_defaults(run=show_rules)
+    tried = commands.add_parser("confirm", help="execute the code around a finding of DL1 as two ranks, with stand-ins")
+    tried.add_argument("place", metavar="FILE:LINE", help="where the finding is")
+    tried.set_defaults(run=confirm)
     server = commands.add_parser("server", help="speak to an editor over standard input and output")
     server.set_defaults(run=serve)
     return parser

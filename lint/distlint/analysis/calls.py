@@ -24,7 +24,16 @@ from distlint.analysis.value import (
     join,
     of_unseen,
 )
-from distlint.api import Effect, brings_together, collective, environment_kind, function_effect, method_effect
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    brings_together,
+    collective,
+    environment_kind,
+    function_effect,
+    method_effect,
+    name_effect,
+)
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
@@ -94,6 +103,9 @@ class Calls(Metrics):
             return self._own(callee, node, receiver, args, options)
         if name:
             return self._imported_call(name, node, args, options)
+        effect = _by_convention(node.func)
+        if effect is not None:
+            return self.ranked(effect.kind, node)
         return self._unknown(node, receiver, callee, args, options)
 
     def _believed(self, func: ast.Attribute, receiver: Value) -> Effect | None:
@@ -246,6 +258,9 @@ class Calls(Metrics):
             returned = returned._replace(formula=formula)
         result = returned if returned is not None else UNKNOWN_VALUE
         event.result = self.named_measure(target, node, given, result)
+        named = name_effect(target.name)
+        if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
+            event.result = self.ranked(named.kind, node)  # what it does cannot be seen
         return event.result
 
     def _construct(
@@ -310,6 +325,9 @@ class Calls(Metrics):
         family = self.facts.family_of(name)
         if family:
             return self._instance(family, name, node, args, options)
+        effect = name_effect(name.rpartition(".")[2])
+        if effect is not None:
+            return self.ranked(effect.kind, node)
         if name in _CONTAINERS and args:
             return args[0]._replace(family=args[0].family or "list")
         measure = self.library_measure(name, node, args, options)
@@ -401,8 +419,8 @@ class Calls(Metrics):
     ) -> Value:
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
-        if name in _ADDS and args:
-            self._add(func.value, args[-1])
+        if name in _ADDS and (args or options):
+            self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
         if name in _VIEWS and not args:
             return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
@@ -457,10 +475,9 @@ class Calls(Metrics):
             self.bind(root, value)
         return value
 
-    def _add(self, node: ast.expr, value: Value) -> None:
+    def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
         given, (root, _) = node, _root(node)
-        known = self.value(node)
         while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
@@ -515,6 +532,13 @@ def defaults(target: FunctionNode) -> dict[str, Formula]:
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)  # type: ignore[arg-type]
     constants = ((each.arg, node.value) for each, node in pairs if isinstance(node, ast.Constant))
     return {name: Constant(bool(value)) for name, value in constants if value is None or isinstance(value, bool)}
+
+
+def _by_convention(func: ast.expr) -> Effect | None:
+    """What a function that cannot be seen tells of the rank by its name: ``trainer.is_world_process_zero()``."""
+    if isinstance(func, ast.Attribute):
+        return attribute_effect(func.attr)
+    return name_effect(func.id) if isinstance(func, ast.Name) else None
 
 
 def _is_super(node: ast.expr) -> bool:

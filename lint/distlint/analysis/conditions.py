@@ -17,12 +17,13 @@ from distlint.analysis.formula import (
     Formula,
     Not,
     negate,
+    some,
     varies,
 )
 from distlint.analysis.value import Reason, Value, combine
 
 if TYPE_CHECKING:
-    from distlint.analysis.state import State
+    from distlint.analysis.expressions import Expressions as State
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
 _OPERATORS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
@@ -64,6 +65,27 @@ def compared(state: State, node: ast.Compare, values: list[Value]) -> Value:
         formula = _atom(state, node, values, whole)
     family = "mask" if any(value.family in ("batch", "part") or value.grad for value in values) else "flag"
     return Value(max(varies(formula), 0), whole.reason, formula, family, sources=whole.sources)
+
+
+def matched(state: State, node: ast.expr, subject: Value, pattern: ast.pattern) -> Value:
+    """Return the value of "does this pattern fit": of plain values, a comparison."""
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
+        return Value(0, formula=TRUE)
+    parts = pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]
+    plain = [part.value for part in parts if isinstance(part, ast.MatchValue | ast.MatchSingleton)]
+    equal = ast.Compare(node, [ast.Eq()], [])
+    formulas = [_formula(equal, subject, ast.Eq(), _plain(state, each)) for each in plain]
+    found = [formula for formula in formulas if formula is not None]
+    if len(found) == len(parts):
+        formula = some(found)
+    else:
+        text = f"{state.index.text_of(node)} is {state.index.text_of(pattern)}"
+        formula = Atom(text, subject.varies, reason=subject.reason)
+    return Value(max(varies(formula), 0), subject.reason, formula, "flag")
+
+
+def _plain(state: State, value: object) -> Value:
+    return state.value(value) if isinstance(value, ast.expr) else Value(0, constant=value)
 
 
 def _mirrored(operator: ast.cmpop) -> ast.cmpop:
@@ -134,9 +156,9 @@ def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | Non
 
 
 def _against_zero(zero: Formula, operator: ast.cmpop) -> Formula | None:
-    if isinstance(operator, ast.Eq | ast.LtE):
+    if isinstance(operator, ast.Eq | ast.LtE | ast.Is):
         return zero
-    if isinstance(operator, ast.NotEq | ast.Gt):
+    if isinstance(operator, ast.NotEq | ast.Gt | ast.IsNot):
         return negate(zero)
     return {ast.GtE: TRUE, ast.Lt: FALSE}.get(type(operator))
 

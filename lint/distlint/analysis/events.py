@@ -32,7 +32,7 @@ class Guard(NamedTuple):
 _WORLD = ("torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Event:
     """A call, or another thing that a rule may ask about.
 

@@ -24,6 +24,7 @@ from distlint.analysis.value import (
     combine,
     dtype_of,
     join,
+    shallow,
 )
 from distlint.api import (
     Effect,
@@ -40,6 +41,7 @@ from distlint.syntax import ClassNode, FunctionNode, Located
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
 _PROPERTIES = ("property", "cached_property")
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
+_MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
 _PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
@@ -181,7 +183,7 @@ class Expressions(State):
         for each in self.index.lineage(owner):
             if name in each.methods:
                 method = each.methods[name]
-                if any(isinstance(one, ast.Name) and one.id in _PROPERTIES for one in method.decorators):
+                if method.is_property:
                     return self.facts.read(("return", method, ""), self.function) or UNKNOWN_VALUE
                 return Value(0, target=method)
             known = self.facts.read(("attribute", each, name), self.function)
@@ -295,10 +297,16 @@ class Expressions(State):
         return compared(self, node, values)
 
     def _binary(self, node: ast.BinOp) -> Value:
-        left, right = self.value(node.left), self.value(node.right)
-        if isinstance(node.op, ast.FloorDiv):
-            self.note_division(left, right, node)
-        return self.arithmetic(node.op, left, right, node)
+        chain = [node]  # a sum of many lines is as deep as it is long
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+        result = self.value(chain[-1].left)
+        for each in reversed(chain):
+            right = self.value(each.right)
+            if isinstance(each.op, ast.FloorDiv):
+                self.note_division(result, right, each)
+            result = self.arithmetic(each.op, result, right, each)
+        return result
 
     def note_division(self, left: Value, right: Value, node: ast.expr) -> None:
         """Note that a sum over ranks is divided by their number, in a way that keeps its type."""
@@ -326,6 +334,10 @@ class Expressions(State):
             return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
+        if isinstance(operator, ast.Mod) and left.family == "rank" and right.constant is None:
+            family = "local_rank"  # by the number of devices of a machine
+        if isinstance(operator, ast.Mod) and right.family == "world":
+            family = "turn"
         measure = self._measured(operator, left, right, node)
         dtype = dtype_of(left) if dtype_of(left) == dtype_of(right) else ""
         return result._replace(
@@ -418,7 +430,7 @@ class Expressions(State):
         return some([every([asked, first.formula]), every([negate(asked), second.formula])])
 
     def _written_out(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
-        elements = tuple(self.value(part) for part in node.elts)
+        elements = tuple(shallow(self.value(part)) for part in node.elts)
         family = {ast.Tuple: "tuple", ast.List: "list", ast.Set: "set"}[type(node)]
         if any(isinstance(part, ast.Starred) for part in node.elts):
             return combine(list(elements))._replace(family=family)
@@ -426,15 +438,19 @@ class Expressions(State):
         order = order_of(elements) if isinstance(node, ast.Set) else ""
         scales = {part.scale for part in elements}
         scale = scales.pop() if len(scales) == 1 else ""
-        return whole._replace(family=family, elements=elements, order=order, scale=scale)
+        return whole._replace(
+            family=family, elements=elements if len(elements) <= _MOST_ELEMENTS else (), order=order, scale=scale
+        )
 
     def _dict(self, node: ast.Dict) -> Value:
         keys = [self.value(key) if key is not None else None for key in node.keys]
-        elements = tuple(self.value(part) for part in node.values)
+        elements = tuple(shallow(self.value(part)) for part in node.values)
         if not all(key is not None and key.constant is not None for key in keys):
             known = [key for key in keys if key is not None]
             return combine([*known, *elements])._replace(family="dict")
         whole = combine(list(elements)) if elements else SAME_VALUE
+        if len(elements) > _MOST_ELEMENTS:
+            return whole._replace(family="dict")
         names = tuple(key.constant for key in keys if key is not None)
         return whole._replace(family="dict", elements=elements, keys=names)
 
@@ -452,6 +468,8 @@ class Expressions(State):
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         names, guards = dict(self.names), self.guards
+        own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
+        kept = own & self.assigned
         outer = UNKNOWN_VALUE
         with self.collected() as block:
             for each in node.generators:
@@ -466,13 +484,23 @@ class Expressions(State):
                 self.value(node.key)
             part = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
             inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
-        self.names, self.guards = names, guards
+        self._forget(own, names, kept)
+        self.guards = guards
         self.loop(node, outer, block)
         family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
         order = outer.order
         if isinstance(node, ast.SetComp):
             order = "texts" if isinstance(node.elt, ast.JoinedStr) else "set"
         return inside._replace(family=family, length=outer.length, order=order)
+
+    def _forget(self, own: set[str], before: dict[str, Value], kept: set[str]) -> None:
+        """Give the variables of a comprehension back what they were outside; what ``:=`` has set stays."""
+        self.assigned -= own - kept
+        for name in own:
+            if name in before:
+                self.names[name] = before[name]
+            else:
+                self.names.pop(name, None)
 
     @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:

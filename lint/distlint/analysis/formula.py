@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias, Union
 
@@ -59,6 +60,7 @@ TRUE = Constant(True)
 FALSE = Constant(False)
 ZERO = Atom("rank==0", RANK)
 LOCAL_ZERO = Atom("local_rank==0", RANK)
+_LARGEST = 32  # atoms of a formula that is kept apart; a flag that is set from itself doubles with each line
 
 
 def negate(formula: Formula) -> Formula:
@@ -75,7 +77,17 @@ def every(parts: list[Formula]) -> Formula:
         return FALSE
     if not kept:
         return TRUE
-    return kept[0] if len(kept) == 1 else All(tuple(kept))
+    if len(kept) == 1:
+        return kept[0]
+    whole = All(tuple(kept))
+    return whole if sum(1 for _ in atoms(whole)) <= _LARGEST else _opaque(whole)
+
+
+def _opaque(whole: Formula) -> Atom:
+    """Return an atom for a formula that is too large to be taken apart."""
+    most = max(atoms(whole), key=lambda atom: atom.varies)
+    number = zlib.crc32(repr(whole).encode(errors="replace"))
+    return most._replace(text=f"{most.text} and more ({number})", parameter="")
 
 
 def some(parts: list[Formula]) -> Formula:

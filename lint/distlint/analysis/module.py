@@ -168,7 +168,7 @@ class Analysis:
 
     def _interpret(self, function: FunctionNode) -> FunctionReport:
         interpreter = Interpreter(function, self.facts)
-        self._bind_parameters(interpreter, function)
+        interpreter.names.update(self.parameters(function))
         guard = next(filter(None, (guard_decorator(self._name(each)) for each in function.decorators)), "")
         if guard:
             decorator = function.decorators[0]
@@ -204,16 +204,18 @@ class Analysis:
             for name, value in interpreter.names.items():
                 self.facts.tell(("name", function, name), value)
 
-    def _bind_parameters(self, interpreter: Interpreter, function: FunctionNode) -> None:
+    def parameters(self, function: FunctionNode) -> dict[str, Value]:
+        """What is known of the parameters of a function: by its callers, its class, its annotations."""
         owner = function.owner if function.is_method else None
         family = self.facts.family(owner) if owner is not None else ""
         is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
         settings = function.with_default if is_step else frozenset()
+        values: dict[str, Value] = {}
         for position, parameter in enumerate(function.parameters):
             name = parameter.arg
             is_self = name == "self" or (position == 0 and not function.is_static)
             if is_self and owner is not None:
-                interpreter.names[name] = Value(0, family=family, target=owner, instance=True)
+                values[name] = Value(0, family=family, target=owner, instance=True)
                 continue
             known = self.facts.read(("parameter", function, name), function)
             if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
@@ -221,7 +223,8 @@ class Analysis:
             elif is_step and not name.endswith(_NO_DATA) and name not in settings:
                 known = self._batch(function, parameter)
             annotated = self._annotated(parameter)
-            interpreter.names[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+            values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+        return values
 
     def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
         """What a step or a hook is given: a batch, or what the step has returned for every batch."""

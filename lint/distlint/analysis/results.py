@@ -446,7 +446,7 @@ BUILTINS: dict[str, Builtin] = {
     **dict.fromkeys(("abs", "round", "list", "tuple", "iter", "reversed", "tqdm"), _pass_on),
     **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
     **dict.fromkeys(("set", "frozenset"), _set),
-    **dict.fromkeys(("min", "max"), _joined),
+    **dict.fromkeys(("min", "max", "str", "repr"), _joined),
     "dict": _made_dict,
     "float": _made_float,
     "getattr": _got,

@@ -18,7 +18,10 @@ from distlint.analysis.module import matters
 
 LAST_TURN = "(the last turn)"
 _EDGES = ("(a loop begins)", "(a loop ends)")
-_MOST_TESTS = 7  # besides the one in question; ways double with each
+# Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
+# and so would the time. A test of its own needs few.
+_MOST_WAYS, _ALL_WAYS, _FEWEST_WAYS = 128, 512, 4
+_MOST_ASKED = 100  # tests of one function that are asked about
 
 
 class Visit(NamedTuple):
@@ -85,12 +88,12 @@ def divergences(
     """
     if not matters(body):
         return
-    relevant = list(dict.fromkeys(_relevant(body)))
-    asked = [atom for atom in relevant if is_asked(atom)]
-    for atom in asked:
+    asked = list({each.text: each for each in _relevant(body) if is_asked(each)}.values())
+    most = max(_FEWEST_WAYS, min(_MOST_WAYS, _ALL_WAYS // max(1, len(asked))))
+    for atom in asked[:_MOST_ASKED]:
         seen: set[int] = set()
-        for answers in _answers(atom, relevant, asked):
-            for each in _compare(body, atom, answers, counts):
+        for answers in _answers(most):
+            for each in _compare(body, atom, asked, answers, counts):
                 key = id(each.visit.step) if each.is_around else id(each.visit.guard)
                 if key not in seen:
                     seen.add(key)
@@ -98,10 +101,11 @@ def divergences(
 
 
 def _compare(
-    body: tuple[Node, ...], atom: Atom, answers: dict[str, bool], counts: Callable[[Step], bool]
+    body: tuple[Node, ...], atom: Atom, asked: list[Atom], answers: Answers, counts: Callable[[Step], bool]
 ) -> Iterator[Divergence]:
-    here = walk(body, {**answers, **_also(atom), atom.text: True}, atom, counts)
-    there = walk(body, {**answers, atom.text: False}, atom, counts)
+    alone = {each.text: False for each in asked if _is_for_one(each)} if _is_for_one(atom) else {}
+    here = walk(body, {**alone, **_also(atom), atom.text: True}, answers, atom, counts)
+    there = walk(body, {**alone, atom.text: False}, answers, atom, counts)
     if here.end == "raise" and len(here.visits) <= len(there.visits):
         return
     if there.end == "raise" and len(there.visits) <= len(here.visits):
@@ -156,15 +160,39 @@ def _also(atom: Atom) -> dict[str, bool]:
     return {LOCAL_ZERO.text: True} if atom == ZERO else {}
 
 
-def _answers(atom: Atom, relevant: list[Atom], asked: list[Atom]) -> Iterator[dict[str, bool]]:
-    """The ways to answer the other tests: alike on both sides, and of those for one certain rank, each one alone."""
-    alone = {each.text for each in asked if _is_for_one(each)} if _is_for_one(atom) else set()
-    texts = sorted({each.text for each in relevant} - {atom.text} - alone)
-    some, rest = texts[:_MOST_TESTS], texts[_MOST_TESTS:]
-    for chosen in itertools.product((True, False), repeat=len(some)):
-        for answer in (False, True) if rest else (False,):
-            given = dict(zip(some, chosen, strict=True))
-            yield {**dict.fromkeys(alone, False), **given, **dict.fromkeys(rest, answer)}
+class Answers(dict[str, bool]):
+    """What tests are answered; one that nobody has asked yet is answered alike by all, and remembered."""
+
+    def __init__(self, known: dict[str, bool], default: bool = True) -> None:
+        super().__init__(known)
+        self.default = default
+
+    def __missing__(self, text: str) -> bool:
+        self[text] = self.default
+        return self.default
+
+
+def _answers(most: int) -> Iterator[Answers]:
+    """The ways to answer the tests that are come to; of too many, some.
+
+    First all of them with no and with yes; then the answer that was asked for last is the first to be changed, as one
+    looks for a way out of a maze. Those who take the answers ask for them meanwhile.
+    """
+    first = Answers({}, default=False)
+    yield first
+    answers = Answers({})
+    for _ in range(most):
+        yield answers
+        known = dict(answers)
+        while known and not known[last := next(reversed(known))]:
+            del known[last]
+        if not known:
+            return
+        known[last] = False
+        answers = Answers(known)
+    for text in itertools.islice(first, most // 4):  # the maze is too large: each test alone, too
+        yield Answers({text: True}, default=False)
+        yield Answers({text: False})
 
 
 def steps(body: Iterable[Node]) -> Iterator[Step]:
@@ -199,16 +227,29 @@ def _turns(loop: Loop) -> Atom:
     return Atom(f"{loop.place.path}:{loop.place.line} turns", UNKNOWN)
 
 
-def walk(body: tuple[Node, ...], answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> Way:
-    """Return the steps on the way that is given by the answers to all tests."""
-    walker = _Walker(answers, atom, counts)
+class _Side(dict[str, bool]):
+    """The answers of one side; what it has none of its own for is answered as by the other."""
+
+    def __init__(self, own: Mapping[str, bool], answers: Answers) -> None:
+        super().__init__(own)
+        self.answers = answers
+
+    def __missing__(self, text: str) -> bool:
+        return self.answers[text]
+
+
+def walk(
+    body: tuple[Node, ...], own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]
+) -> Way:
+    """Return the steps on the way that is given by the answers of one side, and those that both sides give."""
+    walker = _Walker(own, answers, atom, counts)
     end = walker.run(body, (), None)
     return Way(walker.visits, end, walker.last)
 
 
 class _Walker:
-    def __init__(self, answers: Mapping[str, bool], atom: Atom, counts: Callable[[Step], bool]) -> None:
-        self.answers = answers
+    def __init__(self, own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]) -> None:
+        self.side = _Side(own, answers)
         self.atom = atom
         self.counts = counts
         self.visits: list[Visit] = []
@@ -241,7 +282,7 @@ class _Walker:
         return self.run(node.last, calls, guard) or end
 
     def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        arm = node.then if is_true(node.test, self.answers) else node.other
+        arm = node.then if is_true(node.test, self.side) else node.other
         if not any(each.text == self.atom.text for each in atoms(node.test)):
             return self.run(arm, calls, guard)
         before, self.depth = self.depth, len(calls)
@@ -253,7 +294,7 @@ class _Walker:
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""
-        if not self.answers.get(_turns(node).text, True):
+        if _leaves_function(node.body) and not self.side[_turns(node).text]:
             return ""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from distlint.analysis.events import Event, Guard, Node, Place, Summary, bodies
+from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
 from distlint.api import Effect, named_family, unbound
@@ -124,7 +124,11 @@ def _without_sources(value: Value, depth: int = 3) -> Value:
 
 def shape(body: tuple[Node, ...]) -> tuple[object, ...]:
     """Return what two rounds are compared by: kinds, labels and tests."""
-    return tuple((type(node), node[0] if not bodies(node) else "", *map(shape, bodies(node))) for node in body)
+    return tuple((type(node), _told(node), *map(shape, bodies(node))) for node in body)
+
+
+def _told(node: Node) -> object:
+    return node[0] if isinstance(node, Branch | Exit | Step) else ""
 
 
 class State:
@@ -135,6 +139,7 @@ class State:
         self.facts = facts
         self.index = facts.index
         self.names: dict[str, Value] = {}
+        self.assigned: set[str] = set()  # names that were given a value in the block at hand
         self.guards: tuple[Guard, ...] = ()
         self.block: list[Node] = []
         # Of the loops around: names of an item, what is run over, and what a loop changes in place for every item.

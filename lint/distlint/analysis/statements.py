@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlint.analysis.calls import Calls, is_new
+from distlint.analysis.conditions import matched
 from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
-from distlint.analysis.formula import DATA, SAME, UNKNOWN
+from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
 from distlint.analysis.results import METHODS_OF_TENSORS
 from distlint.analysis.state import Facts
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
@@ -18,6 +19,7 @@ from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
 _BESIDE = frozenset({"enumerate", "zip"})
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
+Way = Sequence[ast.stmt] | Callable[[], str]
 _ENDS = ("return", "raise", "continue", "break")
 
 
@@ -28,7 +30,6 @@ class Interpreter(Calls):
         super().__init__(function, facts)
         self.is_quick = False  # a loop's first round: it tells what the second begins with
         self.breaks: list[list[Value]] = []
-        self.assigned: set[str] = set()
         self.returned: dict[int, tuple[ast.Return, Value]] = {}
 
     def run(self, body: Sequence[ast.stmt]) -> str:
@@ -87,7 +88,7 @@ class Interpreter(Calls):
                     joined = joined._replace(order="keys")
                 keys, elements = _with_item(known, index.constant, value)
                 joined = joined._replace(scale="", elements=elements, keys=keys, length=known.length)
-                self.names[target.value.id] = joined
+                self.bind(target.value, joined)
                 return
         self.read |= value.sources
 
@@ -209,21 +210,26 @@ class Interpreter(Calls):
 
     def _if(self, node: ast.If) -> str:
         test = self.value(node.test)
+        return self._fork(test, node.test, node.body, node.orelse)
+
+    def _fork(self, test: Value, node: Located, then: Sequence[ast.stmt], other: Way) -> str:
+        """Go two ways from a test; return how they end where both do."""
         before, ends, names, blocks = dict(self.names), [], [], []
         assigned, self.assigned = self.assigned, set()
         inner: list[Guard] = []
-        for taken, body in ((True, node.body), (False, node.orelse)):
+        for taken, way in ((True, then), (False, other)):
             self.names = dict(before)
             with self.collected() as block:
-                outer, self.guards = self.guards, (*self.guards, Guard("branch", test, node.test, taken))
-                ends.append(self.run(body))
+                outer, self.guards = self.guards, (*self.guards, Guard("branch", test, node, taken))
+                ends.append(way() if callable(way) else self.run(way))
                 inner += self.guards[len(outer) + 1 :]
                 self.guards = outer
             names.append(self.names)
             blocks.append(block)
-        self.branch(test, node.test, *blocks)
-        self._merge(test, node.test, names, ends)
-        self.assigned |= assigned
+        self.branch(test, node, *blocks)
+        self._merge(test, node, names, ends)
+        assigned |= self.assigned
+        self.assigned = assigned
         self._remember_exits(test, node, ends, inner)
         return ends[0] if ends[0] and ends[1] else ""
 
@@ -237,7 +243,7 @@ class Interpreter(Calls):
             left[name] = self.merged(first, second, test, node)
         self.names = left
 
-    def _remember_exits(self, test: Value, node: ast.If, ends: list[str], inner: Sequence[Guard]) -> None:
+    def _remember_exits(self, test: Value, node: Located, ends: list[str], inner: Sequence[Guard]) -> None:
         """What follows is reached only by those who did not leave."""
         for guard in inner:
             if guard.kind.startswith("exit"):
@@ -245,7 +251,7 @@ class Interpreter(Calls):
                 self.guards = (*self.guards, guard._replace(test=both))
         for taken, end in ((True, ends[0]), (False, ends[1])):
             if end and end != "raise" and not all(ends):
-                self.guards = (*self.guards, Guard(f"exit {end}", test, node.test, not taken))
+                self.guards = (*self.guards, Guard(f"exit {end}", test, node, not taken))
                 if end == "break" and self.breaks:
                     self.breaks[-1].append(test)
 
@@ -272,6 +278,7 @@ class Interpreter(Calls):
         """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
         outer, was_quick, stopped = self.guards, self.is_quick, UNKNOWN_VALUE
         changed: dict[str, Value] = {}
+        assigned, self.assigned = self.assigned, set()
         for is_last in (True,) if was_quick else (False, True):
             self.is_quick = was_quick or not is_last
             before = dict(self.names)
@@ -289,9 +296,10 @@ class Interpreter(Calls):
             if target is not None:
                 self.turns.pop()
             stopped = combine([each for each in self.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
-            self.names = {
-                name: join(before.get(name, NONE_VALUE), now) for name, now in {**before, **self.names}.items()
-            }
+            for name in self.assigned & self.names.keys():
+                self.names[name] = join(before.get(name, NONE_VALUE), self.names[name])
+        assigned |= self.assigned
+        self.assigned = assigned
         if kind == "while" and self.asks_whether_wrapped(asked):
             self.names = {name: value._replace(wrapped="") for name, value in self.names.items()}
         self.is_quick = was_quick
@@ -304,6 +312,7 @@ class Interpreter(Calls):
     def _try(self, node: ast.Try) -> str:
         outer = self.guards
         before = dict(self.names)
+        assigned, self.assigned = self.assigned, set()
         with self.collected() as block:
             self.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
             end = self.run(node.body)
@@ -311,14 +320,20 @@ class Interpreter(Calls):
         with self.collected() as rest:
             end = end or self.run(node.orelse)
         after, handlers, ends = self.names, [], [end]
+        changed = self.assigned & after.keys()
+        either = {name: join(before.get(name, after[name]), after[name]) for name in changed}
+        left = after if not end else None
         for handler in node.handlers:
-            self.names = {name: join(before.get(name, value), value) for name, value in {**before, **after}.items()}
+            self.names = {**after, **either}
             with self.collected() as caught:
                 self.guards = (*outer, Guard("except", UNKNOWN_VALUE, handler))
                 ends.append(self.run(handler.body))
                 self.guards = outer
             handlers.append(tuple(caught))
-        self.names = after
+            left = self.names if left is None and not ends[-1] else left
+        self.names = after if left is None else left
+        assigned |= self.assigned
+        self.assigned = assigned
         self.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
         with self.collected() as final:
             last = self.run(node.finalbody)
@@ -354,21 +369,27 @@ class Interpreter(Calls):
         return ""
 
     def _match(self, node: ast.Match) -> str:
-        self.value(node.subject)
-        before, names = dict(self.names), []
-        for case in node.cases:
-            self.names = dict(before)
-            with self.collected() as block:
-                outer, self.guards = self.guards, (*self.guards, Guard("branch", UNKNOWN_VALUE, case.pattern))
-                self.run(case.body)
-                self.guards = outer
-            self.branch(UNKNOWN_VALUE, case.pattern, block, [])
-            names.append(self.names)
-        for each in names:
-            self.names = {
-                name: join(self.names.get(name, value), value) for name, value in {**self.names, **each}.items()
-            }
-        return ""
+        return self._cases(node.subject, self.value(node.subject), node.cases)
+
+    def _cases(self, node: ast.expr, subject: Value, cases: Sequence[ast.match_case]) -> str:
+        if not cases:
+            return ""
+        case = cases[0]
+        self._bind_pattern(case.pattern)
+        test = matched(self, node, subject, case.pattern)
+        if case.guard is not None:
+            asked = self.value(case.guard)
+            formula = every([self.as_formula(test, case.pattern), self.as_formula(asked, case.guard)])
+            test = combine([test, asked])._replace(formula=formula)
+        other = cases[1:] if test.formula != TRUE else ()
+        return self._fork(test, case.pattern, case.body, lambda: self._cases(node, subject, other))
+
+    def _bind_pattern(self, pattern: ast.pattern) -> None:
+        """Names that a pattern binds are parts of what is matched, of which nothing is known."""
+        for each in ast.walk(pattern):
+            name = getattr(each, "rest", None) or getattr(each, "name", None)
+            if isinstance(name, str):
+                self.bind(ast.Name(name, ast.Store()), UNKNOWN_VALUE)
 
     def _return(self, node: ast.Return) -> str:
         value = self.value(node.value)

@@ -232,17 +232,27 @@ def of_unseen(given: list[Value]) -> Value:
     return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
 
 
+def shallow(value: Value) -> Value:
+    """Return a value that can be an element: its own parts have none, else pairs of pairs would grow for ever."""
+    if not any(part.elements for part in value.elements):
+        return value
+    return value._replace(elements=tuple(part._replace(elements=()) for part in value.elements))
+
+
 def combine(values: list[Value]) -> Value:
     """Return what is known of a value that is computed from others."""
-    result = UNKNOWN_VALUE if not values else SAME_VALUE
+    if not values:
+        return UNKNOWN_VALUE
+    most = SAME_VALUE
+    sources, grad, cut, length = _NOTHING, SAME_VALUE.grad, SAME_VALUE.cut, False
     for value in values:
-        more = value if value.varies > result.varies else result
-        result = Value(
-            varies=more.varies,
-            reason=more.reason,
-            sources=result.sources | value.sources if value.sources else result.sources,
-            grad=max(result.grad, value.grad),
-            cut=result.cut or value.cut,
-            length=result.length or value.length,
-        )
-    return result
+        if value.varies > most.varies:
+            most = value
+        if value.sources:
+            sources |= value.sources
+        grad = max(grad, value.grad)
+        cut = cut or value.cut
+        length = length or value.length
+    if most.varies == SAME and not (sources or grad or cut or length):
+        return SAME_VALUE
+    return Value(most.varies, most.reason, sources=sources, grad=grad, cut=cut, length=length)

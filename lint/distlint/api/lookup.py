@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from distlint.api.effects import Effect
 from distlint.api.tables import (
@@ -46,9 +47,10 @@ _BY_NAME = (
     (_WORLD, Effect("world")),
     (_DISTRIBUTED, Effect("distributed")),
 )
-_known_names: dict[str, Effect | None] = {}
+_remembered = lru_cache(maxsize=1 << 14)  # of a large project, the names that come again and again
 
 
+@_remembered
 def canonical(name: str) -> str:
     """Return the name by which the tables know what frameworks export from several places."""
     for prefix, public in _ALIASES:
@@ -63,6 +65,7 @@ def unbound(name: str) -> str:
     return UNBOUND[head] + dot + rest if head in UNBOUND else ""
 
 
+@_remembered
 def function_effect(name: str) -> Effect | None:
     """Return the effect of a function or class by its qualified name."""
     name = canonical(name)
@@ -74,6 +77,7 @@ def function_effect(name: str) -> Effect | None:
     return effect
 
 
+@_remembered
 def family_of(name: str) -> str:
     """Return the family of a framework's class by its qualified name, or ""."""
     name = canonical(name)
@@ -86,6 +90,7 @@ def family_of(name: str) -> str:
     return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
 
 
+@_remembered
 def named_family(name: str) -> str:
     """Return what is believed of a receiver of this name, or ""."""
     name = name.lstrip("_")
@@ -110,13 +115,11 @@ def attribute_effect(attribute: str) -> Effect | None:
     return Effect(kind) if kind else name_effect(attribute)
 
 
+@_remembered
 def name_effect(name: str) -> Effect | None:
     """Return what a name says by convention, where what it stands for cannot be seen."""
     name = name.lstrip("_")
-    if name not in _known_names:
-        matching = (effect for pattern, effect in _BY_NAME if pattern.fullmatch(name))
-        _known_names[name] = next(matching, None)
-    return _known_names[name]
+    return next((effect for pattern, effect in _BY_NAME if pattern.fullmatch(name)), None)
 
 
 def guard_decorator(name: str) -> str:

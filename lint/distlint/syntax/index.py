@@ -14,7 +14,7 @@ TRY_STAR = getattr(ast, "TryStar", ast.Try)
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class ClassNode:
     """A class.
 
@@ -33,7 +33,7 @@ class ClassNode:
     methods: dict[str, FunctionNode] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class FunctionNode:
     """A function or method, or the file's own statements (named ``<module>``).
 
@@ -82,12 +82,17 @@ class FunctionNode:
         return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in self.decorators)
 
     @property
+    def is_property(self) -> bool:
+        """True if it is read like an attribute."""
+        return any(dotted(each).rpartition(".")[2] in ("property", "cached_property") for each in self.decorators)
+
+    @property
     def decorators(self) -> Sequence[ast.expr]:
         """The decorators, outermost first."""
         return self.node.decorator_list if isinstance(self.node, Function) else ()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it holds leads to the whole file
 class SyntaxIndex:
     """One file.
 
@@ -138,6 +143,8 @@ class SyntaxIndex:
         first, last = node.lineno, node.end_lineno or node.lineno
         if not isinstance(node, ast.expr) and getattr(node, "body", None):
             last = first
+        if first == last == node.end_lineno:
+            return " ".join(self.line(first)[node.col_offset : node.end_col_offset].decode(errors="replace").split())
         lines = [self.line(number) for number in range(first, last + 1)]
         if last == node.end_lineno:
             lines[-1] = lines[-1][: node.end_col_offset]
