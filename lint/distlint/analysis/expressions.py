@@ -292,7 +292,7 @@ class Expressions(State):
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.value(part) for part in (node.left, *node.comparators)]
         for turn, which in (values[:2], values[1::-1]):
-            if turn.family == "even":
+            if turn.family == "turn":
                 self.emit(SHARE_OF, node, args=(which, Value(0, family="world")))
         return compared(self, node, values)
 
@@ -334,8 +334,8 @@ class Expressions(State):
             return result._replace(family="set", order=result_order)
         if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
             family = left.family if left.family.endswith("rank") else right.family
-        if isinstance(operator, ast.Mod) and left.family == "rank" and right.constant is None:
-            family = "local_rank"  # by the number of devices of a machine
+        if isinstance(operator, ast.Mod) and left.family in ("rank", "local_rank"):
+            family = "local_rank" if right.constant is None else ""  # by the number of devices of a machine
         if isinstance(operator, ast.Mod) and right.family == "world":
             family = "turn"
         measure = self._measured(operator, left, right, node)

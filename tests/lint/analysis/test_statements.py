@@ -117,7 +117,7 @@ def test_ranks_part(body: str) -> None:
         "for a in x:\n    if rank == 0:\n        continue\ndist.barrier()",
         "if rank == 0:\n    x()\ndist.barrier()",
         "match rank:\n    case 0:\n        dist.barrier()\n    case _:\n        dist.barrier()",
-        "import sys\nif rank == 0:\n    sys.exit()\ndist.barrier()",
+        "import sys\nif rank == 0:\n    sys.exit(1)\ndist.barrier()",
         "y = dist.barrier() if rank == 0 else dist.barrier()",
     ],
 )
