@@ -23,6 +23,11 @@ HANGS = {code: rule for code, rule in RULES.items() if code.startswith("DL1")}
 NOT_RUNNABLE = {
     ("DL105-bad-1", 21): "the dict is filled by another hook",
 }
+# Rules whose findings are of a kind that runs do not show yet: they must say so, and never "refuted".
+NOT_YET = {
+    "DL109": "the finding is at a handler, which no collective and no test stands in",
+    "DL112": "stand-ins have no shapes",
+}
 # Good examples that part when they are run with every answer, and why the rules are silent all the same.
 TOLERATED = {
     "DL103-good-1": "batches may hold other keys on each rank, which hardly any do",
@@ -50,7 +55,8 @@ def _good() -> Iterator[object]:
 def test_a_bad_example_hangs_at_its_finding(source: str, found: Finding) -> None:
     verdict = try_finding(analyse(source, found.path, NO_PROJECT), found)
     place = found.path.removesuffix(".py"), found.line
-    assert verdict.outcome == ("not runnable" if place in NOT_RUNNABLE else "confirmed"), verdict.text
+    is_open = place in NOT_RUNNABLE or found.code in NOT_YET
+    assert verdict.outcome == ("not runnable" if is_open else "confirmed"), verdict.text
     if verdict.outcome == "confirmed":
         assert f"{found.path}:" in verdict.text or "the end" in verdict.text
 

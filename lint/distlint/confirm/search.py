@@ -15,6 +15,7 @@ from distlint.syntax import FunctionNode
 _MOST_RUNS = 200
 _MOST_SECONDS = 5.0
 _MOST_MUTED = 5
+_NOT_OF_RUNS = {"DL112": "it is about the shapes of tensors, and stand-ins have none"}
 _LIMIT = 10.0  # seconds, of a run
 
 
@@ -49,6 +50,8 @@ class _Ended:
 
 def try_finding(analysis: Analysis, found: Finding) -> Verdict:
     """Run the function around a finding as two ranks, in many ways of answering."""
+    if found.code in _NOT_OF_RUNS:
+        return Verdict("not runnable", _NOT_OF_RUNS[found.code], 0)
     return try_lines(analysis, range(found.line, found.end_line + 1), counts_logs=found.code in ("DL102", "DL107"))
 
 
