@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
     from distlint.facts import ModuleFacts
 
-_RETURNING = frozenset({"accelerator", "fabric", "strategy"})  # whose result is the mean; others write it in place
 _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or raises: make it a float tensor first"
 
 
@@ -103,13 +102,8 @@ def mean_of_counts(hits, accelerator, fabric, world_size):
             elif operation_of(event) == "mean" and _is_integer(event):
                 node = event.argument_node(0, "tensor")
                 shown = analysis.index.text_of(node) if node is not None else "this"
-<<<<<<< HEAD
                 needs_place = event.is_dropped or (event.effect.changes and event.receiver.family != "fabric")
                 yield Report(event.node, _MESSAGE.format(shown), repair=None if needs_place else _as_float)
-=======
-                returns = event.receiver.family in _RETURNING
-                yield Report(event.node, _MESSAGE.format(shown), repair=_as_float if returns else None)
->>>>>>> rd
 
 
 def _is_integer(event: Event) -> bool:
