@@ -78,7 +78,7 @@ def results_of_all_or_of_one(rank: int, names: Names) -> None:
     assert found.results(self, [1, 2], rank, False) == (None if rank else 3)
 
 
-@drives("DL103-good-4")
+@drives("DL103-good-3")
 def checkpoint_of_a_mean_over_all(rank: int, names: Names) -> None:
     """The gathered losses are averaged: no condition can be a tensor of several."""
     found, real = names(accelerator=accelerator()), numbered()

@@ -77,19 +77,6 @@ def a_loss_that_is_not_finite(rank: int, names: Names) -> None:
     names().train(lambda images, labels: images, [(x, None) for x in tensors(*losses)])
 
 
-@drives("DL103-bad-3", long=True, elsewhere=True, own=BROKEN, mend={"torch.isnan(loss)": "False"})
-def a_backward_that_is_left_out(rank: int, names: Names) -> None:
-    """DistributedDataParallel sends from C++, which nobody watches: one rank waits there."""
-    batches = [torch.ones(2, 3), torch.full((2, 3), math.nan if rank else 1.0)]
-    module = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0), _Mean())
-    names().train(module, batches, SimpleNamespace(scale=lambda loss: loss))
-
-
-class _Mean(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean()
-
-
 @drives("DL104-bad-0", mend={"files[rank::world_size]": "files", "dist.get_rank()": "0"})
 def more_files_on_one_rank(rank: int, names: Names) -> None:
     names(read=torch.tensor).count([1.0, 2.0, 3.0], rank, 2)

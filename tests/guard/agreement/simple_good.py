@@ -64,12 +64,6 @@ def backward_of_a_local_model(rank: int, names: Names) -> None:
     names().train(lambda x: model(x).sum(), [torch.full((2, 3), math.nan if rank else 1.0)])
 
 
-@drives("DL103-good-3")
-def backward_without_sync(rank: int, names: Names) -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Flatten(0))
-    names().train(module, [torch.full((1, 3), math.nan if rank else 1.0)])
-
-
 @drives("DL104-good-0")
 def as_many_rounds_everywhere(rank: int, names: Names) -> None:
     loaded: list[int] = []
