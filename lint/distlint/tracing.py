@@ -140,3 +140,9 @@ def is_by_rank(event: Event | None) -> bool:
 def is_set_by_some(value: Value) -> bool:
     """True if ranks disagree about a value because some of them alone have set it."""
     return value.is_local and value.reason is not None and value.reason.control
+
+
+def is_to_fail(event: Event) -> bool:
+    """True if a call stands where a test expects an error: what it returns is nobody's concern."""
+    contexts = (guard.node.func for guard in event.guards if guard.kind == "with" and isinstance(guard.node, ast.Call))
+    return any(dotted(each).rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex") for each in contexts)

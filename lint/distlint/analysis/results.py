@@ -396,7 +396,8 @@ def _zip(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Val
 
 
 def _test(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return Value(UNKNOWN if whole.varies != RANK else RANK, whole.reason, family="flag")
+    """A test of a type: which rank it is, does not follow from one."""
+    return Value(UNKNOWN, family="flag")
 
 
 def _bool_of(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distlint.analysis.results import operation_of, subject_of
 from distlint.facts import known
 from distlint.model import Example, Query, Report
+from distlint.tracing import is_to_fail
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -125,7 +126,12 @@ class Module(L.LightningModule):
         """Ask of every reduction or gather whether anything can read its result."""
         for report in analysis.reports.values():
             for event in report.events:
-                if event.kind == "collective" and operation_of(event) and _tells_something(event):
+                if (
+                    event.kind == "collective"
+                    and operation_of(event)
+                    and _tells_something(event)
+                    and not is_to_fail(event)
+                ):
                     message = _lost(report, event)
                     if message:
                         yield Report(event.node, message)
