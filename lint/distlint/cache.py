@@ -23,7 +23,7 @@ from distlint.engine import Examined
 from distlint.facts.handed import Handed
 from distlint.facts.joins import Joiner
 from distlint.facts.outline import Outline
-from distlint.facts.project import CallPlace, ClassSummary, FunctionSummary, Project, Settings
+from distlint.facts.project import ClassSummary, Project, Settings
 from distlint.fix import write_atomically
 from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
 from distlint.scan import Scanned
@@ -38,7 +38,6 @@ _STORED: dict[tuple[str, str], type] = {
         All,
         Atom,
         Branch,
-        CallPlace,
         ClassSummary,
         Condition,
         Constant,
@@ -48,7 +47,6 @@ _STORED: dict[tuple[str, str], type] = {
         Exit,
         Finding,
         Fix,
-        FunctionSummary,
         Handed,
         Handled,
         Inlined,
@@ -156,12 +154,8 @@ class Cache:
             tuple(sorted(project.joining)),
             tuple(sorted(project.names.items())),
             *(self._summary(project.classes[name]) for name in sorted(project.classes)),
-            *(self._function(project.functions[name]) for name in sorted(project.functions)),
+            *(self._summary(project.functions[name]) for name in sorted(project.functions)),
         )
-
-    def _function(self, function: FunctionSummary) -> bytes:
-        """With the content of the files that its calls are in, since traces show their lines."""
-        return digest(self._summary(function), *(self.content(call.path) for call in function.calls))
 
     def _summary(self, summary: object) -> bytes:
         found = self._summaries.get(id(summary))

@@ -8,20 +8,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 
 import libcst as cst
 from libcst.metadata import CodeRange, PositionProvider
 
+from distlint.analysis import Summary
 from distlint.edits import Editor
 from distlint.facts import ModuleFacts
-from distlint.facts.project import NO_PROJECT, CallPlace, FunctionSummary, Project
-from distlint.facts.summary import summarise_functions
+from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.tree import walk
 from distlint.model import Finding, Fix, Hit, Query, Report, Rule, TraceStep, remaining
 from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
-from distlint.queries import ask, join_summaries
+from distlint.queries import ask
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
 from distlint.text import Text
@@ -55,7 +54,7 @@ class Examined:
     """
 
     findings: list[Finding]
-    functions: tuple[FunctionSummary, ...] = ()
+    functions: tuple[Summary, ...] = ()
 
 
 def examine(
@@ -120,13 +119,15 @@ def _examine(
             rules = narrow(rules, text.text) if prefilter else rules
             if not rules:
                 return Examined([])
-        facts = ModuleFacts(cst.parse_module(text.text), path, project)
-        hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
-        findings = _locate(facts, text, hits) if hits else []
-        queries = [rule for rule in rules if isinstance(rule, Query)]
-        queried = ask(text.text, path, queries, project, summarise, Mender(facts, text).fix)
+        facts = _Later(lambda: ModuleFacts(cst.parse_module(text.text), path, project))
+        others = [rule for rule in rules if not isinstance(rule, Query)]
+        if others or said is not None:
+            facts()
+        hits = [(rule, hit) for rule in others for hit in rule.check(facts())]
+        findings = _locate(facts(), text, hits) if hits else []
+        queries = [rule for rule in rules if isinstance(rule, Query)] if said is None else []
+        queried = ask(text.text, path, queries, project, summarise and said is None, Mender(facts, text).fix)
         findings += queried.findings
-        functions = join_summaries(summarise_functions(facts), queried.summaries, path) if summarise else ()
     except RecursionError:
         return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
     except cst.ParserSyntaxError as error:
@@ -134,7 +135,7 @@ def _examine(
     kept = _heed_comments(text, path, findings, applied)
     if project.settings.devices == "one":
         kept = [found for found in kept if found.condition is None or found.condition.lacks != "devices"]
-    return Examined(sorted(kept, key=_place), functions)
+    return Examined(sorted(kept, key=_place), queried.summaries)
 
 
 class _Positions(PositionProvider):
@@ -152,6 +153,19 @@ class _Positions(PositionProvider):
         return found
 
 
+class _Later:
+    """What costs much, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], ModuleFacts]) -> None:
+        self._make = make
+        self._made: ModuleFacts | None = None
+
+    def __call__(self) -> ModuleFacts:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
 class Mender:
     """Makes fixes of reports: it looks up in the concrete tree what they were made of.
 
@@ -160,20 +174,21 @@ class Mender:
         text: its source.
     """
 
-    def __init__(self, facts: ModuleFacts, text: Text) -> None:
+    def __init__(self, facts: _Later, text: Text) -> None:
         self._facts = facts
         self._text = text
 
     @cached_property
     def _position(self) -> Callable[[cst.CSTNode], CodeRange]:
-        return _Positions(self._facts.module).__getitem__
+        return _Positions(self._facts().module).__getitem__
 
     def fix(self, finding: Finding, report: Report) -> Fix | None:
         """Return the fix of a report; None where it has none."""
-        nodes = self._facts.nodes(cst.Call) if isinstance(report.node, ast.Call) else walk(self._facts.module)
+        facts = self._facts()
+        nodes = facts.nodes(cst.Call) if isinstance(report.node, ast.Call) else walk(facts.module)
         node = next((each for each in nodes if self._is_at(each, finding)), None)
-        repair = report.repair(self._facts, node) if report.repair is not None and node is not None else None
-        return Editor(self._facts, self._position, self._text).fix(repair) if repair is not None else None
+        repair = report.repair(facts, node) if report.repair is not None and node is not None else None
+        return Editor(facts, self._position, self._text).fix(repair) if repair is not None else None
 
     def _is_at(self, node: cst.CSTNode, finding: Finding) -> bool:
         here = self._position(node)
@@ -237,9 +252,7 @@ def syntax_error(path: str, line: int, column: int, message: str) -> Finding:
 def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
     position = _Positions(facts.module).__getitem__
 
-    def step(place: cst.CSTNode | CallPlace, label: str, text: str) -> TraceStep:
-        if isinstance(place, CallPlace):
-            return TraceStep(place.path, _line_of(place), label, text)
+    def step(place: cst.CSTNode, label: str, text: str) -> TraceStep:
         return TraceStep(facts.path, position(place).start.line, label, text)
 
     editor = Editor(facts, position, text)
@@ -266,21 +279,6 @@ def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) ->
             )
         )
     return findings
-
-
-def _line_of(place: CallPlace) -> int:
-    """The line of a call in another file, whose calls may have got other numbers by a fix; 1 where it is gone."""
-    calls = _read_calls(place.path, Path(place.path).stat().st_mtime_ns)
-    near = sorted(range(len(calls)), key=lambda number: abs(number - place.number))
-    return next((calls[number][0] for number in near if calls[number][1] == place.text), 1)
-
-
-@lru_cache(maxsize=64)
-def _read_calls(path: str, _modified: int) -> list[tuple[int, str]]:
-    """The calls of a file: line and text."""
-    module = cst.parse_module(Text.decode(Path(path).read_bytes()).text)
-    facts, positions = ModuleFacts(module), _Positions(module)
-    return [(positions[call].start.line, facts.code(call)) for call in facts.nodes(cst.Call)]
 
 
 def _statement_lines(

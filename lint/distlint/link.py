@@ -6,10 +6,11 @@ import builtins
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from distlint.analysis import Summary
 from distlint.drivers import Drivers
 from distlint.facts.classes import kinds_by_methods, kinds_of_base
 from distlint.facts.outline import HERE, Outline
-from distlint.facts.project import ClassSummary, FunctionSummary, Project, Settings
+from distlint.facts.project import ClassSummary, Project, Settings
 from distlint.facts.releases import NEW, OLD, OLD_HOOKS, SHARDED
 from distlint.facts.scopes import CONVENTIONAL
 from distlint.facts.settings import MARKS, NAMED
@@ -48,7 +49,7 @@ class Linker:
                 full = f"{key}.{summary.name}"
                 self._raw.setdefault(full, (key, replace(summary, name=full, path=paths[key])))
         self._no_names = Project(settings=settings)
-        self.functions: dict[str, FunctionSummary] = {}
+        self.functions: dict[str, Summary] = {}
         self._by_module: dict[str, tuple[str, ...]] = {}
         self._changed: set[str] = set()
         users: dict[str, list[str]] = {}
@@ -152,7 +153,7 @@ class Linker:
     def _bases_of(self, full: str) -> tuple[str, ...]:
         return self.linked(full).bases if full in self._raw else ()
 
-    def set_functions(self, key: str, functions: Collection[FunctionSummary]) -> None:
+    def set_functions(self, key: str, functions: Collection[Summary]) -> None:
         """Enter what has been found out of a module's functions, and remember who must be told."""
         old = {full: self.functions.pop(full) for full in self._by_module.get(key, ())}
         new = {function.name: function for function in functions}

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from distlint.analysis import Analysis
     from distlint.facts import ModuleFacts
-    from distlint.facts.project import CallPlace
     from distlint.facts.sketch import Sketch
     from distlint.syntax import Located
 
@@ -186,7 +185,7 @@ class Hit:
 
     node: cst.CSTNode
     message: str
-    trace: tuple[tuple[cst.CSTNode | CallPlace, str, str], ...] = ()
+    trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
     repair: Repair | None = None
     condition: Condition | None = None
 

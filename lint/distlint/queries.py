@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distlint import averageable
 from distlint.analysis import Analysis, Summary
-from distlint.facts.project import FunctionSummary, Project, Settings, declares
+from distlint.facts.project import Project, Settings, declares
 from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
 from distlint.facts.trainers import ONE, read_devices
 from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
@@ -64,8 +64,7 @@ def analyse(source: str, path: str, project: Project) -> Analysis:
     """Return the analysis of one file, which knows what the project tells of the others."""
 
     def find(name: str) -> Summary | None:
-        found = project.find_function(name) or project.find_method(*name.rpartition(".")[::2])
-        return found.analysis if found is not None else None
+        return project.find_function(name) or project.find_method(*name.rpartition(".")[::2])
 
     def find_family(name: str) -> str:
         found = project.find_class(name)
@@ -104,16 +103,6 @@ def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | 
     if declared is not None:
         return settings.non_averageable[declared] or _DECLARED
     return averageable.reason_against(full)
-
-
-def join_summaries(
-    known: Iterable[FunctionSummary], summaries: Sequence[Summary], path: str
-) -> tuple[FunctionSummary, ...]:
-    """Return what callers must know of the functions of a file, each once."""
-    by_name = {each.name: each for each in known}
-    for each in summaries:
-        by_name[each.name] = replace(by_name.get(each.name, FunctionSummary(each.name, path)), analysis=each)
-    return tuple(by_name.values())
 
 
 def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:

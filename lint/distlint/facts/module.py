@@ -13,8 +13,7 @@ from distlint.facts.factories import Place
 from distlint.facts.flow import Definition
 from distlint.facts.invariance import is_gathering
 from distlint.facts.known import DDP_CLASSES
-from distlint.facts.operations import Operations, find_collectives
-from distlint.facts.project import NO_PROJECT, FunctionSummary, Project
+from distlint.facts.project import NO_PROJECT, Project
 from distlint.facts.scopes import BINDING_KINDS, LOCAL, Scope, bind_params, bind_statement, resolve
 from distlint.facts.tree import children, is_name, walk, walk_scope
 from distlint.modules import absolute_name, module_key
@@ -107,11 +106,6 @@ class ModuleFacts:
     def wraps_model(self) -> bool:
         """Whether the module makes a ``DistributedDataParallel``, whose backward pass reduces the gradients."""
         return any(self.resolve(call.func) in DDP_CLASSES for call in self.nodes(cst.Call))
-
-    @cached_property
-    def operations(self) -> Operations:
-        """The collectives that every call makes, itself or inside of the function that it reaches."""
-        return find_collectives(self)
 
     @cached_property
     def gathering(self) -> list[cst.Call]:
@@ -219,15 +213,6 @@ class ModuleFacts:
         name = self.self_attribute(func)
         owner = self.owner(call)
         return owner.method(name) if name is not None and owner is not None else None
-
-    def project_function(self, call: cst.Call) -> FunctionSummary | None:
-        """The function with a collective in another file that a call reaches, imported or inherited."""
-        if not self.project.functions:
-            return None
-        name, owner = self.self_attribute(call.func), self.owner(call)
-        if name is not None and owner is not None:
-            return None if owner.method(name) else self.project.find_method(self.full_name(owner), name)
-        return self.project.find_function(self.resolve(call.func))
 
     def returns(self, function: cst.FunctionDef) -> list[cst.BaseExpression]:
         """The values that a function returns."""

@@ -10,44 +10,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from distlint.analysis import Summary
 
-__all__ = ["MOVING", "NO_PROJECT", "CallPlace", "ClassSummary", "FunctionSummary", "Project", "Settings", "declares"]
+__all__ = ["MOVING", "NO_PROJECT", "ClassSummary", "Project", "Settings", "declares"]
 
 # Methods that bring a tensor, or what is made of it, to another device or out of torch.
 MOVING = frozenset({"cpu", "cuda", "numpy", "to", "to_device", "type_as", "xpu"})
-
-
-@dataclass(frozen=True)
-class CallPlace:
-    """Where a collective is called, for a trace in another file.
-
-    Attributes:
-        path: the file.
-        number: which of its calls, in the order of ``ModuleFacts.nodes``; lines are looked up when one is shown.
-        text: its source.
-    """
-
-    path: str
-    number: int
-    text: str
-
-
-@dataclass(frozen=True)
-class FunctionSummary:
-    """What a function does that its callers must know.
-
-    Attributes:
-        name: full dotted name, such as ``package.module.Class.method``.
-        path: the file.
-        collectives: names of the collectives that every call makes, at any depth, in order.
-        calls: the places of these, in whatever files they are.
-        analysis: what the interpreter knows of it.
-    """
-
-    name: str
-    path: str
-    collectives: tuple[str, ...] = ()
-    calls: tuple[CallPlace, ...] = ()
-    analysis: Summary | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +103,7 @@ class Project:
     """
 
     classes: Mapping[str, ClassSummary] = field(default_factory=dict)
-    functions: Mapping[str, FunctionSummary] = field(default_factory=dict)
+    functions: Mapping[str, Summary] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     opt_outs: frozenset[str] = frozenset()
     settings: Settings = field(default_factory=Settings)
@@ -155,14 +121,14 @@ class Project:
         """The class of another file that an import, resolved to its dotted text, stands for."""
         return self.classes.get(self._full(text))
 
-    def find_function(self, text: str | None) -> FunctionSummary | None:
+    def find_function(self, text: str | None) -> Summary | None:
         """The function with a collective that an import stands for."""
         return self.functions.get(self._full(text))
 
     def _full(self, text: str | None) -> str:
         return "" if text is None else self.names.get(text, text)
 
-    def find_method(self, name: str, method: str) -> FunctionSummary | None:
+    def find_method(self, name: str, method: str) -> Summary | None:
         """A method with a collective, of the class of this full name or inherited by it."""
         for found in self.ancestors(name):
             if method in found.methods:
