@@ -109,10 +109,10 @@ def test_bad_usage_exits_2(arguments: list[str]) -> None:
 def test_internal_error_exits_2_and_names_the_file(
     bad: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def fail(_self: Rule, _facts: object) -> None:
+    def fail(_self: Rule, _analysis: object) -> None:
         raise kind
 
-    monkeypatch.setattr(type(RULES["DL101"]), "check", fail)
+    monkeypatch.setattr(type(RULES["DL101"]), "query", fail)
     assert main(["check", str(bad)]) == 2
     err = capsys.readouterr().err
     assert "internal error" in err

@@ -248,7 +248,7 @@ def test_a_rule_that_cannot_follow_is_no_crash(monkeypatch: pytest.MonkeyPatch) 
     def follow(*_: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(type(RULES["DL101"]), "check", follow)
+    monkeypatch.setattr(type(RULES["DL101"]), "query", follow)
     assert is_too_deep(check_source(RULES["DL101"].bad[0].source.encode(), "x.py", ALL))
 
 
