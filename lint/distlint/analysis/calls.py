@@ -330,7 +330,7 @@ class Calls(Metrics):
             return self.ranked(effect.kind, node)
         if name in _CONTAINERS and args:
             return args[0]._replace(family=args[0].family or "list")
-        measure = self.library_measure(name, node, args, options)
+        measure = self.imported_measure(name, node, args, options)
         if name.startswith(("torch.", "numpy.", "math.")):
             last = name.rpartition(".")[2]
             if last in _ARITHMETIC and len(args) > 1:
@@ -501,11 +501,6 @@ class Calls(Metrics):
 def _with_dimension(args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
     """The options of a method of a tensor; the first argument is mostly a dimension."""
     return {**options, "dim": args[0]} if args else options
-
-
-def _scale_of_loss(options: dict[str, Value]) -> str:
-    reduction = options.get("reduction", Value(constant="mean")).constant
-    return {"mean": "mean", "sum": "sum"}.get(reduction, "") if isinstance(reduction, str) else ""
 
 
 def is_new(node: ast.expr) -> bool:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from distlint.analysis.expressions import Expressions as State
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
-_OPERATORS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 
 def flag(value: bool) -> Formula:

@@ -39,12 +39,10 @@ from distlint.api import (
 from distlint.syntax import ClassNode, FunctionNode, Located
 
 _SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
-_PROPERTIES = ("property", "cached_property")
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
 _MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables
 _SUMS = (ast.Add, ast.Sub)
 _SIZES = frozenset({"batch_size", "num_graphs"})
-_PACKAGES = frozenset({"torch", "torchmetrics"})  # known by their names where a fragment does not import them
 _KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 
 

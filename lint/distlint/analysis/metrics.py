@@ -48,7 +48,7 @@ class Metrics(Expressions):
         place = made.call if made is not None and made.call is not None else node
         return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
-    def library_measure(
+    def imported_measure(
         self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Measure | None:
         """What an imported function measures, if that must not be averaged; one example after another may be."""

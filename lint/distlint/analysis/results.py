@@ -258,10 +258,6 @@ def _clamped(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
     )
 
 
-def _squared(receiver: Value, whole: Value, options: dict[str, Value]) -> Value:
-    return whole
-
-
 def named_dtype(value: Value | None) -> str:
     """Return "int" or "float" of a value such as ``torch.long``, or ""."""
     last = value.name.rpartition(".")[2] if value is not None and value.name else ""

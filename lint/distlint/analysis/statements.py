@@ -435,9 +435,6 @@ class Interpreter(Calls):
         self.block.append(Exit("break"))
         return "break"
 
-    def _delete(self, node: ast.Delete) -> str:
-        return ""
-
     def _assert(self, node: ast.Assert) -> str:
         self.value(node.test)
         return ""

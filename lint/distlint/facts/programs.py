@@ -99,15 +99,6 @@ class Programs:
         return any("sampler" in word.lower() for word in words if word not in SAMPLER_SWITCHES)
 
     @cached_property
-    def sees_all_data(self) -> bool:
-        """Whether what one process evaluates is all there is."""
-        return self.is_for_one_device or self.evaluates_everything
-
-    def is_introduction(self, node: cst.CSTNode) -> bool:
-        """Whether a place is in a fragment, or in a file that makes the trainer itself, without a sign of devices."""
-        return (self._makes_trainer or self._is_fragment(node)) and self._gives_no_sign
-
-    @cached_property
     def _makes_trainer(self) -> bool:
         """Whether the file makes a trainer with arguments that can be seen."""
         makers = [call for call in self._facts.nodes(cst.Call) if tail(call.func) in _MAKERS]

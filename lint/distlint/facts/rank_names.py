@@ -68,38 +68,7 @@ RANKS = {
     "get_node_local_rank": "local_rank",
     "ddp_local_rank": "local_rank",
 }
-NOT_RANKS = frozenset({"len", "dim", "ndimension", "matrix_rank", "size"})
-RANK_ENVIRONMENT = {
-    "RANK": "rank",
-    "SLURM_PROCID": "rank",
-    "LOCAL_RANK": "local_rank",
-    "SLURM_LOCALID": "local_rank",
-}
 # Whether there is more than one process: the same on every rank, and true where a job can hang.
-DISTRIBUTED_FLAGS = frozenset(
-    {
-        "is_initialized",
-        "is_dist_initialized",
-        "is_dist_avail_and_initialized",
-        "is_available_and_initialized",
-        "is_distributed",
-        "use_distributed",
-        "distributed",
-        "distributed_mode",
-        "is_dist",
-        "is_ddp",
-        "use_ddp",
-        "ddp",
-        "dist_is_initialized",
-        "distributed_is_initialized",
-        "is_torch_distributed_initialized",
-        "multi_gpu",
-        "use_multi_gpu",
-    }
-)
-WORLD_SIZES = frozenset(
-    {"world_size", "get_world_size", "num_processes", "n_gpu", "num_gpus", "distributed_world_size", "nprocs"}
-)
 # Decorators that let the first process alone run the function.
 GUARD_DECORATORS = {
     "rank_zero_only": GLOBAL_ZERO,

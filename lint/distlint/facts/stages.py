@@ -17,17 +17,6 @@ EVALUATION_HOOKS = frozenset(
     {f"{stage}_{end}" for stage in ("validation", "test") for end in ("step", "epoch_end")}
     | {f"on_{stage}_{end}" for stage in ("validation", "test") for end in ("batch_end", "epoch_end", "end")}
 )
-HOOKS = EVALUATION_HOOKS | frozenset(
-    {
-        "training_step",
-        "training_step_end",
-        "validation_step_end",
-        "test_step_end",
-        "training_epoch_end",
-        "on_train_batch_end",
-        "predict_step",
-    }
-)
 _DEEPEST = 4
 # What these say of the stage while an evaluation runs.
 _STATES = {

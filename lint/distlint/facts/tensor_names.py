@@ -33,7 +33,6 @@ FACTORIES = BY_SIZE | ALWAYS_RANKED | BY_VALUE | SIZED_LATER.keys() | {"Tensor"}
 SAME = frozenset({"clone", "contiguous", "cpu", "cuda", "detach", "to"})
 TO_FLOAT = frozenset({"double", "float"})
 # Methods that give the same elements another shape.
-RESHAPES = frozenset({"flatten", "reshape", "squeeze", "unsqueeze", "view"})
 
 # Methods that bring a tensor to a device, and those that leave tensors altogether.
 MOVES = frozenset({"cuda", "to", "to_device", "type", "type_as", "xpu"})
