@@ -18,6 +18,7 @@ from distmetrics.errors import (
     InputError,
     InputTypeError,
     LawViolation,
+    LayoutError,
     MismatchError,
     MissingDependencyError,
     PeerLostError,
@@ -46,6 +47,7 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.layouts.communicator import layout
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
@@ -66,6 +68,7 @@ __all__ = [
     "InputError",
     "InputTypeError",
     "LawViolation",
+    "LayoutError",
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
@@ -89,6 +92,7 @@ __all__ = [
     "from_function",
     "gather_samples",
     "guard",
+    "layout",
     "mean",
     "register_adapter",
     "sync_and_compute",

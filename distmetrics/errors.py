@@ -5,6 +5,7 @@
     Exception
     └── DistmetricsError            anything below; carries .code .rank .peers .site
         ├── MismatchError           ranks disagree on a call: no data was moved
+        │   └── LayoutError         ranks that should hold the same samples do not
         ├── DivergedError           ranks are in different places: one waits where another never
         comes ├── PeerLostError           a rank raised, exited or was killed while others needed it
         ├── StateError              a metric's state cannot be read or synced
@@ -30,6 +31,7 @@ __all__ = [
     "InputError",
     "InputTypeError",
     "LawViolation",
+    "LayoutError",
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
@@ -110,6 +112,12 @@ class MismatchError(DistmetricsError):
     """
 
     code = "mismatch"
+
+
+class LayoutError(MismatchError):
+    """Ranks that are said to hold the same samples do not; raised on every rank of the mesh."""
+
+    code = "layout"
 
 
 class DivergedError(DistmetricsError):

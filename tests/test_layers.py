@@ -23,6 +23,7 @@ BELOW = {
     "comm": {"liveness"},
     "liveness": {"comm/base", "comm/sites"},
     "collectives": {"tree", "comm", "liveness"},
+    "layouts": {"comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
     "state": {"tree", "comm", "liveness", "collectives", "data"},
     "guard": {"tree", "comm", "liveness", "collectives"},
@@ -70,7 +71,7 @@ BELOW = {
     },
     "__main__": {"cli"},
     # the façade; the last three late
-    "": {"tree", "comm", "collectives", "data", "state", "preflight", "runner", "guard"},
+    "": {"tree", "comm", "collectives", "layouts", "data", "state", "preflight", "runner", "guard"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {

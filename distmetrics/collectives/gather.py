@@ -18,6 +18,7 @@ _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
 def gather_rows(comm: Communicator, mine: Prepared) -> list[Tensor]:
     """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
+    mine.testify(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
     runs = exchange_alike(comm, mine.manifest, data, _CAT_INSTEAD)
     per_rank = [unpack(run, mine.layout) for run in runs]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from distmetrics.collectives.pack import LeafSpec
 from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
-from distmetrics.comm.base import Call
+from distmetrics.comm.base import Call, Communicator
 from distmetrics.errors import (
     DistmetricsError,
     InputError,
@@ -106,6 +108,19 @@ class Manifest:
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
         return Call(op, _shorten(self.leaves), self.reported_site or self.site)
+
+
+def testify(comm: Communicator, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+    """Tell a layout what this rank would send, so that ranks which hold the same can be compared.
+
+    Args:
+        comm: who talks; nothing is done where it is no layout.
+        manifest: of the call.
+        tensors: by what errors call them.
+    """
+    witness = getattr(comm, "witness", None)
+    if witness is not None:
+        witness(manifest, tensors)
 
 
 # Most often a call is the one that was made at this line before.

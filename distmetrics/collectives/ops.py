@@ -18,7 +18,7 @@ from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.gather import gather_rows, gather_with_gradients
-from distmetrics.collectives.manifest import Manifest, Problem, agree
+from distmetrics.collectives.manifest import Manifest, Problem, agree, testify
 from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.collectives.reading import is_raised_by_user, reading
@@ -86,6 +86,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     """
     comm = chosen(comm)
     mine = prepare("all_gather_cat", name, tree, at_least_1d=True)
+    mine.testify(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
 
     def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
@@ -152,6 +153,7 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     comm = chosen(comm)
     problem = _source_problem(src, comm.world_size)
     mine = prepare(f"broadcast from rank {src}", name, tree, problem=problem)
+    mine.testify(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
     fits = mine.layout.nbytes <= inline_capacity(comm.world_size)
 
@@ -282,6 +284,7 @@ def gather_objects(
         reported_site=told,
         allow_pickle=allow_pickle,
     )
+    testify(comm, manifest, {"the object": data})
     result = []
     for rank, run in enumerate(exchange_alike(comm, manifest, data)):
         with reading("its object", rank):

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.manifest import Manifest, Problem, testify
 from distmetrics.collectives.pack import Layout, LeafSpec, layout, unsendable
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError
 from distmetrics.tree import Spec, flatten
@@ -25,6 +26,11 @@ class Prepared:
     spec: Spec
     layout: Layout
     manifest: Manifest
+
+    def testify(self, comm: Communicator) -> None:
+        """Tell a layout what this rank would send."""
+        paths = [path or "the value" for path in self.spec.paths]
+        testify(comm, self.manifest, dict(zip(paths, self.tensors, strict=False)))
 
 
 def prepare(

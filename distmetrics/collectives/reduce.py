@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
-from distmetrics.collectives.manifest import Problem
+from distmetrics.collectives.manifest import Problem, testify
 from distmetrics.collectives.pack import layout, pack, short_name, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.comm.base import Communicator, Op, fold
@@ -126,6 +126,9 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
+    paths = [path or "the value" for path in mine.spec.paths]
+    names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
+    testify(comm, mine.manifest, dict(zip(names, tensors, strict=False)))
     where = layout(tensors)
     run = pack(tensors, where, comm.device)
     fits = where.nbytes <= inline_capacity(comm.world_size)

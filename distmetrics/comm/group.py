@@ -74,6 +74,7 @@ class GroupCommunicator(PendingCalls):
         members = dist.get_process_group_ranks(group)
         super().__init__(dist.get_rank(group), group.group_name, members, device, departures)
         self.world_size: int = dist.get_world_size(group)
+        self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
 
     @property
@@ -99,6 +100,18 @@ class GroupCommunicator(PendingCalls):
     def register(cls, comm: GroupCommunicator) -> None:
         """Make ``comm`` what :meth:`of` returns for its group."""
         cls._by_group[comm._group] = comm
+
+    def subgroup(self, ranks: Sequence[int]) -> GroupCommunicator:
+        """Return the communicator of some ranks of this one; each of them must ask for it."""
+        members = tuple(sorted(ranks))
+        if members not in self._subgroups:
+            everybody = dist.get_process_group_ranks(self._group)
+            # Only its members make it: a mesh has many groups, and each rank is in a few of them.
+            group = dist.new_group(
+                [everybody[rank] for rank in members], use_local_synchronization=True
+            )
+            self._subgroups[members] = GroupCommunicator.of(group)
+        return self._subgroups[members]
 
     def issued(self) -> int:
         """Return how many collectives this rank has issued on the group, ours and torch's own.

@@ -93,6 +93,25 @@ class Turn:
 def as_one_call(fn: Callable[P, R]) -> Callable[P, R]:
     """Make a function, which has the argument ``comm=``, one call of this thread.
 
+    Over a layout it is made by the ranks that have values alone.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> R:
+        return over_layout(chosen(kwargs.get("comm")), functools.partial(fn, *args, **kwargs))
+
+    return in_turn(call)
+
+
+def over_layout(comm: Communicator, make: Callable[[], R]) -> R:
+    """Make a call as the layout says, where the communicator is one."""
+    around: Callable[[Callable[[], R]], R] | None = getattr(comm, "around", None)
+    return make() if around is None else around(make)
+
+
+def in_turn(fn: Callable[P, R]) -> Callable[P, R]:
+    """Make a function, which has the argument ``comm=``, one call of this thread.
+
     An interrupt that strikes before the first statement here is one of the caller's own code.
     """
 

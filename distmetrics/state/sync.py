@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from distmetrics.collectives.exchange import exchange, inline_capacity
-from distmetrics.collectives.manifest import Manifest, Problem
+from distmetrics.collectives.manifest import Manifest, Problem, testify
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
-from distmetrics.comm.one_call import as_one_call, in_one_call
+from distmetrics.comm.one_call import as_one_call, in_one_call, in_turn, over_layout
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
@@ -122,18 +122,43 @@ def synced(
         metric.reset()
 
 
-@as_one_call
+@in_turn
 def _of_all_ranks(
     metrics: Any, mark: Mark, name: str, *, allow_pickle: bool, comm: Communicator | None
 ) -> tuple[MetricSet, SyncPlan | None, Values]:
     """Return the metrics, the plan, and what each holds while the state of all ranks is in."""
-    local, comm, problem = _metric_set(metrics, comm)
-    shared = mark(local, type(metrics).__name__)
-    with torch.no_grad():
-        plan_and_values = _values_of_all(
-            local, comm, name, problem or shared, allow_pickle=allow_pickle
+    held: list[tuple[MetricSet, SyncPlan | None]] = []
+
+    def make() -> Values:
+        local, talking, problem = _metric_set(metrics, comm)
+        shared = mark(local, type(metrics).__name__)
+        with torch.no_grad():
+            sync_plan, values = _values_of_all(
+                local, talking, name, problem or shared, allow_pickle=allow_pickle
+            )
+        held.append((local, sync_plan))
+        return values
+
+    values = over_layout(chosen(comm), make)
+    if not held:
+        held.append((_without_values(metrics, values), None))
+    (local, sync_plan), *_ = held
+    return local, sync_plan, values
+
+
+def _without_values(metrics: Any, values: Values) -> MetricSet:
+    """Return the metrics of a rank whose layout gives it the state of others.
+
+    Raises:
+        StateError: they are other metrics than those of the ranks with values.
+    """
+    local = MetricSet(targets(metrics))
+    if len(local.targets) != len(values):
+        raise StateError(
+            f"this rank has {len(local.targets)} metrics, and those with values {len(values)}",
+            do="pass the same metrics on every rank, or use sync_and_compute, which gives results.",
         )
-    return local, *plan_and_values
+    return local
 
 
 def _metric_set(
@@ -218,6 +243,9 @@ def _values_of_all(
     """Return the plan, and what each metric holds while the state of all ranks is in."""
     values: Values = [{} for _ in local.targets]
     if comm.world_size == 1:
+        if hasattr(comm, "witness"):
+            alone_here = describe(local, name, None, allow_pickle=allow_pickle)
+            testify(comm, alone_here.manifest, alone_here.tensors)
         for _, place, spec, value in local.states:
             if value is not ABSENT:
                 values[place][spec.name] = alone(spec, value)
@@ -225,6 +253,7 @@ def _values_of_all(
         return None, values
     problem = problem or warn_of_repeats(local, comm)
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
+    testify(comm, outgoing.manifest, outgoing.tensors)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     devices = [target.device for target in local.targets]
     for path, place, spec, value in local.states:

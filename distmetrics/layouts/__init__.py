@@ -1,0 +1,1 @@
+"""What the ranks of a mesh hold along each axis: other samples, the same ones, or nothing."""

@@ -1,0 +1,199 @@
+"""A communicator over a mesh: what its axes mean decides who talks to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.base import Communicator, Passing
+from distmetrics.comm.current import SingleCommunicator, chosen
+from distmetrics.comm.one_call import in_one_call
+from distmetrics.errors import ConfigurationError, DistmetricsError, InputTypeError, LayoutError
+from distmetrics.layouts.hand_over import Outcome, hand_over
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh
+from distmetrics.layouts.proof import Part, differences, parts_of, share
+
+R = TypeVar("R")
+_ERROR = "the error"
+
+
+class layout(Passing):  # noqa: N801  (users call it as a function)
+    """Say what the ranks of a mesh hold, once; collectives and metrics over it are then right.
+
+    Args:
+        mesh: a ``DeviceMesh`` whose dimensions have names, or sizes by name: ``{"dp": 4, "tp": 2}``.
+            Sizes number the ranks of ``comm`` row by row.
+        comm: of the ranks of the mesh; default the communicator in force. Making a layout is a
+            collective: every rank of it must.
+        roles: one for each axis.
+
+            - ``"shard"``: ranks hold other samples; they are reduced over.
+            - ``"same"``: ranks hold the same samples, which count once. That is proved in every
+              call: what each would send is compared, bit for bit.
+            - ``"first"``, ``"last"``, a number: only ranks of that coordinate have values. The
+              others get the result, and what they pass is not looked at.
+
+    Attributes:
+        rank: of this rank's shard; ``world_size``: the number of shards.
+        mesh: axes, sizes and roles.
+
+    Raises:
+        ConfigurationError: an axis has no role, or sizes and ranks do not go together.
+        LayoutError: in a call, on every rank: a role is wrong.
+
+    >>> from distmetrics import mean
+    >>> def loss(comm):
+    ...     ranks = layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
+    ...     return mean(float(comm.rank // 2), weight=1 + comm.rank // 2, comm=ranks)
+    >>> [f"{value:.3f}" for value in run(4, loss)]
+    ['0.667', '0.667', '0.667', '0.667']
+    """
+
+    def __init__(
+        self,
+        mesh: Any,
+        *,
+        comm: Communicator | None = None,
+        **roles: str | int,
+    ) -> None:
+        whole, sizes = _ranks_and_sizes(mesh, comm)
+        self.mesh = Mesh.of(sizes, roles)
+        if len(self.mesh.ranks) != whole.world_size:
+            raise ConfigurationError(
+                f"a mesh of {self.mesh} has {len(self.mesh.ranks)} ranks, and there are "
+                f"{whole.world_size}",
+                do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
+            )
+        self.me = whole.rank
+        self.inner = self._among(whole, [SHARD])
+        self._owns = self.mesh.owns(self.me)
+        owners = self.mesh.owners
+        self._owners = _group(whole, owners) if self._owns else None
+        self._given = _group(whole, self.mesh.along(self.me, self.mesh.owned))
+        self._parts: list[Part] | None = None
+
+    def _among(self, whole: Communicator, roles: Iterable[str | int]) -> Communicator:
+        return _group(whole, self.mesh.along(self.me, self.mesh.axes(*roles)))
+
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Pass on to the ranks of this rank's shards."""
+        return make(*sent)
+
+    def witness(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+        """Note what this rank would send in the call that is under way."""
+        if self._parts is not None and self.mesh.axes(SAME):
+            self._parts += parts_of(manifest, tensors)
+
+    def around(self, make: Callable[[], R]) -> R:
+        """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
+        if self._parts is not None:  # a part of a call that is under way
+            return make()
+        self._parts = []
+        try:
+            outcome = Outcome()
+            if self._owns:
+                outcome = Outcome.of(make)
+                self._prove(outcome.error)
+            if self.mesh.owned:
+                src = self._given_by()
+                outcome = hand_over(self._given, src, outcome)
+            result: R = outcome.get()
+            return result
+        finally:
+            self._parts = None
+
+    def _given_by(self) -> int:
+        """Return who gives this rank results, as a rank of those that it gives to."""
+        given = self.mesh.along(self.me, self.mesh.owned)
+        (src,) = [place for place, rank in enumerate(given) if self.mesh.owns(rank)]
+        return src
+
+    def _prove(self, error: Exception | None) -> None:
+        """Compare what ranks that should hold the same would send.
+
+        Raises:
+            LayoutError: it differs (on every rank that has values).
+        """
+        if not self.mesh.axes(SAME):
+            return
+        owners = self._owners
+        assert owners is not None
+        parts = [*(self._parts or []), *_part_of(error)]
+        mine = share(self.mesh, self.me, str(parts)).to(owners.device)
+        call = Manifest("the proof of a layout").call
+        total = in_one_call(owners, call, lambda: owners.all_reduce(mine, "sum"))
+        if not total.any():
+            return
+        per_rank = gather_objects([[*part] for part in parts], _read, owners, "", op="parts")
+        by_rank = dict(zip(self.mesh.owners, per_rank, strict=True))
+        raise _refusal(self.mesh, self.me, by_rank) from error
+
+
+def _part_of(error: Exception | None) -> list[Part]:
+    return [] if error is None else [Part(_ERROR, f"{type(error).__name__}: {error}")]
+
+
+def _read(told: Any) -> list[Part]:
+    """Return what a peer would send; raise anything for what is none."""
+    return [Part(str(name), str(digest)) for name, digest in told]
+
+
+def _refusal(mesh: Mesh, rank: int, parts: Mapping[int, Sequence[Part]]) -> LayoutError:
+    """Return the error for ranks that are said to hold the same samples and do not."""
+    first, *others = differences(mesh, parts)
+    axes = " and ".join([first.axis, *(each.axis for each in others)])
+    what = f"{first.name} differs between ranks {', '.join(map(str, first.ranks))}"
+    if any(each == "nothing" for each in first.ranks.values()):
+        what = f"only some of the ranks {', '.join(map(str, first.ranks))} have {first.name}"
+    return LayoutError(
+        f'along the axis {axes}, said to hold the "same" samples, {what}',
+        per_rank={place: f"{first.name} {digest[:60]}" for place, digest in first.ranks.items()},
+        notes=["Every rank keeps what it had."],
+        likely=f"the ranks along {first.axis} hold other samples, or only one of them has values.",
+        do=f'say {first.axis}="shard", or which coordinate has the values; where the samples are '
+        'the same and only rounding differs, same="close".',
+        rank=rank,
+        peers=first.ranks,
+    )
+
+
+def _ranks_and_sizes(mesh: Any, comm: Communicator | None) -> tuple[Communicator, dict[str, int]]:
+    """Return who the ranks of a mesh are, and its sizes by axis."""
+    if isinstance(mesh, Mapping):
+        return chosen(comm), dict(mesh)
+    names = getattr(mesh, "mesh_dim_names", None)
+    ranks = getattr(mesh, "mesh", None)
+    if not names or ranks is None:
+        raise InputTypeError(
+            f"a {type(mesh).__name__} is no mesh whose axes have names",
+            do='pass sizes by name, {"dp": 4, "tp": 2}, or a DeviceMesh made with mesh_dim_names=.',
+        )
+    sizes = dict(zip(names, ranks.shape, strict=True))
+    members = ranks.flatten().tolist()
+    if members != sorted(members):
+        raise ConfigurationError(
+            f"the ranks of this DeviceMesh do not ascend: {members}",
+            do="make it by init_device_mesh.",
+        )
+    return _group(chosen(comm), members) if comm is None else comm, sizes
+
+
+def _group(whole: Communicator, ranks: Sequence[int]) -> Communicator:
+    """Return a communicator of some ranks of another one, of which this rank is one."""
+    if len(ranks) == whole.world_size:
+        return whole
+    if len(ranks) == 1:
+        return SingleCommunicator()
+    subgroup = getattr(whole, "subgroup", None)
+    if subgroup is None:
+        raise ConfigurationError(
+            f"a {type(whole).__name__} has no subgroups, which a layout needs",
+            do="pass comm= of threads or of a process group.",
+        )
+    made: Communicator = subgroup(ranks)
+    return made

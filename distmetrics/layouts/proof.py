@@ -1,0 +1,116 @@
+"""The proof that ranks which are said to hold the same samples would send the same bytes.
+
+Every rank sums its digest, times a number of its own, over all ranks. The numbers of ranks that must
+be alike add up to zero, so the sum is zero if all of them are alike, and any other number (but with
+a chance of one in 2 to the 64 and more) if not. So one reduction of 32 bytes tells every rank of the
+mesh; only where it fails do digests travel, to say what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.pack import to_bytes
+from distmetrics.layouts.mesh import SAME, Mesh
+
+_WORDS = struct.Struct("<4Q")
+_WRAP = 1 << 64
+_CALL = "the call"
+
+
+class Part(NamedTuple):
+    """What a rank would send of one state or leaf: its name and its digest."""
+
+    name: str
+    digest: str
+
+
+def parts_of(manifest: Manifest, tensors: Mapping[str, Tensor]) -> list[Part]:
+    """Return what would be sent: the manifest, but for the line that makes the call, and data."""
+    parts = [Part(_CALL, _digest(replace(manifest, site=None, reported_site=None).encode()))]
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        parts.append(Part(name, _digest(to_bytes(plain.view(-1).view(torch.uint8)))))
+    return parts
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def share(mesh: Mesh, rank: int, text: str) -> Tensor:
+    """Return what a rank adds to the sum that must be zero.
+
+    Args:
+        mesh: with the roles.
+        rank: of the mesh.
+        text: what must be the same.
+
+    >>> mesh = Mesh.of({"tp": 2}, {"tp": "same"})
+    >>> share(mesh, 0, "equal") + share(mesh, 1, "equal")
+    tensor([0, 0, 0, 0])
+    """
+    alike = mesh.along(rank, mesh.axes(SAME))
+    factor = _factor(rank)
+    if rank == alike[-1]:
+        factor = -sum(map(_factor, alike[:-1])) % _WRAP
+    digest = hashlib.blake2b(text.encode(), digest_size=_WORDS.size).digest()
+    words = [word * factor % _WRAP for word in _WORDS.unpack(digest)]
+    signed = struct.unpack("<4q", _WORDS.pack(*words))
+    return torch.tensor(signed, dtype=torch.int64)
+
+
+def _factor(rank: int) -> int:
+    """Return a number that looks random; odd, so that no difference is lost by multiplying."""
+    digest = hashlib.blake2b(str(rank).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 1
+
+
+class Difference(NamedTuple):
+    """Where a claim fails.
+
+    Attributes:
+        axis: that was said to hold the same.
+        name: of the first state that differs.
+        ranks: that should be alike, with their digests.
+    """
+
+    axis: str
+    name: str
+    ranks: dict[int, str]
+
+
+def differences(mesh: Mesh, parts: Mapping[int, Sequence[Part]]) -> list[Difference]:
+    """Return, for each axis that is said to hold the same and does not, the first difference.
+
+    Args:
+        mesh: with the roles.
+        parts: what each rank that has values would send.
+    """
+    found = []
+    for axis in mesh.axes(SAME):
+        for rank in parts:
+            line = mesh.along(rank, [axis])
+            if rank == line[0] and (different := _first(axis, {r: parts[r] for r in line})):
+                found.append(different)
+                break
+    return found
+
+
+def _first(axis: str, parts: Mapping[int, Sequence[Part]]) -> Difference | None:
+    """Return the first part in which ranks differ."""
+    by_name = {rank: dict(each) for rank, each in parts.items()}
+    names = dict.fromkeys(name for each in by_name.values() for name in each)
+    for name in [*[each for each in names if each != _CALL], _CALL]:
+        digests = {rank: each.get(name, "nothing") for rank, each in by_name.items()}
+        if len(set(digests.values())) > 1:
+            return Difference(axis, name, digests)
+    return None
