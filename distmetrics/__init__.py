@@ -47,8 +47,8 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import SingleCommunicator, current, use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.layouts.communicator import layout
 from distmetrics.data.repeats import RepeatedSamplesWarning
+from distmetrics.layouts.communicator import layout
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function

@@ -266,3 +266,11 @@ def compose(
     width = max(map(len, labels.values()))
     lines = [f"  {label:<{width}}  {line}" for line, label in labels.items()]
     return "\n".join([_one_line(what), "", *lines, *([""] if tail else []), *tail])
+
+
+def error_class(name: str) -> type[DistmetricsError]:
+    """Return the class of an error that a peer has told; raise TypeError for what is none."""
+    found = globals().get(name)
+    if not isinstance(found, type) or not issubclass(found, DistmetricsError):
+        raise TypeError(f"{name} is no error of distmetrics")
+    return found

@@ -23,7 +23,7 @@ BELOW = {
     "comm": {"liveness"},
     "liveness": {"comm/base", "comm/sites"},
     "collectives": {"tree", "comm", "liveness"},
-    "layouts": {"comm", "collectives"},
+    "layouts": {"tree", "comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
     "state": {"tree", "comm", "liveness", "collectives", "data"},
     "guard": {"tree", "comm", "liveness", "collectives"},

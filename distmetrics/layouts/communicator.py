@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
@@ -13,28 +12,31 @@ from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, Passing
 from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import ConfigurationError, DistmetricsError, InputTypeError, LayoutError
+from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError
+from distmetrics.layouts.close import far_apart
 from distmetrics.layouts.hand_over import Outcome, hand_over
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
-from distmetrics.layouts.proof import Part, differences, parts_of, share
+from distmetrics.layouts.proof import ERROR, Part, differences, parts_of, share
 
 R = TypeVar("R")
-_ERROR = "the error"
+_Same = Literal["exact", "close"]
 
 
 class layout(Passing):  # noqa: N801  (users call it as a function)
     """Say what the ranks of a mesh hold, once; collectives and metrics over it are then right.
 
     Args:
-        mesh: a ``DeviceMesh`` whose dimensions have names, or sizes by name: ``{"dp": 4, "tp": 2}``.
-            Sizes number the ranks of ``comm`` row by row.
+        mesh: a ``DeviceMesh`` whose dimensions have names, or sizes by name, such as
+            ``{"dp": 4, "tp": 2}``, which number the ranks of ``comm`` row by row.
         comm: of the ranks of the mesh; default the communicator in force. Making a layout is a
             collective: every rank of it must.
+        same: how that is compared: "exact", bit for bit; or "close", by results, which may differ
+            in rounding; all ranks get the first one's.
         roles: one for each axis.
 
             - ``"shard"``: ranks hold other samples; they are reduced over.
             - ``"same"``: ranks hold the same samples, which count once. That is proved in every
-              call: what each would send is compared, bit for bit.
+              call: what each would send is compared.
             - ``"first"``, ``"last"``, a number: only ranks of that coordinate have values. The
               others get the result, and what they pass is not looked at.
 
@@ -59,8 +61,12 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         mesh: Any,
         *,
         comm: Communicator | None = None,
+        same: _Same = "exact",
         **roles: str | int,
     ) -> None:
+        if same not in get_args(_Same):
+            raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
+        self._is_close = same == "close"
         whole, sizes = _ranks_and_sizes(mesh, comm)
         self.mesh = Mesh.of(sizes, roles)
         if len(self.mesh.ranks) != whole.world_size:
@@ -71,6 +77,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
             )
         self.me = whole.rank
         self.inner = self._among(whole, [SHARD])
+        self._alike = self._among(whole, [SAME])
         self._owns = self.mesh.owns(self.me)
         owners = self.mesh.owners
         self._owners = _group(whole, owners) if self._owns else None
@@ -97,8 +104,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         try:
             outcome = Outcome()
             if self._owns:
-                outcome = Outcome.of(make)
-                self._prove(outcome.error)
+                outcome = self._agreed(Outcome.of(make))
             if self.mesh.owned:
                 src = self._given_by()
                 outcome = hand_over(self._given, src, outcome)
@@ -113,29 +119,38 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         (src,) = [place for place, rank in enumerate(given) if self.mesh.owns(rank)]
         return src
 
-    def _prove(self, error: Exception | None) -> None:
-        """Compare what ranks that should hold the same would send.
+    def _agreed(self, mine: Outcome) -> Outcome:
+        """Return the outcome that all ranks with values have; one of them may be an error."""
+        if not self.mesh.axes(SAME):
+            return mine
+        parts = [*(self._parts or []), *_part_of(mine.error)]
+        agreed = mine
+        if self._is_close:
+            agreed = hand_over(self._alike, 0, mine)
+            apart = far_apart(agreed.result, mine.result)
+            parts = [Part(*each) for each in apart.items()] + _part_of(mine.error)
+        return Outcome.of(lambda: self._proved(parts, agreed))
+
+    def _proved(self, parts: Sequence[Part], outcome: Outcome) -> Any:
+        """Return the result if ranks that should hold the same have the same parts.
 
         Raises:
-            LayoutError: it differs (on every rank that has values).
+            LayoutError: they do not (on every rank that has values).
         """
-        if not self.mesh.axes(SAME):
-            return
         owners = self._owners
         assert owners is not None
-        parts = [*(self._parts or []), *_part_of(error)]
         mine = share(self.mesh, self.me, str(parts)).to(owners.device)
         call = Manifest("the proof of a layout").call
         total = in_one_call(owners, call, lambda: owners.all_reduce(mine, "sum"))
         if not total.any():
-            return
+            return outcome.get()
         per_rank = gather_objects([[*part] for part in parts], _read, owners, "", op="parts")
         by_rank = dict(zip(self.mesh.owners, per_rank, strict=True))
-        raise _refusal(self.mesh, self.me, by_rank) from error
+        raise _refusal(self.mesh, self.me, by_rank) from outcome.error
 
 
 def _part_of(error: Exception | None) -> list[Part]:
-    return [] if error is None else [Part(_ERROR, f"{type(error).__name__}: {error}")]
+    return [] if error is None else [Part(ERROR, f"{type(error).__name__}: {error}")]
 
 
 def _read(told: Any) -> list[Part]:
@@ -148,11 +163,11 @@ def _refusal(mesh: Mesh, rank: int, parts: Mapping[int, Sequence[Part]]) -> Layo
     first, *others = differences(mesh, parts)
     axes = " and ".join([first.axis, *(each.axis for each in others)])
     what = f"{first.name} differs between ranks {', '.join(map(str, first.ranks))}"
-    if any(each == "nothing" for each in first.ranks.values()):
+    if "nothing" in first.ranks.values():
         what = f"only some of the ranks {', '.join(map(str, first.ranks))} have {first.name}"
     return LayoutError(
         f'along the axis {axes}, said to hold the "same" samples, {what}',
-        per_rank={place: f"{first.name} {digest[:60]}" for place, digest in first.ranks.items()},
+        per_rank={place: f"{first.name} {digest[:200]}" for place, digest in first.ranks.items()},
         notes=["Every rank keeps what it had."],
         likely=f"the ranks along {first.axis} hold other samples, or only one of them has values.",
         do=f'say {first.axis}="shard", or which coordinate has the values; where the samples are '

@@ -12,10 +12,9 @@ from distmetrics.collectives.exchange import check_memory, exchange, inline_capa
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.reading import reading
 from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics import errors
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import DistmetricsError, InputTypeError, StateError
+from distmetrics.errors import DistmetricsError, InputTypeError, StateError, error_class
 
 
 class Outcome(NamedTuple):
@@ -84,7 +83,9 @@ def _sendable(outcome: Outcome) -> tuple[Outcome, Tensor]:
             outcome = Outcome(error=InputTypeError(what))
     told = outcome.error
     if not isinstance(told, DistmetricsError):  # of a metric's compute(), say
-        told = StateError(f"the call failed on the ranks with values: {type(told).__name__}: {told}")
+        told = StateError(
+            f"the call failed on the ranks with values: {type(told).__name__}: {told}"
+        )
     texts = (type(told).__name__, told.what, told.likely, told.do)
     return outcome, serialize([None, *texts, [*told.notes], told.per_rank])
 
@@ -94,9 +95,7 @@ def _received(parts: list[Any]) -> Outcome:
     if len(parts) == 1:
         return Outcome(parts[0])
     _, kind, what, likely, do, notes, per_rank = parts
-    known = getattr(errors, kind)
-    if not issubclass(known, DistmetricsError):
-        raise TypeError(kind)
+    known = error_class(kind)
     lines = {int(rank): str(line) for rank, line in per_rank.items()}
     error = known(str(what), per_rank=lines, notes=map(str, notes), likely=str(likely), do=str(do))
     return Outcome(error=error)

@@ -78,7 +78,7 @@ class Mesh:
         return [axis for axis in self.sizes if isinstance(self.roles[axis], int)]
 
     def owns(self, rank: int) -> bool:
-        """True if a rank has values: if its coordinate is the one that has, along each such axis."""
+        """True if a rank has values: along each axis with an owner it is that one."""
         place = self.place(rank)
         return all(place[axis] == self.roles[axis] for axis in self.owned)
 

@@ -1,9 +1,9 @@
 """The proof that ranks which are said to hold the same samples would send the same bytes.
 
-Every rank sums its digest, times a number of its own, over all ranks. The numbers of ranks that must
-be alike add up to zero, so the sum is zero if all of them are alike, and any other number (but with
-a chance of one in 2 to the 64 and more) if not. So one reduction of 32 bytes tells every rank of the
-mesh; only where it fails do digests travel, to say what differs.
+Every rank's digest, times a number of its own, is summed over all ranks. The numbers of ranks that
+must be alike add up to zero, so the sum is zero if all of them are alike, and if not it is another
+number (but for a chance of one in 2 to the 64 and more). So one reduction of 32 bytes tells every
+rank of the mesh; only where it fails do digests travel, to say what differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distmetrics.layouts.mesh import SAME, Mesh
 
 _WORDS = struct.Struct("<4Q")
 _WRAP = 1 << 64
-_CALL = "the call"
+CALL, ERROR = "the call", "an error"
 
 
 class Part(NamedTuple):
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 def parts_of(manifest: Manifest, tensors: Mapping[str, Tensor]) -> list[Part]:
     """Return what would be sent: the manifest, but for the line that makes the call, and data."""
-    parts = [Part(_CALL, _digest(replace(manifest, site=None, reported_site=None).encode()))]
+    parts = [Part(CALL, _digest(replace(manifest, site=None, reported_site=None).encode()))]
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         parts.append(Part(name, _digest(to_bytes(plain.view(-1).view(torch.uint8)))))
@@ -109,7 +109,7 @@ def _first(axis: str, parts: Mapping[int, Sequence[Part]]) -> Difference | None:
     """Return the first part in which ranks differ."""
     by_name = {rank: dict(each) for rank, each in parts.items()}
     names = dict.fromkeys(name for each in by_name.values() for name in each)
-    for name in [*[each for each in names if each != _CALL], _CALL]:
+    for name in sorted(names, key=lambda name: (name != ERROR, name == CALL)):
         digests = {rank: each.get(name, "nothing") for rank, each in by_name.items()}
         if len(set(digests.values())) > 1:
             return Difference(axis, name, digests)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,11 +24,13 @@ from distmetrics.comm.sites import is_library, is_of_python, is_user_code
 from distmetrics.data.repeats import RepeatedSamplesWarning, is_settled, repeats, settle
 from distmetrics.data.sampling import has_order
 from distmetrics.data.unwrap import deals, innermost, parts_of
+from distmetrics.errors import StateError, rank_ranges
 from distmetrics.liveness.settings import in_force
 from distmetrics.state.metric_set import MetricSet
 
 _ATTACH = "integrations.transformers.attach(trainer, metrics)"
 _CALLBACK = "integrations.lightning.SyncMetrics() as a callback of the trainer"
+_SHOWN = 4  # groups of ranks in a warning
 _OPTIMIZED = 1  # a flag of the code of functions, and not of modules
 _Place = tuple[str, int, int]  # file, line and rank
 _last_counts: dict[_Place, tuple[weakref.ref[Any], int]] = {}
@@ -54,21 +56,52 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     fed = _fed_by(_counts(metrics), caller, comm.world_size)
     if fed is None:
         return None
+    problem = _warned(*_text(fed), caller, comm)
+    if problem is None and in_force().mode != "off" and not comm.rank:
+        settle(fed.loader)
+    return problem
+
+
+def warn_of_copies(groups: Sequence[Sequence[int]], comm: Communicator) -> None:
+    """Warn that ranks hold the same data, which a sync over all of them counts more than once.
+
+    Raises:
+        StateError: the guard is strict, or the user has made the warning an error.
+    """
+    caller = _caller(sys._getframe(1))
+    if not groups or caller is None:
+        return
+    shown = " and ".join(rank_ranges(group) for group in groups[:_SHOWN])
+    more = " and so on" if len(groups) > _SHOWN else ""
+    problem = _warned(
+        f"ranks {shown}{more} hold the same data: it is counted {len(groups[0])} times",
+        "say distmetrics.layout(...) what the ranks hold, or deal the samples out to all of them.",
+        caller,
+        comm,
+    )
+    if problem is not None:
+        raise StateError(problem.what, do=problem.do, rank=comm.rank)
+
+
+def _warned(what: str, do: str, caller: FrameType, comm: Communicator) -> Problem | None:
+    """Warn on rank 0; return the problem, on every rank, where a warning is an error."""
     mode = in_force().mode
-    what, do = _text(fed)
-    if mode == "strict":
+    if mode == "strict" or (mode != "off" and _is_error()):
         return Problem("StateError", what, do)
-    if mode == "off" or comm.rank:
-        return None
-    file, line = caller.f_code.co_filename, caller.f_lineno
-    registry = caller.f_globals.setdefault("__warningregistry__", {})
-    try:
+    if mode != "off" and comm.rank == 0:
+        file, line = caller.f_code.co_filename, caller.f_lineno
+        registry = caller.f_globals.setdefault("__warningregistry__", {})
         message = RepeatedSamplesWarning(f"{what}: {do}")
         warnings.warn_explicit(message, None, file, line, registry=registry)
-    except RepeatedSamplesWarning:  # of ``python -W error``, say
-        return Problem("StateError", what, do)
-    settle(fed.loader)
     return None
+
+
+def _is_error() -> bool:
+    """True if the user has made such warnings errors: by ``python -W error``, say."""
+    for action, _, category, *_ in warnings.filters:
+        if issubclass(RepeatedSamplesWarning, category):
+            return action == "error"
+    return False
 
 
 def _text(seen: Seen) -> tuple[str, str]:

@@ -26,7 +26,8 @@ from distmetrics.errors import StateError
 from distmetrics.state.adapters import compute, targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
-from distmetrics.state.fed_by import warn_of_repeats
+from distmetrics.state.fed_by import warn_of_copies, warn_of_repeats
+from distmetrics.state.held_twice import copies
 from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
 from distmetrics.state.plan import SyncPlan, plan
 from distmetrics.state.received import UPDATES
@@ -295,11 +296,16 @@ def _exchange_and_combine(
     bulk = outgoing.sent.bulk.pack(outgoing.tensors, comm.device)
     riding = inline if inline.numel() <= capacity else inline[:0]
 
+    groups: list[list[int]] = []
+
     def rounds() -> tuple[SyncPlan, dict[str, Any]]:
         sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
+        groups.extend(copies(sync_plan, runs))
         return sync_plan, combine(sync_plan, runs, inline, comm)
 
-    return in_one_call(comm, outgoing.manifest.call, rounds)
+    result = in_one_call(comm, outgoing.manifest.call, rounds)
+    warn_of_copies(groups, comm)
+    return result
 
 
 def _borrowed(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
-from distmetrics.collectives.manifest import Manifest, agree_on_tree
+from distmetrics.collectives.manifest import Manifest, agree_on_tree, testify
 from distmetrics.collectives.pack import LeafSpec, layout, pack, unpack
 from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator, gather_padded
@@ -36,6 +36,7 @@ def exchange_parts(
     run = pack(parts, where, comm.device)
     leaves = tuple([LeafSpec.of("", part) for part in parts])
     mine = replace(manifest, leaves=leaves)
+    testify(comm, mine, {f"part {place}": part for place, part in enumerate(parts, 1)})
     capacity = inline_capacity(comm.world_size)
     rides = run if run.numel() <= capacity else run[:0]
 

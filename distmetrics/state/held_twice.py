@@ -1,0 +1,67 @@
+"""Find ranks that hold the same data, as those of a tensor-parallel group do. Pure.
+
+A sync over all of them counts each sample as often as there are such ranks. What the ranks have
+sent shows it: they fall into groups of one size, in each of which the data is the same bit for bit.
+Small counts may be equal by chance, and one number may be the same everywhere by nature, as a
+learning rate is: so there must be several numbers, or many counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.pack import to_bytes
+from distmetrics.state.plan import SyncPlan
+
+Runs = Sequence[tuple[Tensor, Tensor]]
+_SAMPLE = 256  # bytes of each run that are compared first
+_ENOUGH = 2  # numbers with a fraction
+_MANY = 8  # different integers
+
+
+def copies(plan: SyncPlan, runs: Runs) -> list[list[int]]:
+    """Return the groups of ranks that hold the same data; [] unless all ranks are in such groups.
+
+    Args:
+        plan: of the sync.
+        runs: what every rank has sent, in rank order.
+    """
+    sampled = _groups([_key(run, _SAMPLE) for run in runs])
+    if not sampled:
+        return []
+    groups = _groups([_key(run) for run in runs])
+    firsts = [group[0] for group in groups]
+    return groups if groups and all(_tells(plan, runs, rank) for rank in firsts) else []
+
+
+def _groups(keys: Sequence[tuple[bytes, bytes]]) -> list[list[int]]:
+    """Return ranks by key, if there are equally many of each, and more than one."""
+    by_key: dict[tuple[bytes, bytes], list[int]] = {}
+    for rank, key in enumerate(keys):
+        by_key.setdefault(key, []).append(rank)
+    sizes = {len(group) for group in by_key.values()}
+    return [*by_key.values()] if len(sizes) == 1 and sizes != {1} else []
+
+
+def _key(run: tuple[Tensor, Tensor], most: int | None = None) -> tuple[bytes, bytes]:
+    """Return a rank's bytes; of the last ``most`` of each run only."""
+    inline, bulk = run
+    if most is not None:
+        inline, bulk = inline[-most:], bulk[-most:]
+    return to_bytes(inline), to_bytes(bulk)
+
+
+def _tells(plan: SyncPlan, runs: Runs, rank: int) -> bool:
+    """True if a rank has data that another rank hardly has by chance."""
+    sent, (inline, bulk) = plan.sent[rank], runs[rank]
+    tensors = {**sent.bulk.unpack(bulk)}
+    if plan.rides_along:
+        tensors |= sent.inline.unpack(inline)
+    numbers = [tensor.double() for tensor in tensors.values() if not tensor.is_complex()]
+    values = torch.cat([torch.empty(0, dtype=torch.float64), *[x.cpu().view(-1) for x in numbers]])
+    different: set[float] = {*values[values.isfinite()].tolist()}
+    fractions = [value for value in different if value % 1]
+    return len(fractions) >= _ENOUGH or len(different) >= _MANY

@@ -1,0 +1,222 @@
+"""Collectives and metrics over a mesh give the number of one process over all samples."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchmetrics import MeanMetric, SumMetric
+from torchmetrics.classification import BinaryAUROC
+
+import distmetrics as dm
+from distmetrics.testing import run
+
+ROLES = ("shard", "same", "first", "last")
+
+
+def samples_of(shard: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores and labels of a shard: of another length in each."""
+    generator = torch.Generator().manual_seed(shard)
+    scores = torch.rand(3 + shard, generator=generator)
+    labels = torch.arange(3 + shard) % 2
+    return scores, labels
+
+
+def metrics_of(shards: list[int]) -> dict[str, Any]:
+    """Return metrics that have seen some shards."""
+    metrics = {"sum": SumMetric(), "mean": MeanMetric(), "auroc": BinaryAUROC()}
+    for shard in shards:
+        scores, labels = samples_of(shard)
+        metrics["sum"].update(scores)
+        metrics["mean"].update(scores)
+        metrics["auroc"].update(scores, labels)
+    return metrics
+
+
+def computed(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {name: metric.compute() for name, metric in metrics.items()}
+
+
+def evaluate(comm: Any, sizes: dict[str, int], roles: dict[str, str]) -> Any:
+    """Evaluate on one rank of a mesh; ranks without values have none, or nonsense."""
+    over = dm.layout(sizes, comm=comm, **roles)
+    has_values = over.mesh.owns(comm.rank)
+    metrics = metrics_of([over.rank]) if has_values else metrics_of([99])
+    values = dm.sync_and_compute(metrics if has_values else None, comm=over)
+    scores, _ = samples_of(over.rank)
+    loss = scores.mean() if has_values else "no loss"
+    weight = len(scores) if has_values else -1
+    mean = dm.mean(loss, weight=weight, comm=over)
+    with dm.synced(metrics, comm=over):
+        inside = computed(metrics)
+    after = computed(metrics)
+    everything = dm.all_gather_cat(scores if has_values else (), comm=over)
+    return over.world_size, values, mean, inside, after, everything
+
+
+def check(results: list[Any], sizes: dict[str, int], roles: dict[str, str]) -> None:
+    shards = 1
+    for axis, size in sizes.items():
+        shards *= size if roles[axis] == "shard" else 1
+    expected = computed(metrics_of([*range(shards)]))
+    everything = torch.cat([samples_of(shard)[0] for shard in range(shards)])
+    for world_size, values, mean, inside, _, gathered in results:
+        assert world_size == shards
+        torch.testing.assert_close(values, expected)
+        torch.testing.assert_close(inside, expected)
+        torch.testing.assert_close(mean, everything.mean())
+        torch.testing.assert_close(gathered, everything)
+
+
+MESHES = [
+    {"dp": 2, "tp": 2},
+    {"tp": 2, "dp": 3},
+    {"dp": 2, "cp": 2, "tp": 2},
+    {"pp": 2, "dp": 2, "cp": 1, "tp": 2},
+]
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_every_role_on_every_axis(sizes: dict[str, int]) -> None:
+    for chosen in itertools.product(ROLES, repeat=len(sizes)):
+        roles = dict(zip(sizes, chosen, strict=True))
+        world_size = torch.tensor([*sizes.values()]).prod()
+        check(run(int(world_size), evaluate, sizes, roles), sizes, roles)
+
+
+def test_local_state_is_back_afterwards() -> None:
+    results = run(4, evaluate, {"dp": 2, "pp": 2}, {"dp": "shard", "pp": "last"})
+    for rank, result in enumerate(results):
+        own = [rank // 2] if rank % 2 else [99]
+        torch.testing.assert_close(result[4], computed(metrics_of(own)))
+
+
+def test_on_processes() -> None:
+    sizes, roles = {"dp": 2, "pp": 2}, {"dp": "shard", "pp": "last"}
+    check(run(4, evaluate, sizes, roles, backend="gloo"), sizes, roles)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_mesh(data: st.DataObject) -> None:
+    axes = data.draw(st.integers(1, 4))
+    sizes = {f"axis{place}": data.draw(st.integers(1, 3)) for place in range(axes)}
+    roles = {axis: data.draw(st.sampled_from(ROLES)) for axis in sizes}
+    world_size = int(torch.tensor([*sizes.values()]).prod())
+    check(run(world_size, evaluate, sizes, roles), sizes, roles)
+
+
+def claim(comm: Any, sizes: dict[str, int], true: Any, claimed: Any, kind: str) -> Any:
+    """Make a call under a claim, on data that is dealt out in another way."""
+    shard = dm.layout(sizes, comm=comm, **true).rank
+    over = dm.layout(sizes, comm=comm, **claimed)
+    scores, _ = samples_of(shard)
+    try:
+        if kind == "mean":
+            return dm.mean(scores.mean(), weight=len(scores), comm=over)
+        if kind == "sync":
+            return dm.sync_and_compute(metrics_of([shard])["mean"], comm=over)
+        return dm.all_gather_object([*map(float, scores)], comm=over)
+    except dm.LayoutError as error:
+        return error
+
+
+@pytest.mark.parametrize("kind", ["mean", "sync", "objects"])
+@pytest.mark.parametrize("sizes", MESHES[:3], ids=str)
+@pytest.mark.parametrize("backend", ["threads"])
+def test_shards_that_are_said_to_be_the_same(sizes: Any, kind: str, backend: Any) -> None:
+    true = dict.fromkeys(sizes, "shard")
+    for axis in sizes:
+        claimed = true | {axis: "same"}
+        world_size = int(torch.tensor([*sizes.values()]).prod())
+        results = run(world_size, claim, sizes, true, claimed, kind, backend=backend)
+        assert all(isinstance(result, dm.LayoutError) for result in results)
+        assert all(f"along the axis {axis}," in str(result) for result in results)
+
+
+def test_a_false_claim_on_processes() -> None:
+    sizes = {"dp": 2, "tp": 2}
+    true, claimed = dict.fromkeys(sizes, "shard"), {"dp": "shard", "tp": "same"}
+    results = run(4, claim, sizes, true, claimed, "sync", backend="gloo")
+    assert {str(result) for result in results} == {str(results[0])}
+    assert "along the axis tp" in str(results[0])
+
+
+def bad_call(comm: Any, where: list[int]) -> Any:
+    over = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
+    weight = -1 if comm.rank in where else 1
+    try:
+        return dm.mean(1.0, weight=weight, comm=over)
+    except dm.DistmetricsError as error:
+        return error
+
+
+def test_an_error_that_all_ranks_raise_is_raised_as_it_is() -> None:
+    results = run(4, bad_call, [0, 1, 2, 3])
+    assert {type(result) for result in results} == {dm.InputError}
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_an_error_of_some_ranks_is_one_of_all(rank: int) -> None:
+    results = run(4, bad_call, [rank])
+    assert {type(result) for result in results} == {dm.LayoutError}
+    assert all("weight must be finite" in str(result) for result in results)
+
+
+def failing(comm: Any) -> Any:
+    over = dm.layout({"dp": 2, "pp": 2}, comm=comm, dp="shard", pp="last")
+    metric = dm.from_function(lambda s: 1 // 0, reduce={"n": "sum"})
+    metric.update(n=1)
+    try:
+        return dm.sync_and_compute(metric, comm=over)
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
+def test_what_computing_raises_is_told_to_ranks_without_values() -> None:
+    results = run(4, failing)
+    assert [type(result) for result in results] == [dm.StateError, ZeroDivisionError] * 2
+    assert "ZeroDivisionError" in str(results[0])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "roles", "text"),
+    [
+        ({"dp": 2, "tp": 2}, {"dp": "shard"}, "the axis tp has no role; the axes are dp (2), tp (2)"),
+        ({"dp": 2, "tp": 2}, {"dp": "shard", "tp": "some"}, "tp='some' is no role"),
+        ({"dp": 2, "tp": 2}, {"dp": "shard", "tp": 2}, "tp=2 is no role for an axis of 2"),
+        ({"dp": 4}, {"dp": "shard", "pp": "last"}, "there is no axis pp"),
+        ({"dp": 3}, {"dp": "shard"}, "has 3 ranks, and there are 4"),
+    ],
+)
+def test_layouts_that_make_no_sense(sizes: Any, roles: Any, text: str) -> None:
+    def make(comm: Any) -> str:
+        with pytest.raises(dm.ConfigurationError) as raised:
+            dm.layout(sizes, comm=comm, **roles)
+        return str(raised.value)
+
+    assert all(text in each for each in run(4, make))
+
+
+def rounded(comm: Any, error: float) -> Any:
+    over = dm.layout({"dp": 2, "tp": 2}, comm=comm, same="close", dp="shard", tp="same")
+    value = 1.0 + over.rank + error * (comm.rank % 2)
+    try:
+        return dm.mean({"loss": value}, weight=1, comm=over)
+    except dm.LayoutError as raised:
+        return str(raised)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-5])
+def test_rounding_alone_may_differ_where_one_says_so(error: float) -> None:
+    assert run(4, rounded, error) == [{"loss": torch.tensor(1.5).double()}] * 4
+
+
+def test_more_than_rounding_is_an_error() -> None:
+    (text,) = set(run(4, rounded, 0.1))
+    assert "along the axis tp" in text
+    assert "1.6" in text
