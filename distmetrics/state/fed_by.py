@@ -86,20 +86,26 @@ def warn_of_copies(groups: Sequence[Sequence[int]], comm: Communicator) -> None:
 def _warned(what: str, do: str, caller: FrameType, comm: Communicator) -> Problem | None:
     """Warn on rank 0; return the problem, on every rank, where a warning is an error."""
     mode = in_force().mode
-    if mode == "strict" or (mode != "off" and _is_error()):
+    text = f"{what}: {do}"
+    file, line = caller.f_code.co_filename, caller.f_lineno
+    if mode == "strict" or (mode != "off" and _is_error(text, file.removesuffix(".py"), line)):
         return Problem("StateError", what, do)
     if mode != "off" and comm.rank == 0:
-        file, line = caller.f_code.co_filename, caller.f_lineno
         registry = caller.f_globals.setdefault("__warningregistry__", {})
-        message = RepeatedSamplesWarning(f"{what}: {do}")
+        message = RepeatedSamplesWarning(text)
         warnings.warn_explicit(message, None, file, line, registry=registry)
     return None
 
 
-def _is_error() -> bool:
-    """True if the user has made such warnings errors: by ``python -W error``, say."""
-    for action, _, category, *_ in warnings.filters:
-        if issubclass(RepeatedSamplesWarning, category):
+def _is_error(text: str, module: str, line: int) -> bool:
+    """True if the user has made a warning an error: by ``python -W error``, say."""
+    for action, message, category, place, number in warnings.filters:
+        if (
+            issubclass(RepeatedSamplesWarning, category)
+            and (message is None or message.match(text))
+            and (place is None or place.match(module))
+            and number in (0, line)
+        ):
             return action == "error"
     return False
 

@@ -3,14 +3,14 @@
 A sync over all of them counts each sample as often as there are such ranks. What the ranks have
 sent shows it: they fall into groups of one size, in each of which the data is the same bit for bit.
 Small counts may be equal by chance, and one number may be the same everywhere by nature, as a
-learning rate is: so there must be several numbers, or many counts.
+learning rate is: so there must be several numbers, or many large counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from distmetrics.collectives.pack import to_bytes
@@ -18,8 +18,8 @@ from distmetrics.state.plan import SyncPlan
 
 Runs = Sequence[tuple[Tensor, Tensor]]
 _SAMPLE = 256  # bytes of each run that are compared first
-_ENOUGH = 2  # numbers with a fraction
-_MANY = 8  # different integers
+_ENOUGH = 60  # bits
+_FRACTION = 20  # bits of a number that is no integer
 
 
 def copies(plan: SyncPlan, runs: Runs) -> list[list[int]]:
@@ -57,11 +57,19 @@ def _key(run: tuple[Tensor, Tensor], most: int | None = None) -> tuple[bytes, by
 def _tells(plan: SyncPlan, runs: Runs, rank: int) -> bool:
     """True if a rank has data that another rank hardly has by chance."""
     sent, (inline, bulk) = plan.sent[rank], runs[rank]
-    tensors = {**sent.bulk.unpack(bulk)}
+    tensors = sent.bulk.unpack(bulk)
     if plan.rides_along:
         tensors |= sent.inline.unpack(inline)
-    numbers = [tensor.double() for tensor in tensors.values() if not tensor.is_complex()]
-    values = torch.cat([torch.empty(0, dtype=torch.float64), *[x.cpu().view(-1) for x in numbers]])
-    different: set[float] = {*values[values.isfinite()].tolist()}
-    fractions = [value for value in different if value % 1]
-    return len(fractions) >= _ENOUGH or len(different) >= _MANY
+    values: set[float] = set()
+    for path, tensor in tensors.items():
+        is_state = path in plan.states and plan.states[path].kind not in ("object", "each")
+        if is_state and not tensor.is_complex():
+            values.update(tensor.double().view(-1).tolist())
+    return sum(map(_bits, values)) >= _ENOUGH
+
+
+def _bits(value: float) -> float:
+    """Return how much it says that two ranks have this number: a count says what it is, in bits."""
+    if not math.isfinite(value):
+        return 0
+    return _FRACTION if value % 1 else math.log2(1 + abs(value))

@@ -49,6 +49,7 @@ def transcript(comm: Any, name: str) -> Cost:
     return Cost(len(recording.calls), received)
 
 
+@pytest.mark.filterwarnings("ignore:.*hold the same data")
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("name", MADE)

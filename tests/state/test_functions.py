@@ -60,6 +60,7 @@ def on_rank(comm: Any, shards: list[list[list[int]]]) -> Any:
     return value, len(record.calls)
 
 
+@pytest.mark.filterwarnings("ignore:.*hold the same data")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.lists(st.integers(-50, 50), min_size=1, max_size=4), max_size=3), min_size=1, max_size=4))
 def test_any_partition_gives_the_value_of_one_process(shards: list[list[list[int]]]) -> None:
