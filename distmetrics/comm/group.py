@@ -54,7 +54,7 @@ class GroupCommunicator(PendingCalls):
     """One rank's end of a process group.
 
     Args:
-        group: the process group; default the whole job.
+        group: the process group, or a ``DeviceMesh`` of one dimension; default the whole job.
         departures: where ranks that leave say so; without them a lost peer is noticed, but not
             always named.
     """
@@ -67,7 +67,8 @@ class GroupCommunicator(PendingCalls):
     def __init__(self, group: Any = None, *, departures: Departures | None = None) -> None:
         # Weak: who holds a group past destroy_process_group ends with its threads running, in an
         # abort at exit.
-        self._weak_group = weakref.ref(dist.group.WORLD if group is None else group)
+        group = dist.group.WORLD if group is None else _group_of(group)
+        self._weak_group = weakref.ref(group)
         GroupCommunicator._any_made = True
         group = self._group
         device = _transport_device(group)
@@ -91,6 +92,7 @@ class GroupCommunicator(PendingCalls):
     @classmethod
     def of(cls, group: Any) -> GroupCommunicator:
         """Return the one communicator of ``group``, whose callers share its count of calls."""
+        group = _group_of(group)
         comm = cls._by_group.get(group)
         if comm is None:
             comm = cls._by_group[group] = cls(group)
@@ -214,6 +216,19 @@ def _let_go() -> None:
     """
     if GroupCommunicator._any_made:
         time.sleep(_LET_GO)
+
+
+def _group_of(group: Any) -> Any:
+    """Return a process group, or that of a ``DeviceMesh`` with one dimension."""
+    if not hasattr(group, "get_group"):
+        return group
+    if group.ndim > 1:
+        raise ConfigurationError(
+            f"a DeviceMesh of {group.ndim} dimensions is no group",
+            do='say what its dimensions hold: layout(mesh, dp="shard", tp="same"), or pass one '
+            'of them: mesh["dp"].',
+        )
+    return group.get_group()
 
 
 def _transport_device(group: Any) -> torch.device:

@@ -15,6 +15,7 @@ from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError
 from distmetrics.layouts.close import far_apart
 from distmetrics.layouts.hand_over import Outcome, hand_over
+from distmetrics.layouts.known import known
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.layouts.proof import ERROR, Part, differences, parts_of, share
 
@@ -83,6 +84,33 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         self._owners = _group(whole, owners) if self._owns else None
         self._given = _group(whole, self.mesh.along(self.me, self.mesh.owned))
         self._parts: list[Part] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        *,
+        comm: Communicator | None = None,
+        same: _Same = "exact",
+        **roles: str | int,
+    ) -> layout:
+        """Return the layout of a mesh that a job has already, by the usual names of its axes.
+
+        ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``cp``, ``sp`` and ``ep`` hold other
+        samples, ``tp`` the same ones, and of ``pp`` the last stage has values.
+
+        Args:
+            source: an ``Accelerator`` with a ``parallelism_config``, a ``DeviceMesh``, sizes by
+                name, or "megatron", whose ``parallel_state`` is read if it is loaded.
+            comm: see :class:`layout`.
+            same: see :class:`layout`.
+            roles: of axes with other names, or that mean something else here.
+
+        >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
+        'dp 2 shard, tp 2 same'
+        """
+        mesh, usual = known(source, chosen(comm).rank)
+        return cls(mesh, comm=comm, same=same, **(usual | roles))
 
     def _among(self, whole: Communicator, roles: Iterable[str | int]) -> Communicator:
         return _group(whole, self.mesh.along(self.me, self.mesh.axes(*roles)))

@@ -123,7 +123,8 @@ def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Commun
 def _communicator(group: Any, path: str) -> Communicator:
     from distmetrics.comm.group import GroupCommunicator
 
-    if dist.is_available() and isinstance(group, dist.ProcessGroup):
+    is_mesh = hasattr(group, "get_group")
+    if dist.is_available() and (isinstance(group, dist.ProcessGroup) or is_mesh):
         return GroupCommunicator.of(group)
     what = f"the metric {path}" if path else "the metric"
     if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:

@@ -1,0 +1,77 @@
+"""What meshes mean whose axes have the names that everybody gives them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.layouts.mesh import Mesh, Role
+
+# Of torchtitan, Accelerate and Megatron. Ranks of a context-parallel group hold other tokens of a
+# sequence, those of an expert-parallel group other samples.
+_ROLES: dict[str, Role] = {
+    "dp": "shard",
+    "dp_replicate": "shard",
+    "dp_shard": "shard",
+    "fsdp": "shard",
+    "ep": "shard",
+    "cp": "shard",
+    "sp": "shard",
+    "tp": "same",
+    "pp": "last",
+}
+_MEGATRON = "megatron.core.parallel_state"
+# From the slowest to the fastest, as Megatron numbers ranks unless it is told otherwise.
+_MEGATRON_AXES = {
+    "pp": "pipeline_model_parallel",
+    "dp": "data_parallel",
+    "cp": "context_parallel",
+    "tp": "tensor_model_parallel",
+}
+
+
+def known(source: Any, rank: int) -> tuple[Any, dict[str, Role]]:
+    """Return the mesh that a job has, and what its axes mean by their names.
+
+    Args:
+        source: an ``Accelerator``, a ``DeviceMesh``, sizes by name, or "megatron".
+        rank: this rank.
+
+    Raises:
+        ConfigurationError: an axis has no name that is known, or there is no mesh.
+    """
+    mesh: Any = source
+    if isinstance(source, str):
+        mesh = _of_megatron(source, rank)
+    elif hasattr(source, "torch_device_mesh"):
+        mesh = source.torch_device_mesh
+        if mesh is None:
+            raise ConfigurationError(
+                "this Accelerator has no mesh",
+                do="pass parallelism_config= to it; without one all ranks hold other samples, and "
+                "no layout is needed.",
+            )
+    axes = mesh if isinstance(mesh, Mapping) else getattr(mesh, "mesh_dim_names", None)
+    if not axes:
+        raise InputTypeError(f"a {type(source).__name__} has no mesh whose axes have names")
+    return mesh, {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
+
+
+def _of_megatron(name: str, rank: int) -> dict[str, int]:
+    state = sys.modules.get(_MEGATRON)
+    if name != "megatron" or state is None:
+        loaded = "" if name != "megatron" else ", and megatron.core is not loaded"
+        raise ConfigurationError(f'a layout is read from "megatron"{loaded}; got {name!r}')
+    sizes, here = {}, {}
+    for axis, words in _MEGATRON_AXES.items():
+        sizes[axis] = int(getattr(state, f"get_{words}_world_size")())
+        here[axis] = int(getattr(state, f"get_{words}_rank")())
+    place = Mesh(sizes, {}).place(rank)
+    if place != here:
+        raise ConfigurationError(
+            f"Megatron numbers rank {rank} in another order than tp-cp-dp-pp: it is {here}",
+            do="pass the sizes in your order: layout({...}, ...), the slowest axis first.",
+        )
+    return sizes
