@@ -18,7 +18,7 @@ def far_apart(first: Any, mine: Any) -> dict[str, str]:
     """Return what differs by more than rounding, with both values, by its path.
 
     >>> far_apart({"loss": torch.tensor(1.0), "n": 3}, {"loss": torch.tensor(1.0001), "n": 4})
-    {'n': '4 for 3'}
+    {"['n']": '4 for 3'}
     """
     theirs, spec = flatten(first)
     own, own_spec = flatten(mine)
