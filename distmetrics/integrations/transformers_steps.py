@@ -74,10 +74,7 @@ class Pass:
             return compute_loss(model, inputs, *args, **kwargs)
 
         others = [name for name in self.include if name != "inputs"]
-        for metric in each(self.attachment.metrics):
-            metric.reset()
-            if hasattr(metric, "to"):
-                metric.to(trainer.args.device)
+        self._reset_metrics()
         with (
             _replaced(trainer, prediction_step=prediction_step, compute_loss=own_mean),
             _replaced(
@@ -85,6 +82,12 @@ class Pass:
             ),
         ):
             yield
+
+    def _reset_metrics(self) -> None:
+        for metric in each(self.attachment.metrics):
+            metric.reset()
+            if hasattr(metric, "to"):
+                metric.to(self.trainer.args.device)
 
     def _take(self, inputs: Any, loss: Any, logits: Any, labels: Any) -> None:
         """Consume a batch, unless it only fills up."""
