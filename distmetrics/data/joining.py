@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distmetrics.errors import InputError
+
 _FILLER = -100  # a label that losses ignore, as Hugging Face fills up
 
 
@@ -31,17 +33,35 @@ def join(trees: Sequence[Any]) -> Any:
             [   2,    3]])
     """
     first = trees[0]
+    if any(type(tree) is not type(first) for tree in trees):
+        raise _cannot_join("of several types")
     if isinstance(first, Tensor):
         return _cat(trees)
     if isinstance(first, dict):
+        if any(tree.keys() != first.keys() for tree in trees):
+            raise _cannot_join("dicts with different keys")
         return {key: join([tree[key] for tree in trees]) for key in first}
     if isinstance(first, list | tuple):
+        if len({len(tree) for tree in trees}) > 1:
+            raise _cannot_join(f"{type(first).__name__}s of different lengths")
         return type(first)(join(column) for column in zip(*trees, strict=True))
-    return first
+    if first is not None:
+        raise _cannot_join(f"of type {type(first).__name__}, not tensors")
+    return None
+
+
+def _cannot_join(problem: str) -> InputError:
+    return InputError(
+        f"evaluate: what the model gives for each batch can't be joined: some are {problem}",
+        do="let TrainingArguments(eval_do_concat_batches=False) give lists, one item a batch, or "
+        "leave them out: predict(…, ignore_keys=[name]).",
+    )
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:
     shapes = {tuple(x.shape[1:]) for x in tensors}
+    if len({len(sizes) for sizes in shapes}) > 1:
+        raise _cannot_join("tensors with more dimensions")
     if len(shapes) == 1:
         return torch.cat(list(tensors))
     widest = [max(sizes) for sizes in zip(*shapes, strict=True)]

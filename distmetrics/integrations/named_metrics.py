@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import map_leaves
 
 
@@ -25,6 +25,13 @@ def by_name(metrics: Any) -> dict[str, Any]:
         named = {type(metric).__name__: metric for metric in several}
         if len(named) < len(several):
             raise InputError("attach: two metrics of one class", do="pass a dict by name.")
+    for metric in named.values():
+        if not hasattr(metric, "reset"):
+            raise InputTypeError(
+                f"attach: a {type(metric).__name__} is no metric",
+                do="pass a metric of torchmetrics, torcheval or from_function; what needs all "
+                "predictions at once is the trainer's compute_metrics.",
+            )
     if "loss" in named:
         raise InputError("attach: the loss is logged already", do="call the metric otherwise.")
     return named

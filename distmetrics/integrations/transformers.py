@@ -5,7 +5,9 @@ It is handed nothing to gather: each step's loss, logits and labels go into sums
 rank, and what all ranks have is put together once, after the last batch.
 """
 
+import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -31,6 +33,8 @@ from distmetrics.tree import map_leaves
 
 __all__ = ["Attachment", "Outputs", "attach"]
 
+# models whose loss asks all ranks for their number of boxes or masks
+_DETECTORS = ("ObjectDetection", "InstanceSegmentation", "UniversalSegmentation", "ForSegmentation")
 Update = Callable[[Any, "Outputs", Any], Any]
 
 
@@ -65,7 +69,8 @@ def attach(
             and for losses of CTC and transducers. Or a function of the batch, for a loss that is
             another mean.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
-            collective in it. By default for FSDP, DeepSpeed and models wrapped in DDP.
+            collective in it. By default for FSDP, DeepSpeed, models wrapped in DDP and
+            those for object detection or instance segmentation.
 
     Raises:
         InputError: two metrics of one name, or one called ``loss``.
@@ -85,27 +90,32 @@ class Attachment:
         weight: Any,
         equal_batches: bool | None,
     ) -> None:
-        self.trainer = trainer
+        # the trainer has this; a cycle would leave workers to the collector, which waits for them
+        self._trainer = weakref.ref(trainer)
         self.metrics = metrics
         self.named = by_name(metrics)
         self.update = update or update_classifier
         self.weight = weight
         self.equal_batches = equal_batches
         self._parts: dict[int, tuple[Any, Any]] = {}
-        self._theirs = trainer.evaluation_loop
+        self._theirs = vars(trainer).get("evaluation_loop")
         if isinstance(getattr(self._theirs, "__self__", None), Attachment):
             raise ConfigurationError(
                 "attach: the trainer has metrics attached already",
                 do="call detach() of what the first attach returned.",
             )
-        self._on_instance = "evaluation_loop" in vars(trainer)
         trainer.evaluation_loop = self._evaluation_loop
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer."""
+        return self._trainer()
 
     def detach(self) -> None:
         """Take everything off the trainer; once is enough."""
-        if getattr(self.trainer.evaluation_loop, "__self__", None) is not self:
+        if getattr(getattr(self.trainer, "evaluation_loop", None), "__self__", None) is not self:
             return
-        if self._on_instance:
+        if self._theirs is not None:
             self.trainer.evaluation_loop = self._theirs
         else:
             del self.trainer.evaluation_loop
@@ -128,20 +138,23 @@ class Attachment:
             equal_batches = _has_collectives(trainer)
         loader = self._part(dataloader, comm, equal_batches=equal_batches)
         taken = Pass(self, keeps=not prediction_loss_only, has_fillers=equal_batches)
+        theirs = self._theirs or partial(type(trainer).evaluation_loop, trainer)
         output, error = None, None
         loss_only = prediction_loss_only and not self.named
         try:
             with taken.in_charge(loss_only=loss_only):
-                output = self._theirs(
-                    loader, description, loss_only, ignore_keys, metric_key_prefix
-                )
+                output = theirs(loader, description, loss_only, ignore_keys, metric_key_prefix)
         except Exception as failure:  # noqa: BLE001  (the others must hear of it)
             error = failure
-        per_rank = _share(comm, taken.batches, error or taken.error)
+        mine = taken.batches, taken.lacks_labels
+        ranks = _share(comm, mine, error or taken.error)
         assert output is not None
+        per_rank = [part for part, _ in ranks]
+        named = {} if any(lacks for _, lacks in ranks) else self.named
         rounds = zip_longest(*per_rank) if isinstance(loader, StreamPart) else per_rank
         batches = [batch for part in rounds for batch in part if batch is not None]
-        return self._finished(output, taken, batches, metric_key_prefix, comm)
+        values = sync_and_compute({"loss": taken.sums, **named}, comm=comm, name="evaluate")
+        return self._finished(output, values, batches, metric_key_prefix, comm)
 
     def _part(self, dataloader: Any, comm: Communicator, *, equal_batches: bool) -> Any:
         """Return an exact loader; the same one again where workers persist."""
@@ -153,37 +166,44 @@ class Attachment:
         return part
 
     def _finished(
-        self, output: Any, taken: "Pass", batches: list[Any], prefix: str, comm: Communicator
+        self, output: Any, values: Any, batches: list[Any], prefix: str, comm: Communicator
     ) -> Any:
         """Return the loop's output with what all ranks have."""
         args = self.trainer.args
-        values = sync_and_compute({"loss": taken.sums, **self.named}, comm=comm, name="evaluate")
         sums = {name: value.item() for name, value in values.pop("loss").items()}
-        metrics = plain(values)
+        found = {"attached metrics": plain(values)}
         if sums["losses"]:
-            metrics["loss"] = _mean_loss(sums, skips=args.logging_nan_inf_filter)
+            loss = _mean_loss(sums, skips=args.logging_nan_inf_filter)
+            found["the trainer"] = {"loss": loss}
         columns = _columns(batches, together=args.eval_do_concat_batches)
         predictions, label_ids = columns.get("predictions"), columns.get("label_ids")
         compute = self.trainer.compute_metrics
         if compute is not None and predictions is not None and label_ids is not None:
             theirs = _on_all_ranks(comm, compute, EvalPrediction(**columns))
-            twice = metrics.keys() & theirs.keys()
-            if twice:
-                raise InputError(
-                    f"evaluate: metrics and compute_metrics both give {sorted(twice)[0]!r}",
-                    do="give the attached metric another name: attach(trainer, {name: metric}).",
-                )
-            metrics |= denumpify_detensorize(theirs)  # type: ignore[no-untyped-call]
-        named = {}
-        for name, value in metrics.items():
-            named[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
+            found["compute_metrics"] = denumpify_detensorize(theirs)  # type: ignore[no-untyped-call]
         return output._replace(
             predictions=predictions,
             label_ids=label_ids,
-            metrics={**output.metrics, **named},
+            metrics={**output.metrics, **_named(found, prefix)},
             # the loop knows a data set's length, or else what this rank has read
             num_samples=max(output.num_samples, sums["rows"]),
         )
+
+
+def _named(found: dict[str, dict[str, Any]], prefix: str) -> dict[str, Any]:
+    """Return what each source has found by the names under which it is logged."""
+    named: dict[str, Any] = {}
+    for source, values in found.items():
+        full = {n if n.startswith(f"{prefix}_") else f"{prefix}_{n}": x for n, x in values.items()}
+        twice = sorted(named.keys() & full.keys())
+        if twice:
+            raise InputError(
+                f"evaluate: {twice[0]!r} is given twice, the second time by {source}",
+                do="call the metric otherwise, attach(trainer, {name: metric}), or the key of "
+                "what compute_metrics returns.",
+            )
+        named |= full
+    return named
 
 
 def _mean_loss(sums: dict[str, float], *, skips: bool) -> float:
@@ -195,11 +215,18 @@ def _mean_loss(sums: dict[str, float], *, skips: bool) -> float:
 
 def _columns(batches: list[Any], *, together: bool) -> dict[str, Any]:
     """Return the batches' parts by name as NumPy arrays, joined or as lists."""
-    columns = {}
-    for name in batches[0] if batches else ():
-        parts = [batch[name] for batch in batches]
-        columns[name] = map_leaves(Tensor.numpy, join(parts) if together else parts)
-    return columns
+    if not batches:
+        return {}
+    if together:
+        columns = join(batches)
+    else:
+        columns = {name: [batch.get(name) for batch in batches] for name in batches[0]}
+    result: dict[str, Any] = map_leaves(_array, columns)
+    return result
+
+
+def _array(leaf: Any) -> Any:
+    return leaf.numpy() if isinstance(leaf, Tensor) else leaf
 
 
 def _share(comm: Communicator, mine: Any, error: Exception | None) -> list[Any]:
@@ -262,4 +289,6 @@ def _has_collectives(trainer: Any) -> bool:
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return True
     kinds = (FSDPModule, FullyShardedDataParallel, DistributedDataParallel)
+    if any(kind in type(trainer.model).__name__ for kind in _DETECTORS):
+        return True
     return any(isinstance(module, kinds) for module in trainer.model.modules())

@@ -28,10 +28,11 @@ def weight_of(chosen: Any, trainer: Any) -> Callable[[Any, int], Any]:
     ignored = -100
     if kind == "ForSemanticSegmentation":
         ignored = getattr(model.config, "semantic_loss_ignore_index", ignored)
+    names = ["labels", *(trainer.label_names if len(trainer.label_names) == 1 else [])]
     by_rows = chosen == "rows" or (chosen is None and any(each in kind for each in _MEANS_OF_ROWS))
 
     def weight(inputs: Any, rows: int) -> Any:
-        labels = None if by_rows else _targets(inputs, shifts=shifts)
+        labels = None if by_rows else _targets(inputs, names, shifts=shifts)
         if labels is not None:
             return labels.ne(ignored).sum()
         if chosen == "tokens":
@@ -41,11 +42,11 @@ def weight_of(chosen: Any, trainer: Any) -> Callable[[Any, int], Any]:
     return weight
 
 
-def _targets(inputs: Any, *, shifts: bool) -> Tensor | None:
+def _targets(inputs: Any, names: list[str], *, shifts: bool) -> Tensor | None:
     """Return the labels that a loss is the mean over, ignored ones included."""
     labels = inputs.get("shift_labels")
     if labels is None:
-        labels = inputs.get("labels")
+        labels = next((inputs[name] for name in names if inputs.get(name) is not None), None)
         if shifts and labels is not None:
             labels = labels[..., 1:]
     is_labels = isinstance(labels, Tensor) and not labels.is_floating_point()

@@ -1,11 +1,13 @@
 """One pass of a Hugging Face trainer over a rank's data: its steps, and what is kept of them."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import Trainer
 from transformers.trainer_pt_utils import find_batch_size
 
 from distmetrics.data.fresh import fresh
@@ -46,6 +48,9 @@ class Pass:
         self.sums = from_function(dict, dict.fromkeys(_SUMS, "sum"))
         self.batches: list[Any] = []
         self.error: Exception | None = None
+        self.lacks_labels = False
+        is_theirs = type(self.trainer).compute_loss is not Trainer.compute_loss
+        self.has_own_loss = is_theirs or self.trainer.compute_loss_func is not None
         self.include = tuple(self.trainer.args.include_for_metrics)
 
     @contextmanager
@@ -57,17 +62,19 @@ class Pass:
         def prediction_step(
             model: Any, inputs: Any, prediction_loss_only: bool, *args: Any, **kwargs: Any
         ) -> tuple[None, None, None]:
-            self._take(inputs, *step(model, inputs, loss_only, *args, **kwargs))
+            given = copy.copy(inputs)  # a step of the user's may take the labels out
+            self._take(inputs, *step(model, given, loss_only, *args, **kwargs))
             return None, None, None
 
-        def own_mean(*args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
-            return compute_loss(*args, **kwargs)
+        def own_mean(
+            model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any
+        ) -> Any:
+            if num_items_in_batch is not None and self.has_own_loss:
+                kwargs["num_items_in_batch"] = self.weight(inputs, _rows(inputs))
+            return compute_loss(model, inputs, *args, **kwargs)
 
         others = [name for name in self.include if name != "inputs"]
-        for metric in each(self.attachment.metrics):
-            metric.reset()
-            if hasattr(metric, "to"):
-                metric.to(trainer.args.device)
+        self._reset_metrics()
         with (
             _replaced(trainer, prediction_step=prediction_step, compute_loss=own_mean),
             _replaced(
@@ -75,6 +82,12 @@ class Pass:
             ),
         ):
             yield
+
+    def _reset_metrics(self) -> None:
+        for metric in each(self.attachment.metrics):
+            metric.reset()
+            if hasattr(metric, "to"):
+                metric.to(self.trainer.args.device)
 
     def _take(self, inputs: Any, loss: Any, logits: Any, labels: Any) -> None:
         """Consume a batch, unless it only fills up."""
@@ -89,12 +102,15 @@ class Pass:
             self.error = error  # the others need this rank in the model until the last batch
 
     def _add(self, inputs: Any, outputs: Outputs) -> None:
-        rows = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
+        rows = _rows(inputs)
         self.sums.update(rows=rows)
         if outputs.loss is not None:
             weight = torch.as_tensor(self.weight(inputs, rows), device=outputs.loss.device)
             self.sums.update(**_terms(outputs.loss, weight))
-        if self.attachment.named:
+        is_default = self.attachment.update is update_classifier
+        if is_default and outputs.labels is None:
+            self.lacks_labels = True
+        elif self.attachment.named:
             self.attachment.update(self.attachment.metrics, outputs, inputs)
         if self.keeps:
             self.batches.append(self._kept(inputs, rows, outputs))
@@ -109,8 +125,12 @@ class Pass:
         if "inputs" in self.include:
             kept["inputs"] = inputs[getattr(trainer.model, "main_input_name", "input_ids")]
         if "loss" in self.include and outputs.loss is not None:
-            kept["losses"] = outputs.loss.repeat(rows)
+            kept["losses"] = outputs.loss.mean().repeat(rows)
         return {name: stored(tree) for name, tree in kept.items() if tree is not None}
+
+
+def _rows(inputs: Any) -> int:
+    return find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
 
 
 def update_classifier(metrics: Any, outputs: Outputs, inputs: Any) -> None:
@@ -134,7 +154,7 @@ def _shape(leaf: Any) -> str:
 
 def _terms(loss: Tensor, weight: Tensor) -> dict[str, Any]:
     """Return what a batch adds to the sums; the mean of nothing is NaN, and adds nothing."""
-    total = torch.where(weight > 0, loss.detach().float() * weight, 0.0)
+    total = torch.where(weight > 0, loss.detach().float().mean() * weight, 0.0)
     is_finite = total.isfinite()
     return {
         "total": total,

@@ -164,7 +164,9 @@ def _total(sums: Any) -> Any:
     return sums["total"]
 
 
-def trainer_of(kind: str, rows: Any, *, batch_size: int = 4, seq2seq: bool = False, **options: Any) -> Any:
+def trainer_of(
+    kind: str, rows: Any, *, batch_size: int = 4, seq2seq: bool = False, kind_of_trainer: Any = None, **options: Any
+) -> Any:
     """Return a trainer as users make it."""
     from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
@@ -174,7 +176,7 @@ def trainer_of(kind: str, rows: Any, *, batch_size: int = 4, seq2seq: bool = Fal
         per_device_eval_batch_size=batch_size,
         **{"use_cpu": True, "report_to": [], "disable_tqdm": True, "dataloader_pin_memory": False, **options},
     )
-    return (Seq2SeqTrainer if seq2seq else Trainer)(
+    return (kind_of_trainer or (Seq2SeqTrainer if seq2seq else Trainer))(
         **{"model": model_of(kind), "args": arguments, "data_collator": collate, "eval_dataset": rows, **beside}
     )
 
