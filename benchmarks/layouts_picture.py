@@ -11,6 +11,7 @@ import matplotlib as mpl
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
@@ -74,7 +75,7 @@ def line(mesh: Mesh, rank: int, other: int, color: str, style: str) -> None:
     plt.plot([x1 + across, x2 - across], [y1 - down, y2 + down], style, color=color, lw=2)
 
 
-def arrow(axes: plt.Axes, mesh: Mesh, rank: int, other: int) -> None:
+def arrow(axes: Axes, mesh: Mesh, rank: int, other: int) -> None:
     """Point from a rank with values to one that is given the result."""
     (x1, y1), (x2, y2) = place_of(mesh, rank), place_of(mesh, other)
     bend = 0.16 if mesh.place(rank)["tp"] else -0.16
@@ -91,7 +92,7 @@ def arrow(axes: plt.Axes, mesh: Mesh, rank: int, other: int) -> None:
     )
 
 
-def legend(axes: plt.Axes) -> None:
+def legend(axes: Axes) -> None:
     """Say what the lines mean."""
     texts = (
         (REDUCED, "-", 'dp="shard": reduced over, these ranks hold other samples'),

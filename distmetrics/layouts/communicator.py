@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.layouts.proof import ERROR, Part, differences, parts_of, share
 
 R = TypeVar("R")
-_Same = Literal["exact", "close"]
+_SAMES = ("exact", "close")
 
 
 class layout(Passing):  # noqa: N801  (users call it as a function)
@@ -62,10 +62,10 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         mesh: Any,
         *,
         comm: Communicator | None = None,
-        same: _Same = "exact",
+        same: str = "exact",
         **roles: str | int,
     ) -> None:
-        if same not in get_args(_Same):
+        if same not in _SAMES:
             raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
         self._is_close = same == "close"
         whole, sizes = _ranks_and_sizes(mesh, comm)
@@ -91,7 +91,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         source: Any,
         *,
         comm: Communicator | None = None,
-        same: _Same = "exact",
+        same: str = "exact",
         **roles: str | int,
     ) -> layout:
         """Return the layout of a mesh that a job has already, by the usual names of its axes.
@@ -123,6 +123,23 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         """Note what this rank would send in the call that is under way."""
         if self._parts is not None and self.mesh.axes(SAME):
             self._parts += parts_of(manifest, tensors)
+
+    def refuse_copies(self, shards: Sequence[int]) -> LayoutError:
+        """Return the error for shards that hold the same data, which would count several times."""
+        line = self.mesh.along(self.me, self.mesh.axes(SHARD))
+        ranks = [line[shard] for shard in shards]
+        places = [self.mesh.place(rank) for rank in ranks]
+        axes = [axis for axis in self.mesh.sizes if len({place[axis] for place in places}) > 1]
+        named = " and ".join(axes)
+        return LayoutError(
+            f'along the axis {named}, said to be of "shard"s, ranks '
+            f"{', '.join(map(str, ranks))} hold the same data: it would be counted "
+            f"{len(ranks)} times",
+            notes=["Every rank keeps what it had."],
+            do=f'say {axes[0]}="same", or deal the samples out along it.',
+            rank=self.me,
+            peers=ranks,
+        )
 
     def around(self, make: Callable[[], R]) -> R:
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""

@@ -67,8 +67,11 @@ def warn_of_copies(groups: Sequence[Sequence[int]], comm: Communicator) -> None:
 
     Raises:
         StateError: the guard is strict, or the user has made the warning an error.
+        LayoutError: a layout says that they hold other data.
     """
     caller = _caller(sys._getframe(1))
+    if groups and hasattr(comm, "refuse_copies"):
+        raise comm.refuse_copies(groups[0])
     if not groups or caller is None:
         return
     shown = " and ".join(rank_ranges(group) for group in groups[:_SHOWN])

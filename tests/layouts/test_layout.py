@@ -118,6 +118,8 @@ def claim(comm: Any, sizes: dict[str, int], true: Any, claimed: Any, kind: str) 
     try:
         if kind == "mean":
             return dm.mean(scores.mean(), weight=len(scores), comm=over)
+        if kind == "lists":
+            return dm.sync_and_compute(metrics_of([shard])["auroc"], comm=over)
         if kind == "sync":
             return dm.sync_and_compute(metrics_of([shard])["mean"], comm=over)
         return dm.all_gather_object([*map(float, scores)], comm=over)
@@ -136,6 +138,18 @@ def test_shards_that_are_said_to_be_the_same(sizes: Any, kind: str, backend: Any
         results = run(world_size, claim, sizes, true, claimed, kind, backend=backend)
         assert all(isinstance(result, dm.LayoutError) for result in results)
         assert all(f"along the axis {axis}," in str(result) for result in results)
+
+
+@pytest.mark.parametrize("sizes", MESHES[:3], ids=str)
+def test_the_same_that_is_said_to_be_shards(sizes: Any) -> None:
+    """It is seen where the data cannot be equal by chance."""
+    for axis in sizes:
+        true = dict.fromkeys(sizes, "shard") | {axis: "same"}
+        claimed = dict.fromkeys(sizes, "shard")
+        world_size = int(torch.tensor([*sizes.values()]).prod())
+        results = run(world_size, claim, sizes, true, claimed, "lists")
+        assert all(isinstance(result, dm.LayoutError) for result in results)
+        assert all(f"along the axis {axis}, said to be of" in str(result) for result in results)
 
 
 def test_a_false_claim_on_processes() -> None:
