@@ -43,12 +43,13 @@ class Claim(NamedTuple):
     """A mesh and its roles."""
 
     sizes: dict[str, int]
-    roles: dict[str, str | int]
+    roles: dict[str, Any]
 
     @classmethod
     def of(cls, text: str) -> Claim:
         """Read ``dp 2 shard, tp 2 same``."""
-        sizes, roles = {}, {}
+        sizes: dict[str, int] = {}
+        roles: dict[str, Any] = {}
         for part in text.split(", "):
             axis, size, role = part.split()
             sizes[axis] = int(size)
