@@ -7,8 +7,7 @@ where there are lists.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,14 +27,11 @@ from distmetrics.state.combine import alone, as_before, combine, copied, on_devi
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.fed_by import warn_of_copies, warn_of_repeats
 from distmetrics.state.held_twice import copies
+from distmetrics.state.marking import Mark, marked
 from distmetrics.state.metric_set import ABSENT, MetricSet, Values, communicator_of
 from distmetrics.state.plan import SyncPlan, plan
 from distmetrics.state.received import UPDATES
 from distmetrics.state.unregistered_attributes import attributes_of, borrowed, described
-
-Mark = Callable[[MetricSet, str], Problem | None]
-_in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
-_lock = threading.Lock()
 
 
 @as_one_call
@@ -101,7 +97,7 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    with _marked() as mark:
+    with marked() as mark:
         local, sync_plan, values = _of_all_ranks(
             metrics, mark, name, allow_pickle=allow_pickle, comm=comm
         )
@@ -202,35 +198,6 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
                 do="inside a block of synced(…), or at an epoch's end under SyncMetrics, call "
                 "compute() alone; a second sync would count every rank again.",
             )
-
-
-@contextmanager
-def _marked() -> Iterator[Mark]:
-    """Give what marks metrics as being synced until the block ends.
-
-    It returns the problem with metrics that are marked already.
-    """
-    identities: set[int] = set()
-
-    def mark(local: MetricSet, kind: str) -> Problem | None:
-        problem = Problem(
-            "StateError",
-            f"a metric in this {kind} is being synced already: another rank, a thread of this "
-            "process, has the same object, or the call is inside of a block of synced(…)",
-            "make the metrics in the function that every rank runs, or copy.deepcopy them there; "
-            "in the block call compute() alone.",
-        )
-        identities.update(id(target.metric) for target in local.targets)
-        with _lock:
-            is_shared = not _in_sync.isdisjoint(identities)
-            _in_sync.update(identities)
-        return problem if is_shared else None
-
-    try:
-        yield mark
-    finally:
-        with _lock:
-            _in_sync.difference_update(identities)
 
 
 def _values_of_all(
