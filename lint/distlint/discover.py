@@ -10,8 +10,7 @@ from distlint.config import Config
 
 EVERYTHING = Config()
 PYTHON = (".py", ".ipynb")
-SETTINGS = (".yaml", ".yml", ".json", ".sh")
-_TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml", "README.md")
+SETTINGS = (".yaml", ".yml", ".json")
 _LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
@@ -65,17 +64,12 @@ def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
 
 
 def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
-    """Small YAML, JSON and shell files below folders: trainers may be set up, or given options, there."""
+    """Small YAML and JSON files below folders: trainers may be set up, or given options, there."""
     excluded = _Excluded(config)
     for path in paths:
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
             if file.stat().st_size <= _LARGEST_SETTINGS:
                 yield file
-
-
-def is_whole(paths: Iterable[Path]) -> bool:
-    """Whether one of the paths is the top of a project, so that all its files are looked at."""
-    return any((path / mark).exists() for path in paths for mark in _TOPS)
 
 
 def is_excluded(path: Path, config: Config) -> bool:

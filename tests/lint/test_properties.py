@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from distlint.scan import scan_source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from distlint.engine import check_source
 from distlint.model import Finding
 from distlint.rules import RULES
 from distlint.run import check_files
-from distlint.scan import scan_source
 
 ALL = list(RULES.values())
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
