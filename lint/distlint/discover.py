@@ -10,7 +10,7 @@ from distlint.config import Config
 
 EVERYTHING = Config()
 PYTHON = (".py", ".ipynb")
-SETTINGS = (".yaml", ".yml", ".json")
+SETTINGS = (".yaml", ".yml", ".json", ".sh")
 _LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
@@ -64,7 +64,7 @@ def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
 
 
 def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
-    """Small YAML and JSON files below folders: trainers may be set up, or given options, there."""
+    """Small YAML, JSON and shell files below folders: trainers may be set up, or given options, there."""
     excluded = _Excluded(config)
     for path in paths:
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():

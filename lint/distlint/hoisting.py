@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from distlint.api import unbound
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Repair
-from distlint.syntax import FunctionNode
+from distlint.syntax import FunctionNode, dotted
 
 # What hands back a new value and leaves everything else alone, so that the other ranks may make it unseen; and what
 # that value is called.
@@ -64,11 +65,12 @@ def hoist(
     name = _HARMLESS.get(label, "saved" if label in _WRITING else None)
     if name is None:
         return None
-    is_framework = not function.module.qualify(call.func, function).startswith("torch.")
+    full = function.module.qualify(call.func, function) or unbound(dotted(call.func))
+    is_safe = label in _HARMLESS and not full.startswith("torch.")
     used = {each.id for each in ast.walk(function.module.tree) if isinstance(each, ast.Name)}
     name = name or f"{ast.unparse(call.func).rpartition('.')[2]}_result"
     fresh = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in used)
-    return lambda tree, node: Repair(label in _HARMLESS and is_framework, _changes(tree, node, fresh))
+    return lambda tree, node: Repair(is_safe, _changes(tree, node, fresh))
 
 
 def _blocks(owner: ast.AST, call: ast.expr) -> Iterator[_Block]:

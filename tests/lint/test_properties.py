@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from distlint.scan import scan_source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distlint.cli import main
 from distlint.engine import check_source
 from distlint.model import Finding
+from distlint.project.scan import scan_source
 from distlint.rules import RULES
 from distlint.run import check_files
 

@@ -103,6 +103,8 @@ def base_family(name: str) -> str:
         return found
     if name.startswith("torch.nn."):
         return "module"
+    if name.startswith(("transformers.", "trl.")) and name.endswith("Trainer"):
+        return "hf_trainer"
     if name.startswith(_TORCH_DATA) and not name.endswith("Sampler"):
         return "dataset"
     return next((family for end, family in _BASES.items() if name.endswith(end)), "")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distlint.api import family_of, unbound
+from distlint.api import base_family, unbound
 from distlint.syntax import FunctionNode, SyntaxIndex, dotted
 
 _PLACERS = frozenset({"accelerator", "fabric", "hf_trainer", "lightning_trainer"})
@@ -111,9 +111,8 @@ class _Reader:
         if not isinstance(node, ast.Call):
             return False
         full = self._index.qualify(node.func, function) or unbound(dotted(node.func))
-        is_named = full.startswith(("transformers.", "trl.")) and full.endswith("Trainer")
         names = (full, full.rpartition(".")[0])
-        return is_named or full.endswith(".LightningCLI") or any(family_of(name) in _PLACERS for name in names)
+        return full.endswith(".LightningCLI") or any(base_family(name) in _PLACERS for name in names)
 
     def _classes(self, function: FunctionNode, call: ast.Call) -> Iterator[str]:
         """The classes that arguments name, or are made of objects of; what is no class leads nowhere."""

@@ -21,7 +21,7 @@ _STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_st
 _KNOWN = frozenset(
     {"abc", "builtins", "collections", "dataclasses", "enum", "logging", "threading", "typing", "unittest"}
 )
-_DRIVEN = frozenset({"callback", "data_module", "lightning_module"})  # by a trainer, wherever they are made
+_PLACED = frozenset({"callback", "data_module", "lightning_module", "module"})  # by a trainer, wherever they are made
 
 
 class Linker:
@@ -129,10 +129,11 @@ class Linker:
         handed = {key: outline.handed for key, outline in self._outlines.items()}
         self._makes = {name: (key, each.makes[name]) for key, each in handed.items() for name in each.makes}
         self._spawns = any(each.spawns for each in handed.values())
+        classes = told.classes if any(each.placed for each in handed.values()) else frozenset[str]()
         by_settings = (
             full
             for full, summary in self._linked.items()
-            if summary.family in _DRIVEN and full.rpartition(".")[2] in told.classes
+            if summary.family in _PLACED and full.rpartition(".")[2] in classes
         )
         pickled = ((key, each.pickled | (each.loaded if self._spawns else set())) for key, each in handed.items())
         self._placed = self._with_parts(

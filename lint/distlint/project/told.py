@@ -10,7 +10,7 @@ from pathlib import Path
 _SWITCHED_OFF = re.compile(
     rb"\b(use_distributed_sampler|replace_sampler_ddp)\b[\"']?\s*\]?\s*(?::\s*bool\s*)?(?:[=:]|\s)\s*(?:False|false)\b"
 )
-_MADE = re.compile(rb"(?:_target_|class_path)[\"']?\s*:\s*[\"']?(?:[\w-]+\.)+(\w+)")
+_MADE = re.compile(rb"\b(?:_target_|target|class_path)[\"']?\s*:\s*[\"']?(?:[\w-]+\.)+(\w+)")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Told:
 
     Attributes:
         opt_outs: arguments of trainers that are given as False.
-        classes: names of the classes that are made, ``_target_`` of Hydra and ``class_path`` of Lightning's CLI.
+        classes: names of the classes that are made, such as ``_target_`` of Hydra.
     """
 
     opt_outs: frozenset[str] = frozenset()
