@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import cached_property
 
 from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
@@ -28,7 +28,7 @@ from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
 from distlint.analysis.statements import Interpreter
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
-from distlint.api import family_of, function_effect, guard_decorator
+from distlint.api import function_effect, guard_decorator
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _MOST_ROUNDS = 6
@@ -61,9 +61,7 @@ class Analysis:
     def __init__(self, index: SyntaxIndex, project: Project = NO_PROJECT) -> None:
         self.index = index
         self.project = project
-        find_class = lambda name: family_of(name) or project.family(name)  # noqa: E731
-        reason_against = partial(project.reason_against, index.name)
-        self.facts = Facts(index, project.find, find_class, project.is_collective, reason_against)
+        self.facts = Facts(index, project)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -108,8 +106,9 @@ class Analysis:
 
     @cached_property
     def devices(self) -> str:
-        """What runs the code, by the user or by what the file's trainers are made with: "one", "many" or ""."""
-        return self.project.settings.devices or ("many" if any(map(says_many, self._trainers)) else "")
+        """Whether several devices run the code, by the user or by a trainer of the file: "many", or "" if neither says."""
+        is_said = self.project.settings.devices == "many" or any(map(says_many, self._trainers))
+        return "many" if is_said else ""
 
     def is_placed(self, owner: ClassNode) -> bool:
         """True if an object of a class of the file is seen to be handed to a trainer, Fabric or Accelerate."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from distlint import averageable
 from distlint.analysis.events import Summary
+from distlint.api import base_family
 from distlint.modules import absolute_name
 
 _DECLARED = "declared so in [tool.distlint]"
@@ -143,6 +144,11 @@ class Project:
         """The family of the class of another file that a dotted name stands for, or ""."""
         found = self.find_class(name)
         return found.family if found is not None else ""
+
+    def base_family(self, name: str) -> str:
+        """The family of what is derived from the class of this dotted name, or ""."""
+        found = self.find_class(name)
+        return found.family if found is not None else base_family(name)
 
     def is_collective(self, name: str) -> bool:
         """Whether the user says that every rank must call what a dotted name stands for."""

@@ -87,7 +87,9 @@ def has_one_device(options: dict[str, Value]) -> bool:
 
 
 def says_many(trainer: Event) -> bool:
-    """True if what a trainer is made with says that it has several devices."""
+    """True if what a trainer is made with says that several processes run it; ``dp`` is one process."""
+    if any(trainer.options.get(name, UNKNOWN_VALUE).constant == "dp" for name in ("strategy", "accelerator")):
+        return False
     for name in ("devices", "gpus", "num_nodes"):
         given = trainer.options.get(name, UNKNOWN_VALUE)
         if len(given.elements) > 1 or (isinstance(given.constant, int) and given.constant not in (0, 1)):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
+from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
-from distlint.api import Effect, base_family, named_family, unbound
+from distlint.analysis.project import Project
+from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
@@ -24,25 +26,15 @@ class Facts:
 
     Args:
         index: the file.
-        find: returns the summary of a function of another file by its dotted name, or None.
-        family_of: returns the family of a class by its dotted name, or "".
-        is_declared: whether the user says that a function of this name is collective.
-        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
+        project: what is known of other files, and what the user has declared.
     """
 
-    def __init__(
-        self,
-        index: SyntaxIndex,
-        find: Callable[[str], Summary | None],
-        family_of: Callable[[str], str],
-        is_declared: Callable[[str], bool],
-        reason_against: Callable[[str], str | None],
-    ) -> None:
+    def __init__(self, index: SyntaxIndex, project: Project) -> None:
         self.index = index
-        self.find = find
-        self.family_of = family_of
-        self.is_declared = is_declared
-        self.reason_against = reason_against
+        self.project = project
+        self.find = project.find
+        self.is_declared = project.is_collective
+        self.reason_against = partial(project.reason_against, index.name)
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -54,10 +46,15 @@ class Facts:
         """Return the family that a class of the file has by its bases, or ""."""
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
-            names = (name for base in bases for name in (base, unbound(base)))
-            found = next(filter(None, (self.family_of(name) or base_family(name) for name in names)), "")
+            others = (base for base in bases if not base.startswith(f"{self.index.name}."))
+            names = (name for base in others for name in (base, unbound(base)))
+            found = next(filter(None, map(self.project.base_family, names)), "")
             self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
+
+    def family_of(self, name: str) -> str:
+        """Return the family of a class of the frameworks or of another file by its dotted name, or ""."""
+        return family_of(name) or self.project.family(name)
 
     @property
     def _uses_lightning(self) -> bool:

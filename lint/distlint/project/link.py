@@ -15,7 +15,7 @@ from distlint.project.outline import Outline
 from distlint.project.scan import Scan, imported_by
 from distlint.project.told import Told
 
-_DEEPEST = 12  # re-exports of re-exports
+_MOST = 64  # places that may hand on a name
 _STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
 # Whose classes are known through and through: what is no family of the tables is of no interest.
 _KNOWN = frozenset(
@@ -58,13 +58,13 @@ class Linker:
         """The full name of the class, function or module of the project that a dotted text in a module means."""
         place = (key, text)
         if place not in self._names:
-            self._names[place] = self._find(key, text, frozenset())
+            self._names[place] = self._find(key, text, set())
         return self._names[place]
 
-    def _find(self, key: str, text: str, seen: frozenset[tuple[str, str]]) -> str | None:
-        if (key, text) in seen or len(seen) > _DEEPEST:
+    def _find(self, key: str, text: str, seen: set[tuple[str, str]]) -> str | None:
+        if (key, text) in seen or len(seen) > _MOST:
             return None
-        seen |= {(key, text)}
+        seen.add((key, text))
         if text.startswith(f"{key}."):
             return self._attribute(key, text.removeprefix(f"{key}."), seen)
         found = find_module(key, text)
@@ -73,7 +73,7 @@ class Linker:
         module, rest = found
         return self._attribute(module, rest, seen) if rest else module
 
-    def _attribute(self, module: str, rest: str, seen: frozenset[tuple[str, str]] = frozenset()) -> str | None:
+    def _attribute(self, module: str, rest: str, seen: set[tuple[str, str]]) -> str | None:
         """What ``rest`` is in a module that may only hand it on."""
         outline = self._outlines.get(module)
         if outline is None:
@@ -84,8 +84,10 @@ class Linker:
         head, dot, below = rest.partition(".")
         if head in outline.imports:
             return self._find(module, outline.imports[head] + dot + below, seen)
-        texts = (f"{star}{'' if star.endswith('.') else '.'}{rest}" for star in outline.stars)
-        return next(filter(None, (self._find(module, text, seen) for text in texts)), None)
+        modules = (found for star in outline.stars if (found := find_module(module, star)) is not None)
+        return next(
+            filter(None, (self._find(each, f"{each}.{rest}", seen) for each, left in modules if not left)), None
+        )
 
     def linked(self, full: str) -> ClassSummary:
         """A class with the family that its bases give it, in whatever files they are."""
@@ -107,7 +109,7 @@ class Linker:
     def _base(self, key: str, text: str) -> str:
         """The full name of a base; of what is not in the project, how the tables call it."""
         if text and "." not in text:  # imported by a star, if at all
-            stars = self._attribute(key, text)
+            stars = self._attribute(key, text, set())
             return stars or unbound(text) or (f"builtins.{text}" if hasattr(builtins, text) else text)
         return self.full_name(key, text) or text
 
@@ -208,7 +210,7 @@ class Linker:
         full = self.full_name(key, text)
         if full is not None and full in self._outlines:
             for name in self._namespace(full):
-                below = self._attribute(full, name)
+                below = self._attribute(full, name, set())
                 if below is not None and (below in self._raw or below in self._functions):
                     yield f"{text}.{name}", below
         elif full is not None and (full in self._raw or full in self._functions):

@@ -87,7 +87,7 @@ def scan_files(files: Iterable[str], scan_many: Callable[[list[str]], Iterable[S
 
 def imported_by(key: str, outline: Outline) -> Iterator[str]:
     """Yield the modules of the project that a module imports."""
-    for text in outline.targets:
+    for text in (*outline.targets, *outline.stars):
         module = find_module(key, text)
         if module is not None:
             yield module[0]

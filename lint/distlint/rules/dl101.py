@@ -49,9 +49,8 @@ class CollectiveUnderRankGuard(Query):
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
     which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and may
     make the call there, or that wait for the same call in an endless loop, as followers do for their leader;
-    ``trainer.save_checkpoint`` in a file or project that uses what Lightning 2.0 took away (before 2.1 it waits for
-    nobody) and names nothing that shards states, or in a class that Lightning does not drive; a trainer of one device;
-    a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
+    ``trainer.save_checkpoint`` in a class that Lightning does not drive; a trainer of one device that is made under the
+    guard; a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
 
     When to ignore: the ranks that the guard lets in are all there are.
     """

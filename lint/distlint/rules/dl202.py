@@ -48,10 +48,8 @@ class EvalLogNotSynced(Query):
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not written out
     (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their epoch
     values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True`` (DL203);
-    a value of each batch alone (``on_step=True, on_epoch=False``); modules whose trainers, in the file or in those
-    that import it and all others of the project, are made for one device, or see one (``CUDA_VISIBLE_DEVICES``); a
-    file whose trainers are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank
-    evaluates all data.
+    a value of each batch alone (``on_step=True, on_epoch=False``); a file whose trainers
+    are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -153,16 +151,6 @@ class Model(Base):
 """,
         """\
 import torch
-from lightning.pytorch import LightningModule, Trainer
-
-class Model(LightningModule):
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss(batch))
-
-Trainer(accelerator="gpu", devices=min(1, torch.cuda.device_count())).fit(Model(), data)
-""",
-        """\
-import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
 
@@ -258,7 +246,7 @@ class Model(LightningModule):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what validation and test log without synchronisation."""
-        if analysis.devices == "one" or analysis.evaluates_everything:
+        if analysis.evaluates_everything:
             return
         stages = Stages(analysis)
         for log in logs(analysis):

@@ -48,12 +48,11 @@ class MetricForwardLogged(Query):
     over all batches and all ranks, and resets it. ``--fix`` does so where the metric belongs to this step alone.
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
-    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); where every
-    trainer is for one device (``devices=1``, see DL202), metrics for which the mean over batches is right (accuracy);
-    a log that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202
-    reports the value.
+    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); a log
+    that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202 reports
+    the value. For review, as in DL202: metrics for which the mean over batches is right (accuracy).
 
-    When to ignore: one device that only the command line tells of, and such a metric.
+    When to ignore: one device, and such a metric.
     """
 
     code, name, group = "DL204", "metric-forward-logged", "wrong value"
@@ -152,20 +151,17 @@ class Model(LightningModule):
             value = next((each for _, each in log.entries() if each.call is not None and each.is_share), None)
             if value is None or value.call is None or not (log.is_plain and stages.is_evaluation(log)):
                 continue
-            is_wrong_alone = (
-                value.measure is not None
-            )  # batch by batch, it is not averaged rightly on one device either
-            if is_wrong_alone or analysis.devices != "one":
-                metric = index.text_of(value.call.func)
-                seen = "the batches" if log.event.function.name.endswith("end") else "one batch"
-                message = (
-                    f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
-                    "which counts over all batches and ranks"
-                )
-                condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
-                trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
-                repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
-                yield Report(log.event.node, message, trace, condition, repair)
+            is_wrong_alone = value.measure is not None  # the mean over batches is wrong on one device, too
+            metric = index.text_of(value.call.func)
+            seen = "the batches" if log.event.function.name.endswith("end") else "one batch"
+            message = (
+                f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
+                "which counts over all batches and ranks"
+            )
+            condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
+            trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
+            repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
+            yield Report(log.event.node, message, trace, condition, repair)
 
 
 def _is_mendable(analysis: Analysis, log: Log, value: Value) -> bool:

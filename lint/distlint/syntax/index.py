@@ -102,7 +102,7 @@ class SyntaxIndex:
         source: the text.
         tree: Python's tree.
         imports: local name to dotted text; relative imports begin with dots.
-        targets: everything that is imported anywhere, as dotted text; of ``from a import *`` the module.
+        targets: everything that is imported anywhere, as dotted text.
         stars: the modules of ``from a import *``.
         functions: at the top level, by name.
         classes: at the top level, by name.
@@ -252,7 +252,6 @@ class _Indexer:
         for alias in node.names:
             if alias.name == "*":
                 self.index.stars.append(base)
-                self.index.targets.append(base)
                 continue
             full = f"{base}{dot}{alias.name}"
             self._names(function)[alias.asname or alias.name] = full
