@@ -20,6 +20,8 @@ _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+)?(def|class)\b", re.MULTILIN
 
 def apply(rules: Sequence[Rule], text: Text, path: str, project: Project) -> list[Finding]:
     """All findings of such rules in one file."""
+    if not rules:
+        return []
     facts = ModuleFacts(cst.parse_module(text.text), path, project)
     hits = [(rule, hit) for rule in rules for hit in rule.check(facts)]
     return _locate(facts, text, hits) if hits else []
