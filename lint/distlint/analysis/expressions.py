@@ -20,9 +20,11 @@ from distlint.analysis.value import (
     UNKNOWN_VALUE,
     Reason,
     Value,
+    Written,
     any_of,
     combine,
     dtype_of,
+    items_of,
     join,
     shallow,
 )
@@ -201,7 +203,7 @@ class Expressions(State):
             varying = DATA if is_own else UNKNOWN
             return whole._replace(varies=varying, family="length", length=False, dtype="int")
         if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
-            return self._item(whole, index)
+            return self._item(whole, self.key(node.slice, index))
         result = combine([whole, index])
         if isinstance(node.slice, ast.Slice):
             result = self._slice(node, node.slice, result)
@@ -228,11 +230,11 @@ class Expressions(State):
             scale="mean?" if is_loss else result.scale,
         )
 
-    def _item(self, whole: Value, index: Value) -> Value:
+    def _item(self, whole: Value, key: object) -> Value:
         """An item of a list or dict that is written out; any of them where it is not known which."""
-        if len(whole.keys) == len(whole.elements) and index.constant in whole.keys:
-            return whole.elements[whole.keys.index(index.constant)]
-        return any_of(whole.elements)
+        item = items_of(whole).get(key)
+        either = any_of(whole.elements)._replace(measure=None)  # only one of them may measure anything
+        return item if item is not None else either
 
     def _sliced(self, whole: Value, index: Value, result: Value, part: ast.Slice) -> Value:
         """A cut by this rank's data is as long as that says; one with steps that begins at the rank, one more or less.
@@ -441,16 +443,19 @@ class Expressions(State):
         )
 
     def _dict(self, node: ast.Dict) -> Value:
-        keys = [self.value(key) if key is not None else None for key in node.keys]
-        elements = tuple(shallow(self.value(part)) for part in node.values)
-        if not all(key is not None and key.constant is not None for key in keys):
-            known = [key for key in keys if key is not None]
-            return combine([*known, *elements])._replace(family="dict")
-        whole = combine(list(elements)) if elements else SAME_VALUE
-        if len(elements) > _MOST_ELEMENTS:
+        items: dict[object, Value] = {}
+        for key, part in zip(node.keys, node.values, strict=True):
+            name = self.key(key, self.value(key)) if key is not None else None
+            value = self.value(part)
+            items.update({name: shallow(value)} if key is not None else items_of(value) or {None: value})
+        whole = combine(list(items.values())) if items else SAME_VALUE
+        if len(items) > _MOST_ELEMENTS or None in items:
             return whole._replace(family="dict")
-        names = tuple(key.constant for key in keys if key is not None)
-        return whole._replace(family="dict", elements=elements, keys=names)
+        return whole._replace(family="dict", elements=tuple(items.values()), keys=tuple(items))
+
+    def key(self, node: ast.expr, value: Value) -> object:
+        """Return what an item of a dict is known by: a constant, or else the text of what names it."""
+        return value.constant if value.constant is not None else Written(self.index.text_of(node))
 
     def _text(self, node: ast.JoinedStr) -> Value:
         parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]

@@ -100,6 +100,12 @@ def told_by_name(name: str) -> str | None:
     return averageable.ENTRIES[stem].reason if stem is not None else None
 
 
+def guessed(name: str, node: ast.expr, text: str) -> Measure | None:
+    """Return what a value measures by what it is called; None if that is not known."""
+    reason = told_by_name(name)
+    return Measure(name, reason, node.lineno, text, is_guess=True) if reason is not None else None
+
+
 def one_of_several(scores: Value, key: object, node: ast.expr, text: str) -> Measure | None:
     """Return what one of several metrics is that a library's function returns by name."""
     entry = averageable.named(key) if isinstance(key, str) and scores.family == "scores" else None

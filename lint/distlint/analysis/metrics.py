@@ -6,7 +6,7 @@ import ast
 
 from distlint import averageable
 from distlint.analysis.expressions import Expressions
-from distlint.analysis.measures import Measure, curved, told_by_library, told_by_name
+from distlint.analysis.measures import Measure, curved, guessed, told_by_library
 from distlint.analysis.value import Value, combine
 from distlint.syntax import FunctionNode
 
@@ -40,11 +40,9 @@ class Metrics(Expressions):
         if not name or not whole.is_local or whole.sources:
             return None
         reason = told_by_library(name, options, self.facts.reason_against)
-        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
-        if reason is None and guess is not None:
-            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
         if reason is None:
-            return None
+            last = name.rpartition(".")[2]
+            return None if name.startswith(_LIBRARIES) else guessed(last, node, self.index.text_of(node))
         place = made.call if made is not None and made.call is not None else node
         return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 

@@ -31,7 +31,7 @@ from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import family_of, function_effect, guard_decorator
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
-_MOST_ROUNDS = 6
+_MOST_ROUNDS = 12
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
 _LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
 _STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)

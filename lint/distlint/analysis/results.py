@@ -18,6 +18,7 @@ from distlint.analysis.value import (
     Value,
     combine,
     dtype_of,
+    items_of,
 )
 from distlint.api import Effect
 
@@ -47,7 +48,7 @@ def result_of(state: Expressions, event: Event) -> Value:
     if kind == "wrap":
         return _of_wrapper(event)
     if kind == "dict":
-        return Value(SAME, family="dict")
+        return dict_of(event.args, event.options)
     if kind == "loader":
         return _of_loader(event)
     if kind == "same":
@@ -65,6 +66,16 @@ def result_of(state: Expressions, event: Event) -> Value:
         family = "shares" if kind == "split" else "tensor"
         return whole._replace(length=whole.is_local or whole.length, family=family)
     return _instance(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
+
+
+def dict_of(args: tuple[Value, ...], options: dict[str, Value]) -> Value:
+    """Return the dict that is made of a dict, or pairs, and items by name."""
+    given = args[-1] if args else SAME_VALUE
+    items = {**items_of(given), **options}
+    if "**" in items or (args and not given.elements):
+        return combine([*args, *options.values()])._replace(family="dict", order=given.order)
+    whole = combine([given, *options.values()])
+    return whole._replace(family="dict", elements=tuple(items.values()), keys=tuple(items))
 
 
 def _of_loader(event: Event) -> Value:
@@ -423,12 +434,8 @@ def _made_float(state: Expressions, node: ast.Call, args: tuple[Value, ...], who
 
 
 def _made_dict(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    if args or not all(each.arg for each in node.keywords):
-        if len(args) == 1 and not node.keywords and args[0].elements:
-            return args[0]
-        return whole._replace(family="dict", order=args[0].order if args else "")
-    elements = tuple(state.value(each.value) for each in node.keywords)
-    return whole._replace(family="dict", elements=elements, keys=tuple(each.arg for each in node.keywords))
+    options = {each.arg or "**": state.value(each.value) for each in node.keywords}
+    return dict_of(args, options)
 
 
 def _got(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:

@@ -15,6 +15,7 @@ from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
+_LIKE_LIGHTNING = re.compile(r"distmetrics\b")
 _MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
@@ -59,17 +60,19 @@ class Facts:
             self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
 
-    @property
-    def _uses_lightning(self) -> bool:
-        return any(map(_LIGHTNING.match, self.index.imports.values()))
+    def _uses(self, package: re.Pattern[str]) -> bool:
+        return any(map(package.match, self.index.imports.values()))
 
     def _by_hooks(self, owner: ClassNode) -> str:
-        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        """What a class of unknown bases is by its methods, in a file that uses Lightning, or as only Lightning has them."""
         bases = {base for each in self.index.lineage(owner) for base in each.bases}
         is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
         if is_known or _HOOKS.isdisjoint(owner.methods):
             return ""
-        return "lightning_module" if self._uses_lightning else ""
+        steps = (owner.methods[name] for name in _HOOKS & owner.methods.keys())
+        is_like_it = any(each.arg == "batch_idx" for step in steps for each in step.parameters)
+        is_lightning = self._uses(_LIGHTNING) or (is_like_it and not self._uses(_LIKE_LIGHTNING))
+        return "lightning_module" if is_lightning else ""
 
     def believed(self, name: str, function: FunctionNode) -> str:
         """Return the family of a receiver that is only known by its name, or "".
@@ -79,7 +82,7 @@ class Facts:
         family = named_family(name)
         if family != "trainer":
             return family
-        if self._uses_lightning:
+        if self._uses(_LIGHTNING):
             return "lightning_trainer"
         if function.owner is None:
             return family

@@ -10,9 +10,10 @@ from distlint.analysis.calls import Calls, is_new
 from distlint.analysis.conditions import matched
 from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
+from distlint.analysis.measures import guessed
 from distlint.analysis.results import METHODS_OF_TENSORS
 from distlint.analysis.state import Facts
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value, any_of, combine, items_of, join
 from distlint.api import Effect, stops_gradients
 from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
@@ -86,7 +87,7 @@ class Interpreter(Calls):
                 joined = join(known, inside)
                 if self.is_own_key(target.value, target.slice):
                     joined = joined._replace(order="keys")
-                keys, elements = _with_item(known, index.constant, value)
+                keys, elements = _with_item(known, self.key(target.slice, index), value)
                 joined = joined._replace(scale="", elements=elements, keys=keys, length=known.length)
                 self.bind(target.value, joined)
                 return
@@ -158,6 +159,8 @@ class Interpreter(Calls):
         value = self._assigned_value(node.value, node.targets)
         for target in node.targets:
             self.bind(target, self._given_back(target, node.value, value))
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Call) and not self._is_seen(node.value):
+                self._believe(target.elts, node.value)
         self._note_owned(node.targets, node.value)
         return ""
 
@@ -181,12 +184,23 @@ class Interpreter(Calls):
         """``state = update(state, batch)``: what an unseen function is given and gives back is what it was before."""
         if not isinstance(node, ast.Call) or not _is_plain(target):
             return value
-        if any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective")):
+        if self._is_seen(node):
             return value
         if not any(_is_plain(each) and dotted(each) == dotted(target) for each in node.args):
             return value
         before = self.value(target)
         return before._replace(constant=None, formula=None) if before.varies < value.varies else value
+
+    def _is_seen(self, node: ast.Call) -> bool:
+        """Whether it is known what a call returns."""
+        return any((id(node), kind) in self.by_node for kind in ("call", "forward", "collective"))
+
+    def _believe(self, targets: list[ast.expr], node: ast.Call) -> None:
+        """What is measured by parts of an unseen function's result, by the names that they are given."""
+        for name in (each.id for each in targets if isinstance(each, ast.Name)):
+            part = self.names[name]
+            if part.is_share and part.measure is None and part.family != "example":
+                self.names[name] = part._replace(measure=guessed(name, node, self.index.text_of(node)))
 
     def _annotated(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
@@ -448,9 +462,9 @@ def _only_computes(node: ast.expr) -> bool:
 
 def _with_item(known: Value, key: object, value: Value) -> tuple[tuple[Any, ...], tuple[Value, ...]]:
     """Keys and parts of a dict with one more, or another, item; nothing where they are not known."""
-    if known.family != "dict" or key is None or len(known.keys) != len(known.elements):
+    if known.family != "dict" or (known.is_local and not known.elements):
         return (), ()
-    items = {**dict(zip(known.keys, known.elements, strict=True)), key: value}
+    items = {**items_of(known), key: value}
     return tuple(items), tuple(items.values())
 
 
