@@ -76,6 +76,7 @@ _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper)
 _VIEWS = frozenset({"items", "keys", "values"})
 _OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
 _TEXTS = (ast.Constant, ast.JoinedStr)
+_TELLS = frozenset({"distributed", "flag", "local_rank", "rank", "world"})
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
@@ -256,12 +257,26 @@ class Calls(Metrics):
         if returned is not None and returned.formula is not None:
             formula = substitute(returned.formula, formulas, target.name)
             returned = returned._replace(formula=formula)
-        result = returned if returned is not None else UNKNOWN_VALUE
+        result = self._for_this_call(returned, target, given) if returned is not None else UNKNOWN_VALUE
         event.result = self.named_measure(target, node, given, result)
         named = name_effect(target.name)
         if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
             event.result = self.ranked(named.kind, node)  # what it does cannot be seen
         return event.result
+
+    def _for_this_call(self, returned: Value, target: FunctionNode, given: dict[str, Value]) -> Value:
+        """What a function returns, where other calls alone give it what ranks disagree about."""
+        if returned.elements:
+            parts = tuple(self._for_this_call(part, target, given) for part in returned.elements)
+            returned = returned._replace(elements=parts)
+        if returned.reason is None or returned.reason.control:
+            return returned
+        known = {name: self.facts.values.get(("parameter", target, name)) for name in given}
+        blamed = [name for name, value in known.items() if value is not None and value.reason == returned.reason]
+        if not blamed or any(given[name].varies >= returned.varies for name in blamed):
+            return returned
+        here = combine([given[name] for name in blamed])
+        return returned._replace(varies=max(here.varies, UNKNOWN), reason=here.reason)
 
     def _construct(
         self, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
@@ -345,7 +360,7 @@ class Calls(Metrics):
         if name.startswith("tqdm.") and args:
             return args[0]
         self._opaque(name, node, args, options)
-        if brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
+        if measure is None and brings_together(name) and name.partition(".")[0] not in _LOCAL_LIBRARIES:
             return UNKNOWN_VALUE
         if name in averageable.DICT_FUNCTIONS:
             return combine([*args, *options.values()])._replace(family="scores")
@@ -383,7 +398,7 @@ class Calls(Metrics):
     def _unknown(
         self, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
     ) -> Value:
-        if not args and not options and (callee.is_rank or callee.family in ("world", "distributed")):
+        if not args and not options and callee.family in _TELLS:
             return callee
         whole = combine([*args, *options.values()])
         if callee.wrapped or callee.family in _CALLED:

@@ -10,7 +10,7 @@ from typing import Any
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
-from distlint.analysis.measures import Measure, curved, one_of_several
+from distlint.analysis.measures import Measure, curved, harmonic, one_of_several
 from distlint.analysis.orders import order_of, order_of_sets
 from distlint.analysis.results import SHARE_OF, length_of
 from distlint.analysis.state import State
@@ -306,6 +306,8 @@ class Expressions(State):
             if isinstance(each.op, ast.FloorDiv):
                 self.note_division(result, right, each)
             result = self.arithmetic(each.op, result, right, each)
+            if isinstance(each.op, ast.Div) and result.is_share and result.measure is None:
+                result = result._replace(measure=harmonic(each, self.index.text_of(each)))
         return result
 
     def note_division(self, left: Value, right: Value, node: ast.expr) -> None:

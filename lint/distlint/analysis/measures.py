@@ -123,6 +123,21 @@ def curved(value: Value, node: ast.expr, text: str, *, is_root: bool) -> Measure
     return Measure("exp of a loss (perplexity)", averageable.EXP_REASON, node.lineno, text, is_curved=True)
 
 
+def harmonic(node: ast.BinOp, text: str) -> Measure | None:
+    """Return F1, of ``2 * precision * recall / (precision + recall)``."""
+    above, below = (_parts(node.left, ast.Mult), _parts(node.right, ast.Add))
+    if len(set(above)) != 2 or len(above) != 2 or not set(above) <= set(below):
+        return None
+    return Measure("the harmonic mean of two ratios (F1)", averageable.ENTRIES["f1"].reason, node.lineno, text)
+
+
+def _parts(node: ast.expr, operator: type[ast.operator]) -> list[str]:
+    """The source of what is multiplied or added, without numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, operator):
+        return sorted(_parts(node.left, operator) + _parts(node.right, operator))
+    return [] if isinstance(node, ast.Constant) else [ast.unparse(node)]
+
+
 def measure_in(value: Value) -> Measure | None:
     """Return what a value measures, or the first of its parts that measures something."""
     if value.measure is not None or not value.elements:

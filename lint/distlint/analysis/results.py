@@ -353,7 +353,7 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("tensor", "as_tensor", "from_numpy", "FloatTensor", "LongTensor", "Tensor"), _fresh),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "gt", "lt", "ge", "le"), _condition),
     **dict.fromkeys(("unique", "nonzero", "masked_select"), _selected),
-    **dict.fromkeys(("size", "dim"), _size),
+    **dict.fromkeys(("size", "dim", "stride"), _size),
     "numel": _length,
     "generate": _generated,
 }

@@ -71,7 +71,9 @@ class Interpreter(Calls):
         if value.family == "deepspeed" and targets:  # engine, optimizer, loader, scheduler
             self.bind(targets[0], value)
             targets, value = targets[1:], UNKNOWN_VALUE
-        part = value._replace(family="part") if value.family == "batch" else self.element(value)
+        part = self.element(value)
+        if part.family == "example" != value.family:
+            part = part._replace(family="")  # a part of one result, no example of many
         for each in targets:
             self.bind(each, part)
 
