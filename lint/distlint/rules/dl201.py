@@ -10,7 +10,7 @@ from distlint.averageable import named
 from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
-    from distlint.analysis import Analysis
+    from distlint.analysis import Analysis, Event
     from distlint.analysis.measures import Measure
 
 _MEANS = frozenset({"avg", "mean"})
@@ -262,6 +262,8 @@ class Model(LightningModule):
         for log in logs(analysis):
             if not log.flag("sync_dist") or _has_own_reduction(log) or not log.event.is_reached:
                 continue
+            if any(_are_alternatives(log.event, each) for each in analysis.events("collective")):
+                continue
             found = next(((key, value.measure) for key, value in log.entries() if value.measure is not None), None)
             if found is not None:
                 key, measure = found
@@ -280,6 +282,12 @@ def _message(key: str, measure: Measure) -> str:
         f"sync_dist=True logs{where} the mean over ranks of {measure.what}, which is not that of all data: "
         f"{measure.reason}{way_out}"
     )
+
+
+def _are_alternatives(log: Event, gather: Event) -> bool:
+    """Whether one test chooses between a gather and a log, which then is that of a job without other ranks."""
+    taken = {id(guard.node): guard.taken for guard in gather.guards if guard.kind == "branch"}
+    return any(taken.get(id(guard.node), guard.taken) != guard.taken for guard in log.guards)
 
 
 def _has_own_reduction(log: Log) -> bool:
