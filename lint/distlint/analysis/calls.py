@@ -13,7 +13,15 @@ from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import curved, measure_in
 from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
+from distlint.analysis.results import (
+    BUILTINS,
+    METHODS_OF_TENSORS,
+    REDUCTIONS,
+    SHARE_OF,
+    has_one_device,
+    named_dtype,
+    result_of,
+)
 from distlint.analysis.value import (
     HAS_GRADIENT,
     MAY_HAVE_GRADIENT,
@@ -37,6 +45,7 @@ from distlint.api import (
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
+GROW = Effect("grow", "grow")  # of a list or dict that something is added to
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
@@ -337,6 +346,7 @@ class Calls(Metrics):
                 return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
             function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
+                self._note_reduction(last, node, args[0])
                 return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             whole = combine([*args, *options.values()])
             scale = loss_scale(name, {key: value.constant for key, value in options.items()})
@@ -449,6 +459,7 @@ class Calls(Metrics):
             return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
+            self._note_reduction(name, node, receiver)
             result = function(receiver, whole, _with_dimension(args, options))
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
@@ -464,6 +475,11 @@ class Calls(Metrics):
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
 
+    def _note_reduction(self, name: str, node: ast.Call, value: Value) -> None:
+        """Note that one number is made of what a collective has returned."""
+        if value.sources and name in REDUCTIONS:
+            self.emit(Effect("reduced", name), node, args=(value,))
+
     def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
         result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)
         return self._changed(func.value, result) if func.attr.endswith("_") else result
@@ -478,6 +494,8 @@ class Calls(Metrics):
     def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
         given, (root, _) = node, _root(node)
+        if root is not None:
+            self.emit(GROW, root, receiver=known, args=(value,))
         while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
