@@ -430,6 +430,7 @@ class Calls(Metrics):
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
         if name in _ADDS and (args or options):
+            self.emit(GROW, node, receiver=receiver, args=args)
             self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
         if name in _VIEWS and not args:
@@ -494,8 +495,6 @@ class Calls(Metrics):
     def _add(self, node: ast.expr, known: Value, value: Value) -> None:
         """What is added to a list is in it from now on."""
         given, (root, _) = node, _root(node)
-        if root is not None:
-            self.emit(GROW, root, receiver=known, args=(value,))
         while isinstance(node, ast.Subscript) and node is not root and not isinstance(node.value, ast.Name):
             node = node.value
         is_part = isinstance(node, ast.Attribute) and node is not root  # of an object that is more than this list
