@@ -72,6 +72,35 @@ def assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, value
 
 
+def is_made_as(index: SyntaxIndex, owner: ClassNode, name: str, kind: type[ast.expr]) -> bool:
+    """True if a class makes ``self.x`` as such a literal, and as nothing else."""
+    values = assigned(index, owner, name)
+    return bool(values) and all(isinstance(value, kind) for value in values)
+
+
+def done_with(index: SyntaxIndex, owner: ClassNode, name: str) -> set[str]:
+    """Return the methods that a class calls on what is in ``self.x``, and the functions that it hands that to."""
+    found = set()
+    for method in (method for each in index.lineage(owner) for method in each.methods.values()):
+        names, nodes = {name}, list(ast.walk(method.node))
+        pairs = [pair for node in nodes for pair in (*assignments(node), *_turns(node))]
+        for _ in range(_DEEPEST):
+            held = (target for target, value in pairs if mentions(value, *names))
+            names |= {each.id for target in held for each in ast.walk(target) if isinstance(each, ast.Name)} - {"self"}
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Attribute) and mentions(call.func.value, *names):
+                found.add(call.func.attr)
+            if any(mentions(arg, *names) for arg in call.args):
+                found.add(call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func))
+    return found
+
+
+def _turns(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The target of a loop with what it runs over."""
+    if isinstance(node, ast.For | ast.comprehension):
+        yield node.target, node.iter
+
+
 def is_list(values: list[ast.expr]) -> bool:
     """True if all values are lists, or dicts of lists."""
     return bool(values) and all(map(_makes_list, values))
@@ -131,8 +160,7 @@ class _Emptying:
         self._nodes = list(_walk(function.node))
         self._meanings: dict[str, list[ast.expr]] = {}
         for node in self._nodes:
-            loop = [(node.target, node.iter)] if isinstance(node, ast.For | ast.comprehension) else []
-            for target, value in (*loop, *assignments(node)):
+            for target, value in (*_turns(node), *assignments(node)):
                 for each in ast.walk(target):
                     if isinstance(each, ast.Name):
                         self._meanings.setdefault(each.id, []).append(value)
