@@ -189,14 +189,14 @@ class Linker:
             self._opt_outs,
             self._settings,
             evidence,
+            self._handing.placed.intersection(own),
+            self._handing.pickled.intersection(own),
+            self._handing.spawns,
             devices,
             self._joining_for(key),
             self._saves_alone,
             self._is_alone or self._drivers.is_unused(key),
             self._drivers.is_placed(key),
-            self._handing.placed.intersection(own),
-            self._handing.pickled.intersection(own),
-            self._handing.spawns,
         )
 
     def _is_old(self) -> bool:

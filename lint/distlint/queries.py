@@ -6,26 +6,11 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from distlint import averageable
 from distlint.analysis import Analysis, Summary
-from distlint.facts.project import Project, Settings, declares
-from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
-from distlint.facts.trainers import ONE, read_devices
+from distlint.analysis.project import Project
 from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
-from distlint.modules import absolute_name, module_key
+from distlint.modules import module_key
 from distlint.syntax import Located, SyntaxIndex, index_source
-
-_DECLARED = "declared so in [tool.distlint]"
-# What classes of other files are, by the kinds that the linker gives them.
-_FAMILIES = {
-    "lightning": "lightning_module",
-    "module": "module",
-    "datamodule": "data_module",
-    "callback": "callback",
-    "metric": "metric",
-    "dataset": "dataset",
-}
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -63,46 +48,7 @@ def ask(
 def analyse(source: str, path: str, project: Project) -> Analysis:
     """Return the analysis of one file, which knows what the project tells of the others."""
 
-    def find(name: str) -> Summary | None:
-        return project.find_function(name) or project.find_method(*name.rpartition(".")[::2])
-
-    def find_family(name: str) -> str:
-        found = project.find_class(name)
-        return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
-
-    index = index_source(source, path, module_key(path))
-    declared = project.settings.collectives
-
-    def is_declared(name: str) -> bool:
-        return bool(declared) and declares(declared, project.names.get(name, name)) is not None
-
-    def find_devices() -> str:
-        devices = project.devices or read_devices(index.tree)
-        return "one" if project.is_alone or devices == {ONE} else ""
-
-    def reason_against(name: str) -> str | None:
-        return _reason_against(project.settings, index, name)
-
-    saves_alone = _saves_alone(index, project)
-    return Analysis(index, find, find_family, is_declared, reason_against, find_devices, saves_alone=saves_alone)
-
-
-def _saves_alone(index: SyntaxIndex, project: Project) -> bool:
-    """True if a checkpoint is saved without waiting: Lightning before 2.1 does, unless states are sharded."""
-    found = read_releases(index.tree)
-    hooks = (method for owner in index.all_classes for method in owner.methods)
-    return SHARDED not in found and (OLD in found or project.saves_alone or not OLD_HOOKS.isdisjoint(hooks))
-
-
-def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | None:
-    """Why the mean over ranks of a metric is wrong; what the user has declared goes before the table."""
-    name = absolute_name(index.name, full)
-    if declares(settings.averageable, name) is not None:
-        return None
-    declared = declares(settings.non_averageable, name)
-    if declared is not None:
-        return settings.non_averageable[declared] or _DECLARED
-    return averageable.reason_against(full)
+    return Analysis(index_source(source, path, module_key(path)), project)
 
 
 def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:

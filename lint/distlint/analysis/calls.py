@@ -13,7 +13,15 @@ from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import curved, measure_in
 from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
-from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
+from distlint.analysis.results import (
+    BUILTINS,
+    METHODS_OF_TENSORS,
+    REDUCTIONS,
+    SHARE_OF,
+    has_one_device,
+    named_dtype,
+    result_of,
+)
 from distlint.analysis.value import (
     HAS_GRADIENT,
     MAY_HAVE_GRADIENT,
@@ -37,6 +45,7 @@ from distlint.api import (
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 _FORWARD = Effect("forward", "forward")
+GROW = Effect("grow", "grow")  # of a list or dict that something is added to
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
 _CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is their forward pass
@@ -352,6 +361,7 @@ class Calls(Metrics):
                 return self.arithmetic(_ARITHMETIC[last], args[0], args[1], node)
             function = METHODS_OF_TENSORS.get(last)
             if function is not None and args:
+                self._note_reduction(last, node, args[0])
                 return function(args[0], combine([*args, *options.values()]), _with_dimension(args[1:], options))
             whole = combine([*args, *options.values()])
             scale = loss_scale(name, {key: value.constant for key, value in options.items()})
@@ -435,6 +445,7 @@ class Calls(Metrics):
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
         if name in _ADDS and (args or options):
+            self.emit(GROW, node, receiver=receiver, args=args)
             self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
         if name in _VIEWS and not args:
@@ -464,6 +475,7 @@ class Calls(Metrics):
             return receiver
         function = METHODS_OF_TENSORS.get(name)
         if function is not None:
+            self._note_reduction(name, node, receiver)
             result = function(receiver, whole, _with_dimension(args, options))
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
@@ -478,6 +490,11 @@ class Calls(Metrics):
             return UNKNOWN_VALUE  # another object on some ranks may still tell the same
         is_model = whole.varies == DATA and receiver.varies < DATA
         return self._of_unknown_callable(name, whole) if is_model else whole._replace(scale="")
+
+    def _note_reduction(self, name: str, node: ast.Call, value: Value) -> None:
+        """Note that one number is made of what a collective has returned."""
+        if value.sources and name in REDUCTIONS:
+            self.emit(Effect("reduced", name), node, args=(value,))
 
     def _arithmetic_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
         result = self.arithmetic(_ARITHMETIC[func.attr], receiver, other, node)

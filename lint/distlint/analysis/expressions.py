@@ -329,7 +329,7 @@ class Expressions(State):
             scale, reduced = _product(main, other)
             self._share(left, right, node)
         families = left.family, right.family
-        family = next((each for each in ("even", "length", "clock") if each in families), "")
+        family = next((each for each in ("list", "even", "length", "clock") if each in families), "")
         if isinstance(operator, _SUMS) and right.family == "turn":
             family = "even"  # without this rest, or with as much more, it is a multiple of the number of ranks
         if isinstance(operator, _SETS) and (result_order := order_of_sets(left, right)):

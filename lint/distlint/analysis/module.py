@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 
-from distlint import averageable
 from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
@@ -23,6 +22,7 @@ from distlint.analysis.events import (
     bodies,
 )
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.project import NO_PROJECT, Project
 from distlint.analysis.results import says_many
 from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
@@ -55,30 +55,15 @@ class Analysis:
 
     Args:
         index: the file.
-        find: returns the summary of a function of another file by its dotted name, or None.
-        find_family: returns the family of a class of another file by its dotted name, or "".
-        is_declared: whether the user says that a function of this name is collective.
-        saves_alone: whether a trainer of Lightning waits for nobody when it saves a checkpoint.
-        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
-        find_devices: returns for what the trainers that may drive the file's modules are made: "one", "many" or "".
+        project: what is known of other files, and what the user has declared.
     """
 
-    def __init__(
-        self,
-        index: SyntaxIndex,
-        find: Callable[[str], Summary | None] = lambda name: None,
-        find_family: Callable[[str], str] = lambda name: "",
-        is_declared: Callable[[str], bool] = lambda name: False,
-        reason_against: Callable[[str], str | None] = averageable.reason_against,
-        find_devices: Callable[[], str] = lambda: "",
-        *,
-        saves_alone: bool = False,
-    ) -> None:
-        self._find_devices = find_devices
+    def __init__(self, index: SyntaxIndex, project: Project = NO_PROJECT) -> None:
         self.index = index
-        self.saves_alone = saves_alone
-        find_class = lambda name: family_of(name) or find_family(name)  # noqa: E731
-        self.facts = Facts(index, find, find_class, is_declared, reason_against)
+        self.project = project
+        find_class = lambda name: family_of(name) or project.family(name)  # noqa: E731
+        reason_against = partial(project.reason_against, index.name)
+        self.facts = Facts(index, project.find, find_class, project.is_collective, reason_against)
         self.reports: dict[FunctionNode, FunctionReport] = {}
         self._settle()
 
@@ -105,8 +90,6 @@ class Analysis:
 
     def needs_all(self, step: Step) -> bool:
         """True if a step is a collective of all ranks."""
-        if step.label == "save_checkpoint" and self.saves_alone:
-            return False
         return step.effect.kind in ("collective", "wrap") and not step.is_grouped
 
     def reduces_gradients(self, step: Step) -> bool:
@@ -125,8 +108,16 @@ class Analysis:
 
     @cached_property
     def devices(self) -> str:
-        """For what the trainers that may drive the file's modules are made: "one", "many", or "" if nothing tells."""
-        return self._find_devices() or ("many" if any(map(says_many, self._trainers)) else "")
+        """What runs the code, by the user or by what the file's trainers are made with: "one", "many" or ""."""
+        return self.project.settings.devices or ("many" if any(map(says_many, self._trainers)) else "")
+
+    def is_placed(self, owner: ClassNode) -> bool:
+        """True if an object of a class of the file is seen to be handed to a trainer, Fabric or Accelerate."""
+        return f"{self.index.name}.{owner.name}" in self.project.placed
+
+    def is_pickled(self, owner: ClassNode) -> bool:
+        """True if an object of a class of the file is seen to be saved whole or sent to another process."""
+        return f"{self.index.name}.{owner.name}" in self.project.pickled
 
     @property
     def _trainers(self) -> list[Event]:

@@ -51,6 +51,8 @@ def result_of(state: Expressions, event: Event) -> Value:
         return dict_of(event.args, event.options)
     if kind == "loader":
         return _of_loader(event)
+    if kind == "replicate":
+        return event.args[0] if event.args else UNKNOWN_VALUE
     if kind == "same":
         return event.args[-1] if event.args else UNKNOWN_VALUE
     if kind == "sampler":
@@ -80,10 +82,17 @@ def dict_of(args: tuple[Value, ...], options: dict[str, Value]) -> Value:
 
 def _of_loader(event: Event) -> Value:
     """A loader, with the sampler that it is made with; a framework that takes one over deals it out itself."""
-    if event.args and event.args[0].family == "loader":
-        return event.args[0]._replace(sampler=None)
+    if event.args and event.receiver.family in ("accelerator", "fabric"):
+        loaders = tuple(_prepared(value) for value in event.args)
+        return loaders[0] if len(loaders) == 1 else Value(SAME, family="tuple", elements=loaders)
     given = (event.options.get(name, UNKNOWN_VALUE).sampler for name in ("sampler", "batch_sampler"))
-    return _instance("loader")._replace(sampler=next(filter(None, given), None))
+    call = event.node if isinstance(event.node, ast.Call) else None
+    return _instance("loader")._replace(sampler=next(filter(None, given), None), call=call)
+
+
+def _prepared(loader: Value) -> Value:
+    """A loader that a framework deals out."""
+    return _instance("loader")._replace(call=loader.call, wrapped="prepared")
 
 
 def _instance(family: str) -> Value:
@@ -131,6 +140,8 @@ def _of_collective(state: Expressions, event: Event) -> Value:
     if event.effect.returns in ("local", ""):
         whole = combine(list(event.args))
         return whole._replace(sources=sources, length=whole.length and not event.label.startswith("pad_"))
+    is_list = event.effect.returns == "gathered" and subject.family in ("list", "outputs")
+    kept = subject.family if subject.family in ("batch", "part", "length", "count") else ""
     return Value(
         SAME,
         reduced=operation_of(event),
@@ -139,7 +150,7 @@ def _of_collective(state: Expressions, event: Event) -> Value:
         sources=sources | subject.sources,
         grad=subject.grad,
         cut=_cut(state, event, subject),
-        family=subject.family if subject.family in ("batch", "part", "length", "count") else "",
+        family="list" if is_list else kept,
         dtype=subject.dtype,
     )
 
@@ -172,11 +183,15 @@ def _of_wrapper(event: Event) -> Value:
 
 
 def _wrap(value: Value, how: str) -> Value:
-    if value.family in ("loader", "optimizer", "scheduler"):
-        return value._replace(sampler=None)
+    if value.family == "loader":
+        return _prepared(value)
+    if value.family in ("optimizer", "scheduler"):
+        return value
     return value._replace(wrapped=how, varies=min(value.varies, UNKNOWN))
 
 
+# What makes one number of a tensor.
+REDUCTIONS = frozenset({"mean", "sum", "max", "min", "std", "var", "median", "nanmean"})
 _DIMENSIONS = frozenset({"dim", "axis", "dims"})
 
 Method = Callable[[Value, Value, dict[str, Value]], Value]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distlint.analysis.calls import Calls, is_new
+from distlint.analysis.calls import GROW, Calls, is_new
 from distlint.analysis.conditions import matched
 from distlint.analysis.events import Branch, Event, Exit, Guard, Handled, Loop, Node, Step
 from distlint.analysis.formula import DATA, SAME, TRUE, UNKNOWN, every
@@ -216,6 +216,8 @@ class Interpreter(Calls):
         if isinstance(node.target, ast.Name):
             self.read, self.owned = read, owned
         added = self._assigned_value(node.value, [node.target])
+        if isinstance(node.op, ast.Add) and before.family == "list":
+            self.emit(GROW, node.target, receiver=before, args=(added,))
         if isinstance(node.op, ast.Div | ast.FloorDiv):
             self.note_division(before, added, node.target)
         result = self.arithmetic(node.op, before, added, node.target)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from distlint.analysis import Analysis, Event, Value
 from distlint.analysis.events import Step, Summary
 from distlint.analysis.formula import RANK, Atom
+from distlint.analysis.project import Project
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.syntax import index_source
 
@@ -17,7 +18,7 @@ HEAD = "import os\nimport torch\nimport torch.distributed as dist\n"
 def analyse(source: str, others: Mapping[str, Summary] | None = None, name: str = "model") -> Analysis:
     """Interpret a source, below the imports that most examples need."""
     index = index_source(HEAD + textwrap.dedent(source), f"{name}.py", name)
-    return Analysis(index, (others or {}).get)
+    return Analysis(index, Project(functions=others or {}))
 
 
 def value_of(source: str, name: str = "x", function: str = "f") -> Value:
