@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from distlint.analysis import Analysis
+    from distlint.concrete import ConcreteTree
     from distlint.facts import ModuleFacts
-    from distlint.facts.sketch import Sketch
     from distlint.syntax import Located
 
 
@@ -232,10 +232,6 @@ class Rule(ABC):
         """A last question of the prefilter, for rules that tokens cannot tell enough about."""
         return bool(source)
 
-    def can_report(self, sketch: Sketch) -> bool:
-        """The same of the file's outline, asked where it may spare the full tree; rules that ask nothing need it."""
-        return sketch is not None
-
     @classmethod
     def page(cls) -> str:
         """The rule's documentation, without indentation."""
@@ -263,7 +259,7 @@ class Report:
     message: str
     trace: tuple[tuple[str, int, str, str], ...] = ()
     condition: Condition | None = None
-    repair: Callable[[ModuleFacts, cst.CSTNode], Repair | None] | None = None
+    repair: Callable[[ConcreteTree, cst.CSTNode], Repair | None] | None = None
 
 
 class Query(Rule):

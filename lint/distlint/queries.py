@@ -4,56 +4,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from distlint.analysis import Analysis, Summary
-from distlint.analysis.project import Project
+from distlint.analysis import Analysis
 from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
-from distlint.modules import module_key
-from distlint.syntax import Located, SyntaxIndex, index_source
-
-@dataclass(frozen=True)
-class Asked:
-    """What queries and callers in other files get.
-
-    Attributes:
-        findings: in no order.
-        summaries: of functions that make collectives or tell the rank.
-    """
-
-    findings: list[Finding]
-    summaries: tuple[Summary, ...] = ()
+from distlint.syntax import Located, SyntaxIndex
 
 
-def ask(
-    source: str,
-    path: str,
-    queries: Sequence[Query],
-    project: Project,
-    summarise: bool,
-    mend: Callable[[Finding, Report], Fix | None] = lambda finding, report: None,
-) -> Asked:
-    """Return what queries find in one file, and its summaries if they are wanted; ``mend`` makes a report's fix."""
-    if not queries and not summarise:
-        return Asked([])
-    analysis = analyse(source, path, project)
+def ask(analysis: Analysis, queries: Sequence[Query], mend: Callable[[Finding, Report], Fix | None]) -> list[Finding]:
+    """Return what queries find in one file, in no order; ``mend`` makes the fix of a report."""
     findings = []
     for query in queries:
         for report in query.query(analysis):
-            finding = _finding(analysis.index, query, report, project.settings.devices)
+            finding = _finding(analysis, query, report)
             findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
-    return Asked(findings, tuple(analysis.summaries()) if summarise else ())
+    return findings
 
 
-def analyse(source: str, path: str, project: Project) -> Analysis:
-    """Return the analysis of one file, which knows what the project tells of the others."""
-
-    return Analysis(index_source(source, path, module_key(path)), project)
-
-
-def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:
-    node = report.node
-    condition = remaining(report.condition, devices)
+def _finding(analysis: Analysis, query: Query, report: Report) -> Finding:
+    node, index = report.node, analysis.index
+    condition = remaining(report.condition, analysis.project.settings.devices)
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(

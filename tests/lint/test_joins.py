@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from distlint.cli import main
 from tests.lint.helpers import check
 
 LOADER = """\
@@ -92,65 +89,3 @@ class Tester({base}):
 @pytest.mark.parametrize(("base", "number"), [("Base", 0), ("object", 1)])
 def test_a_class_below_joins(base: str, number: int) -> None:
     assert len(check(LOADER.partition("def make")[0] + METHODS.format(base=base), "DL205")) == number
-
-
-SAMPLER = """\
-from torch.utils.data import DataLoader, DistributedSampler
-import tools.engine as engine
-from tools import {imported}
-
-def main(model, val_set):
-    loader = DataLoader(val_set, sampler=DistributedSampler(val_set))
-    {call}(model, loader)
-"""
-ENGINE = """\
-from .merging import Evaluator
-
-def evaluate(model, loader):
-    results = Evaluator()
-    for batch in loader:
-        results.update(model(batch))
-    return results.collect()
-
-def score(model, loader):
-    return sum(model(batch) for batch in loader)
-"""
-MERGING = """\
-import numpy as np
-
-def merge(mine):
-    ids = np.concatenate(all_gather(mine))
-    return np.unique(ids, return_index=True)
-
-class Evaluator:
-    def collect(self):
-        return merge(self.mine)
-"""
-
-
-@pytest.mark.parametrize(
-    ("imported", "call", "is_silent"),
-    [
-        ("evaluate", "engine.evaluate", True),
-        ("evaluate", "evaluate", True),
-        ("evaluate as run", "run", True),
-        ("Evaluator", "Evaluator", True),
-        ("evaluate", "engine.score", False),
-        ("score", "score", False),
-    ],
-)
-def test_another_file_joins(
-    tmp_path: Path, imported: str, call: str, is_silent: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {
-        "pyproject.toml": "",
-        "train.py": SAMPLER.format(imported=imported, call=call),
-        "tools/__init__.py": "from .engine import *\nfrom .merging import Evaluator\n",
-        "tools/engine.py": ENGINE,
-        "tools/merging.py": MERGING,
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    for cache in (["--no-cache"], [f"--cache-dir={tmp_path / 'cache'}"], [f"--cache-dir={tmp_path / 'cache'}"]):
-        assert main(["check", str(tmp_path), "--select", "DL205", *cache]) == (0 if is_silent else 1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from distlint.cli import main
 from distlint.engine import check_source
 from distlint.model import Finding
+from distlint.project.scan import scan_source
 from distlint.rules import RULES
 from distlint.run import check_files
-from distlint.scan import scan_source
 
 ALL = list(RULES.values())
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

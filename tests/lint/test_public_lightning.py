@@ -47,33 +47,6 @@ def test_a_trainer_that_waits_when_it_saves(imports: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        "from pytorch_lightning.utilities.distributed import rank_zero_only",
-        "from pytorch_lightning.loggers import TestTubeLogger",
-        "trainer = Trainer.from_argparse_args(options)",
-        "trainer = Trainer(gpus=8)",
-        "trainer = Trainer(resume_from_checkpoint=path)",
-    ],
-)
-def test_a_trainer_before_2_0_does_not(more: str) -> None:
-    assert _saved(f"from pytorch_lightning import Callback, Trainer\n{more}") == []
-
-
-def test_hooks_that_2_0_took_away() -> None:
-    source = """\
-from pytorch_lightning import LightningModule
-
-class Model(LightningModule):
-    def {name}(self, outputs):
-        if self.trainer.is_global_zero:
-            self.trainer.save_checkpoint("epoch.ckpt")
-"""
-    assert lines(source.format(name="validation_epoch_end"), "DL101") == []
-    assert lines(source.format(name="on_validation_epoch_end"), "DL101") == [6]
-
-
-@pytest.mark.parametrize(
     ("imports", "expected"),
     [
         ("class Callback:\n    pass", []),

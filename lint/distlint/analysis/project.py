@@ -12,15 +12,6 @@ from distlint.analysis.events import Summary
 from distlint.modules import absolute_name
 
 _DECLARED = "declared so in [tool.distlint]"
-# What classes of other files are, by the kinds that the linker gives them.
-_FAMILIES = {
-    "lightning": "lightning_module",
-    "module": "module",
-    "datamodule": "data_module",
-    "callback": "callback",
-    "metric": "metric",
-    "dataset": "dataset",
-}
 
 
 @dataclass(frozen=True)
@@ -32,27 +23,20 @@ class ClassSummary:
         path: the file.
         line: of its definition.
         bases: full dotted names, as far as they are known.
-        kinds: what it is to a training framework, see ``facts.classes``.
+        family: what it is by its bases, such as "lightning_module" or "dataset", or "".
         known: whether every base, and every base of these, is known.
         methods: the names of its own methods.
         emptied: attributes that some method of it rebinds, clears or deletes outside of ``__init__``.
-        moves: whether some method of it but ``__init__`` brings tensors elsewhere.
     """
 
     name: str
     path: str
     line: int
     bases: tuple[str, ...] = ()
-    kinds: frozenset[str] = frozenset()
+    family: str = ""
     known: bool = False
     methods: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
-    moves: bool = False
-
-    @property
-    def family(self) -> str:
-        """What it is by its bases, such as "lightning_module" or "dataset", or ""."""
-        return next((_FAMILIES[kind] for kind in sorted(self.kinds) if kind in _FAMILIES), "")
 
 
 def declares(names: Collection[str], full: str) -> str | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
-from distlint.api import Effect, named_family, unbound
+from distlint.api import Effect, base_family, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
@@ -56,7 +56,7 @@ class Facts:
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
             names = (name for base in bases for name in (base, unbound(base)))
-            found = next(filter(None, map(self.family_of, names)), "")
+            found = next(filter(None, (self.family_of(name) or base_family(name) for name in names)), "")
             self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.project import Project, declares
+from distlint.facts.project import Project, declares, kinds_of
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import container, tail, walk, walk_scope
 
@@ -209,11 +209,11 @@ def kinds_of_base(full: str | None, last: str, project: Project) -> tuple[frozen
     if full is not None and declares(project.settings.trainer_bases, full):
         return frozenset({"module", "lightning"}), True
     if found is not None and found.known:
-        return found.kinds - {"plain"}, True
+        return kinds_of(found) - {"plain"}, True
     kinds = _kinds_of(full, last)
     if found is None:
         return frozenset(kinds or ()), kinds is not None
-    return found.kinds.union(kinds or ()), False
+    return kinds_of(found).union(kinds or ()), False
 
 
 def _kinds_of(full: str | None, last: str) -> tuple[str, ...] | None:

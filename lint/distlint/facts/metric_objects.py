@@ -66,7 +66,7 @@ def is_metric_class(facts: ModuleFacts, call: cst.Call, depth: int = 0) -> bool:
     full = facts.resolve(call.func) or ""
     if full.startswith(METRICS):
         return full.rpartition(".")[2][:1].isupper()
-    if any("metric" in each.kinds for each in facts.project.ancestors(full)):
+    if any(each.family == "metric" for each in facts.project.ancestors(full)):
         return True
     for binding in facts.scope(call).lookup(call.func.value) if isinstance(call.func, cst.Name) else ():
         if isinstance(binding.node, cst.ClassDef):

@@ -9,7 +9,7 @@ import libcst as cst
 
 from distlint.facts import tensor_names as names
 from distlint.facts.classes import ClassFacts
-from distlint.facts.project import MOVING
+from distlint.facts.project import MOVING, kinds_of
 from distlint.facts.scopes import LOCAL
 from distlint.facts.tree import argument, is_name, tail, walk
 
@@ -88,8 +88,8 @@ def _is_network(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> boo
     if made is not None:
         return made.method("forward") is not None or not moves_tensors(made)
     found = facts.project.find_class(full) if full else None
-    if found is not None and "module" in found.kinds:
-        return not any(each.moves for each in facts.project.ancestors(full))
+    if found is not None and "module" in kinds_of(found):
+        return True
     if _is_of_library(full) or found is not None:
         return False
     return _NETWORK.search(name.lower()) is not None and _NO_NETWORK.search(name.lower()) is None
@@ -160,9 +160,7 @@ def _makes_mover(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
     made = local_class(facts, value)
     if made is not None:
         return moves_tensors(made)
-    value = _without_placing(value)
-    full = facts.resolve(value.func) if isinstance(value, cst.Call) else None
-    return any(each.moves for each in facts.project.ancestors(full or ""))
+    return False
 
 
 def _is_index(facts: ModuleFacts, forward: cst.FunctionDef, param: str) -> bool:

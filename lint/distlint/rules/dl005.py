@@ -13,7 +13,7 @@ from distlint.facts.handed import SPAWNING
 from distlint.facts.programs import Programs
 from distlint.facts.tree import argument, children, is_name, keyword, number, tail, text_of, walk
 from distlint.model import Condition, Example, Hit, Rule, Severity
-from distlint.prefilter import has_local_definition
+from distlint.old import has_local_definition
 
 if TYPE_CHECKING:
     from distlint.facts import ModuleFacts

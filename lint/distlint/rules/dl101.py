@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
 from distlint.analysis.sequences import Divergence
-from distlint.facts import known
-from distlint.facts.rank_names import RANK_TOKENS
+from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collective
 from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from distlint.analysis import Analysis, Event
-    from distlint.facts import ModuleFacts
-    from distlint.model import Repair
 
 _NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
 
@@ -63,7 +57,7 @@ class CollectiveUnderRankGuard(Query):
     """
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
-    tokens = (RANK_TOKENS, known.TOKENS)
+    tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
     bad = (
         Example(
             """\
@@ -270,7 +264,7 @@ def rerun(model, data):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return known.may_have_collective(source)
+        return may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
@@ -279,7 +273,8 @@ def rerun(model, data):
                 continue
             trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
             condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
-            repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
+            is_plain = _is_plain(found, event)
+            repair = hoist(event.function, event.node, found.visit.step.label) if is_plain else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
 
 
@@ -340,7 +335,3 @@ def _is_plain(found: Divergence, event: Event) -> bool:
     tests = [each for each in event.guards if each.test.is_rank]
     is_plain = guard is not None and isinstance(guard.test, Atom) and found.is_around and not guard.other
     return is_plain and event is found.visit.step.event and found.instead is None and len(tests) == 1
-
-
-def _repair(label: str, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
-    return hoist(facts, call, label)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, way_to
@@ -51,7 +51,7 @@ class CollectiveUnderDataGuard(Query):
     """
 
     code, name, group = "DL103", "collective-under-data-guard", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"),)
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"),)
     bad = (
         Example(
             """\
@@ -181,7 +181,7 @@ def save(model, loader):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what a rank does where a test of its data holds with what it does where not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Example, Query, Report
 from distlint.partings import all_made
 from distlint.tracing import of_guard
@@ -39,7 +39,7 @@ class CollectiveInLocalLoop(Query):
     """
 
     code, name, group = "DL104", "collective-in-local-loop", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"), (b"for", b"while"))
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for", b"while"))
     bad = (
         Example(
             """\
@@ -135,7 +135,7 @@ def train(model, loader, accelerator, prompts):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""

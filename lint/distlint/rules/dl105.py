@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
-from distlint.facts import known
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import positional, tail
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.concrete import positional, tail
 from distlint.model import Change, Example, Query, Repair, Report
 from distlint.partings import Made, all_made
 from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 
 class _Order(NamedTuple):
@@ -61,7 +60,7 @@ class CollectiveInUnorderedLoop(Query):
     """
 
     code, name, group = "DL105", "collective-in-unordered-loop", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"), (b"for",))
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for",))
     bad = (
         Example(
             """\
@@ -166,7 +165,7 @@ class Model(LightningModule):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what it runs over; one finding for each loop."""
@@ -189,10 +188,10 @@ def _report(analysis: Analysis, made: Made, loop: Guard) -> Report:
     return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), repair=repair)
 
 
-def _sorted(shown: str, is_safe: bool, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _sorted(shown: str, is_safe: bool, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """``sorted(...)`` around what the loop runs over."""
-    loops = (above for above in facts.ancestors(call) if isinstance(above, cst.For | cst.CompFor))
-    over = next((loop.iter for loop in loops if " ".join(facts.code(loop.iter).split()) == shown), None)
+    loops = (above for above in tree.ancestors(call) if isinstance(above, cst.For | cst.CompFor))
+    over = next((loop.iter for loop in loops if tree.code(loop.iter) == shown), None)
     while isinstance(over, cst.Call) and tail(over.func) in ("enumerate", "tqdm", "track") and positional(over):
         over = positional(over)[0]
-    return Repair(is_safe, (Change(over, f"sorted({source_at(facts, over)})"),)) if over is not None else None
+    return Repair(is_safe, (Change(over, f"sorted({tree.source_at(over)})"),)) if over is not None else None

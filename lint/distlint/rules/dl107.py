@@ -10,7 +10,7 @@ from distlint.analysis import Log, key_of, logs, only_logs
 from distlint.analysis.formula import DATA, RANK, atoms, is_true
 from distlint.analysis.logs import UNKNOWN_KEYS, may_log
 from distlint.analysis.sequences import Divergence, divergences
-from distlint.facts.rank_names import RANK_TOKENS
+from distlint.api.tokens import RANK_TOKENS
 from distlint.model import Example, Query, Report
 from distlint.tracing import guard_of, named
 

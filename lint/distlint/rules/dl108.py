@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, way_to
@@ -44,7 +44,7 @@ class RankLocalControl(Query):
     """
 
     code, name, group = "DL108", "rank-local-control", "divergence"
-    tokens = ((*known.TOKENS, b"DDP", b"FSDP", b"fully_shard"),)
+    tokens = ((*COLLECTIVE_TOKENS, b"DDP", b"FSDP", b"fully_shard"),)
     bad = (
         Example(
             """\

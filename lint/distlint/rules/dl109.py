@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distlint.analysis.handling import attempts, reached, ways_out
 from distlint.analysis.sequences import steps
 from distlint.api import function_effect
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import SEVERAL_DEVICES, Condition, Example, Query, Report
 from distlint.syntax import dotted
 from distlint.tracing import is_by_rank
@@ -59,7 +59,7 @@ class SwallowedCollective(Query):
     """
 
     code, name, group = "DL109", "swallowed-collective", "divergence"
-    tokens = (known.TOKENS, (b"except",))
+    tokens = (COLLECTIVE_TOKENS, (b"except",))
     bad = (
         Example(
             """\

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class GatherOfLocalShapes(Query):
     """
 
     code, name, group = "DL112", "gather-of-local-shapes", "divergence"
-    tokens = (known.TOKENS, (b"gather",))
+    tokens = (COLLECTIVE_TOKENS, (b"gather",))
     bad = (
         Example(
             """\

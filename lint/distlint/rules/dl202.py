@@ -10,14 +10,13 @@ import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
 from distlint.api import was_brought_together
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import is_name, keyword
+from distlint.concrete import is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Value
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 _LONGEST = 40  # characters of a value that a message shows
 
@@ -299,10 +298,10 @@ def _message(log: Log, value: Value) -> str:
     return f"the logged {shown} is made from this rank's share of the data: {help_}; the number is rank 0's"
 
 
-def _sync(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _sync(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     assert isinstance(call, cst.Call)
     given = keyword(call, "sync_dist")
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))
     last = call.args[-1]
-    return Repair(True, (Change(last.value, f"{source_at(facts, last.value)}, sync_dist=True"),))
+    return Repair(True, (Change(last.value, f"{tree.source_at(last.value)}, sync_dist=True"),))

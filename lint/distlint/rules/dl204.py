@@ -11,12 +11,12 @@ import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
 from distlint.analysis.metrics import constants_of
-from distlint.facts.tree import argument
+from distlint.concrete import argument
 from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (
@@ -190,17 +190,17 @@ def _is_one_number(made: Event) -> bool:
     return bool(name) and not name.endswith(_MANY) and average != "none" and average is not None
 
 
-def _repair(metric: str, log: Log, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _repair(metric: str, log: Log, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """Log the object; what was called in the same place is updated before."""
     assert isinstance(call, cst.Call)
     value = argument(call, 0, "dictionary") if log.many else argument(call, 1, "value")
     if isinstance(value, cst.Name):
         return Repair(True, (Change(value, metric),))
-    statement = facts.statement(call)
-    if not isinstance(value, cst.Call) or facts.code(value.func) != metric:
+    statement = tree.statement(call)
+    if not isinstance(value, cst.Call) or tree.code(value.func) != metric:
         return None
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     way = metric if log.flag("on_step") is not False else f"{metric}.update"
-    given = ", ".join(facts.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args)
+    given = ", ".join(tree.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args)
     return Repair(True, (Change(statement, f"{way}({given})", "before"), Change(value, metric)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of, subject_of
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Example, Query, Report
 from distlint.tracing import is_to_fail
 
@@ -41,7 +41,7 @@ class ReductionLost(Query):
     """
 
     code, name, group = "DL212", "reduction-lost", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"))
     bad = (
         Example(
             """\

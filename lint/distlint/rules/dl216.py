@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of, subject_of
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Example, Query, Report
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TotalReducedAgain(Query):
     """
 
     code, name, group = "DL216", "total-reduced-again", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce",), (b"for", b"while"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce",), (b"for", b"while"))
     bad = (
         Example(
             """\

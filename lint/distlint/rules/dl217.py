@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Query, Report
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ReductionWithoutGradient(Query):
     """
 
     code, name, group = "DL217", "reduction-without-gradient", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step", b"compute_loss"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step", b"compute_loss"))
     bad = (
         Example(
             """\

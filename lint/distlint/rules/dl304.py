@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distlint.analysis.events import Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.analysis.results import operation_of
-from distlint.facts import known
+from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Query, Report, Severity
 from distlint.tracing import has_own_group, of_guard
 
@@ -43,7 +43,7 @@ class StallForLogging(Query):
 
     code, name, group = "DL304", "stall-for-logging", "cost"
     severity = Severity.WARNING
-    tokens = (known.TOKENS, (b"reduce", b"gather"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"))
     bad = (
         Example(
             """\

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from distlint.analysis.project import Project, Settings
 from distlint.cache import Cache
 from distlint.document import examine_document
 from distlint.engine import Examined, unreadable
-from distlint.facts.project import Project, Settings
-from distlint.link import Linker
 from distlint.model import Finding, Rule
 from distlint.modules import forget_files, module_key
+from distlint.project.link import Linker
+from distlint.project.scan import Scanned, scan_file, scan_files, scan_source
+from distlint.project.told import Told
 from distlint.rules import RULES
-from distlint.scan import Scanned, scan_file, scan_files, scan_source
 from distlint.workers import DoAll, here
 
 _MOST_ROUNDS = 12  # helpers of helpers of helpers, each in another file
@@ -60,7 +61,7 @@ def check_in_passes(
     do_all: DoAll = here,
     sources: Mapping[str, bytes] | None = None,
     cache: Cache | None = None,
-    opt_outs: frozenset[str] = frozenset(),
+    told: Told | None = None,
 ) -> Found:
     """Check files together.
 
@@ -71,12 +72,12 @@ def check_in_passes(
         do_all: does the work, in whatever processes.
         sources: what files hold that are not, or not yet, what is on the disk, by path.
         cache: what is known from runs before.
-        opt_outs: what files of other kinds switch off, see ``facts.project.Project``.
+        told: what files of other kinds say.
     """
     sources = sources or {}
     forget_files()
     scan = scan_files(paths, lambda some: _scan_all(some, do_all, sources, cache))
-    linker = Linker(scan.outlines, scan.paths, settings, scan.opt_outs | opt_outs)
+    linker = Linker(scan, settings, told or Told())
     codes, wanted = tuple(rule.code for rule in rules), set(paths)
     views: dict[str, Project] = {}
     found: dict[str, Examined] = {}
@@ -84,7 +85,7 @@ def check_in_passes(
     for _ in range(_MOST_ROUNDS):
         views.update((key, linker.view(key)) for key in stale)
         tasks = [
-            _Task(path, views[key], codes if path in wanted else (), scan.scanned[key].is_sound, sources.get(path))
+            _Task(path, views[key], codes if path in wanted else (), key in scan.sound, sources.get(path))
             for key, path in ((key, scan.paths[key]) for key in stale)
         ]
         for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
