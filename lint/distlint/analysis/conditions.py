@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import (
     DATA,
@@ -20,10 +19,8 @@ from distlint.analysis.formula import (
     some,
     varies,
 )
+from distlint.analysis.state import State
 from distlint.analysis.value import Reason, Value, combine
-
-if TYPE_CHECKING:
-    from distlint.analysis.expressions import Expressions as State
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
 

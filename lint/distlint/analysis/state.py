@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
-from distlint.analysis.value import Value, join
+from distlint.analysis.value import NONE_VALUE, Reason, Value, combine, join
 from distlint.api import Effect, base_family, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
@@ -64,7 +65,7 @@ class Facts:
         return any(map(package.match, self.index.imports.values()))
 
     def _by_hooks(self, owner: ClassNode) -> str:
-        """What a class of unknown bases is by its methods, in a file that uses Lightning, or as only Lightning has them."""
+        """What a class of unknown bases is, in a file that uses Lightning or by methods as only Lightning has them."""
         bases = {base for each in self.index.lineage(owner) for base in each.bases}
         is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
         if is_known or _HOOKS.isdisjoint(owner.methods):
@@ -134,10 +135,25 @@ def _told(node: Node) -> object:
     return node[0] if isinstance(node, Branch | Exit | Step) else ""
 
 
+class Language(NamedTuple):
+    """What is done with each type of node.
+
+    Attributes:
+        expressions: returns the value of one.
+        statements: interprets one, and returns how it ends, see ``State.run``.
+        bind: gives a value to what an assignment names.
+    """
+
+    expressions: Mapping[type[ast.expr], Callable[[State, Any], Value]]
+    statements: Mapping[type[ast.stmt], Callable[[State, Any], str]]
+    bind: Callable[[State, ast.expr, Value], None]
+
+
 class State:
     """The state of one function while it is interpreted."""
 
-    def __init__(self, function: FunctionNode, facts: Facts) -> None:
+    def __init__(self, function: FunctionNode, facts: Facts, language: Language) -> None:
+        self.language = language
         self.function = function
         self.facts = facts
         self.index = facts.index
@@ -149,7 +165,10 @@ class State:
         self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
+        self.is_quick = False  # a loop's first round: it tells what the second begins with
+        self.breaks: list[list[Value]] = []
         self.returns: Value | None = None
+        self.returned: dict[int, tuple[ast.Return, Value]] = {}
         self.read: frozenset[int] = frozenset()
         self.shown: frozenset[int] = frozenset()
         self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
@@ -158,6 +177,32 @@ class State:
         self.gradless = False  # under torch.no_grad
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
+
+    def value(self, node: ast.expr | None) -> Value:
+        """Return what is known of an expression, and note what it does."""
+        if node is None:
+            return NONE_VALUE
+        handler = self.language.expressions.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        return combine([self.value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+
+    def run(self, body: Sequence[ast.stmt]) -> str:
+        """Interpret statements; return how every way through them ends: with "return", "break", … or ""."""
+        for statement in body:
+            handler = self.language.statements.get(type(statement))
+            end = handler(self, statement) if handler is not None else ""
+            if end:
+                return end
+        return ""
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Give a value to a name, an attribute, or the parts of a tuple."""
+        self.language.bind(self, target, value)
+
+    def reason(self, node: Located) -> Reason:
+        """Return a reason that begins at a node."""
+        return Reason(node.lineno, self.index.text_of(node))
 
     def place(self, node: Located) -> Place:
         """Return the line of a node with its text."""
