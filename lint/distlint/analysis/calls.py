@@ -6,6 +6,7 @@ import ast
 
 from distlint.analysis.changes import note_collective, root_of
 from distlint.analysis.events import Step
+from distlint.analysis.given import Call
 from distlint.analysis.imported import call_imported
 from distlint.analysis.names import attribute, ranked
 from distlint.analysis.own import call_own, owners
@@ -23,37 +24,40 @@ def value_of_call(state: State, node: ast.Call) -> Value:
     """Return the result of a call, and note what it does."""
     receiver, callee = _callee(state, node.func)
     name = "" if callee.instance else callee.name
-    effect = function_effect(name) if name else None
-    if effect is None and isinstance(node.func, ast.Attribute):
-        effect = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
-    if effect is None and isinstance(node.func, ast.Attribute):
-        effect = _believed(state, node.func, receiver)
+    effect = _effect(state, node, name, receiver)
     if effect is None and _is_declared(state, callee, receiver, node.func):
         effect, callee = collective(dotted(node.func).rpartition(".")[2], ""), UNKNOWN_VALUE
     is_own = isinstance(callee.target, FunctionNode) and receiver.family != "metric"
     if effect is not None and effect.kind == "log" and not _is_log(state, receiver, node):
         effect = None
-    args, options = _arguments(state, node, effect)
+    call = Call(node, receiver, callee, *_arguments(state, node, effect))
     if effect is not None and not is_own:
-        return _known(state, effect, node, receiver, args, options)
+        return _known(state, effect, call)
     if callee.target is not None:
-        return call_own(state, callee, node, receiver, args, options)
+        return call_own(state, call)
     if name:
-        return call_imported(state, name, node, args, options)
+        return call_imported(state, name, call)
     effect = _by_convention(node.func)
-    if effect is not None:
-        return ranked(state, effect.kind, node)
-    return call_unseen(state, node, receiver, callee, args, options)
+    return ranked(state, effect.kind, node) if effect is not None else call_unseen(state, call)
+
+
+def _effect(state: State, node: ast.Call, name: str, receiver: Value) -> Effect | None:
+    """What the tables of APIs say of a call, by the qualified name or by the object."""
+    effect = function_effect(name) if name else None
+    if effect is not None or not isinstance(node.func, ast.Attribute):
+        return effect
+    known = method_effect(receiver.family, node.func.attr) if receiver.instance or not name else None
+    return known or _believed(state, node.func, receiver)
 
 
 def _believed(state: State, func: ast.Attribute, receiver: Value) -> Effect | None:
     """What a method is that nothing says, but where it stands.
 
-    ``state.all_gather`` of a class whose bases cannot be seen is Lightning's; a state that is taken within
+    ``self.all_gather`` of a class whose bases cannot be seen is Lightning's; a state that is taken within
     ``FSDP.state_dict_type(...)`` is gathered.
     """
     owner = state.function.owner
-    if func.attr == "all_gather" and isinstance(func.value, ast.Name) and func.value.id == "state":
+    if func.attr == "all_gather" and isinstance(func.value, ast.Name) and func.value.id == "self":
         bases = [base for each in state.index.lineage(owner) for base in each.bases] if owner is not None else ["?"]
         unseen = [base for base in bases if "." not in base and base not in state.index.classes]
         return collective("all_gather", "gathered") if unseen and not receiver.family else None
@@ -110,32 +114,31 @@ def _super(state: State) -> Value:
     return Value(0, family=state.facts.family(owner), target=above[0] if above else None, instance=True)
 
 
-def _known(
-    state: State, effect: Effect, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
-    event = state.emit(effect, node, receiver=receiver, args=args, options=options)
+def _known(state: State, effect: Effect, call: Call) -> Value:
+    event = call.emit(state, effect)
     event.result = result_of(state, event)
     if effect.kind == "log":
-        is_synced = _is_synced(state, receiver, options)
-        state.block.append(Step("log", state.place(node), event, effect if is_synced else LOCAL_LOG))
+        effect = effect if _is_synced(state, call) else LOCAL_LOG
+        state.block.append(Step("log", state.place(call.node), event, effect))
     elif effect.kind == "collective":
         note_collective(state, event)
     elif effect.kind == "wrap":
         if effect.changes:
-            state.bind(root_of(node.args[0])[0] or node.args[0], event.result)
+            given = call.node.args[0]
+            state.bind(root_of(given)[0] or given, event.result)
         if effect.label:  # it compares and broadcasts the parameters
-            state.block.append(Step(effect.label, state.place(node), event, effect, event.has_own_group))
+            state.block.append(Step(effect.label, state.place(call.node), event, effect, event.has_own_group))
     elif effect.kind == "exit" or (effect.kind == "backward" and not state.keeps_gradients):
-        state.block.append(Step(effect.label, state.place(node), event, effect))
+        state.block.append(Step(effect.label, state.place(call.node), event, effect))
     return event.result
 
 
-def _is_synced(state: State, receiver: Value, options: dict[str, Value]) -> bool:
+def _is_synced(state: State, call: Call) -> bool:
     """Whether a log is reduced over ranks; modules of distmetrics do that by name where an epoch is evaluated."""
-    name = state.function.name
+    name, given = state.function.name, call.options.get("sync_dist")
     is_by_name = name in ("validation_step", "test_step") or name.startswith("on_")
-    is_ours = receiver.family == "distmetrics_module"
-    return _is_on(options.get("sync_dist")) and not (is_ours and is_by_name)
+    is_on = given is not None and given.constant is not False and given.family != "none"
+    return is_on and not (call.receiver.family == "distmetrics_module" and is_by_name)
 
 
 def _is_log(state: State, receiver: Value, node: ast.Call) -> bool:
@@ -157,7 +160,3 @@ def _by_convention(func: ast.expr) -> Effect | None:
 
 def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-
-
-def _is_on(value: Value | None) -> bool:
-    return value is not None and value.constant is not False and value.family != "none"

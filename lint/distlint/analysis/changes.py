@@ -15,29 +15,11 @@ from distlint.api import Effect
 
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})
 _FRESH = frozenset(
-    {
-        "clone",
-        "item",
-        "new_tensor",
-        "tensor",
-        "stack",
-        "cat",
-        "mean",
-        "sum",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "full_like",
-    }
+    {"clone", "item", "new_tensor", "tensor", "stack", "cat", "mean", "sum", "zeros", "ones", "full", "empty"}
 )
+_FRESH |= {"zeros_like", "ones_like", "empty_like", "full_like"}
 _MAY_BE_SAME = frozenset({"to", "cuda", "cpu", "float", "double", "half", "long", "int", "bfloat16"})
-EMPTIES = frozenset({"zero_", "fill_"})
 GROW = Effect("grow", "grow")  # of a list or dict that something is added to
-ADDS = frozenset({"append", "extend", "add", "update", "insert", "setdefault", "appendleft"})
 
 
 def note_collective(state: State, event: Event) -> None:

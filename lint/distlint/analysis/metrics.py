@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from distlint import averageable
+from distlint.analysis.given import Call
 from distlint.analysis.measures import Measure, curved, guessed, told_by_library
 from distlint.analysis.state import State
 from distlint.analysis.value import Value, combine
@@ -46,17 +47,15 @@ def measured_by(
     return Measure(name.rpartition(".")[2], reason, place.lineno, state.index.text_of(place))
 
 
-def imported_measure(
-    state: State, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-) -> Measure | None:
+def imported_measure(state: State, name: str, call: Call) -> Measure | None:
     """What an imported function measures, if that must not be averaged; one example after another may be."""
     last = name.rpartition(".")[2]
-    if last in CURVES and args:
-        return curved(args[0], node, state.index.text_of(node), is_root=last == "sqrt")
-    if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
+    if last in CURVES and call.args:
+        return curved(call.first, call.node, state.index.text_of(call.node), is_root=last == "sqrt")
+    if any(value.family == "example" for value in call.args[:2]) or last[:1].isupper():
         return None
-    known = {key: value.constant for key, value in options.items()}
-    return measured_by(state, name, known, combine([*args, *options.values()]), node)
+    known = {key: value.constant for key, value in call.options.items()}
+    return measured_by(state, name, known, call.given, call.node)
 
 
 def runs_over_examples(iterable: Value) -> bool:

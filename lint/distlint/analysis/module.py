@@ -19,6 +19,7 @@ from distlint.analysis.events import (
     Step,
     Summary,
     bodies,
+    with_bodies,
 )
 from distlint.analysis.expressions import EXPRESSIONS
 from distlint.analysis.flow import is_gradless
@@ -262,7 +263,7 @@ class Analysis:
             names = names[1:] if owner and not function.is_static else names
             returns = report.returns.for_other_files()
             name = f"{self.index.name}.{owner}{function.name}"
-            yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
+            yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
 
 
 def _is_of_one(event: Event) -> bool:
@@ -292,17 +293,12 @@ def matters(body: tuple[Node, ...]) -> bool:
     return any(isinstance(node, Step) or any(map(matters, bodies(node))) for node in body)
 
 
-def _plain(body: tuple[Node, ...]) -> Iterator[Node]:
+def _plain(body: tuple[Node, ...]) -> tuple[Node, ...]:
     """A body without syntax, to be sent to other files."""
-    for node in body:
-        if isinstance(node, Branch):
-            yield Branch(node.test, tuple(_plain(node.then)), tuple(_plain(node.other)), node.place)
-        elif isinstance(node, Loop):
-            yield node._replace(body=tuple(_plain(node.body)), node=None)
-        elif isinstance(node, Inlined):
-            yield Inlined(tuple(_plain(node.body)), node.place, None)
-        elif isinstance(node, Handled):
-            body, last = tuple(_plain(node.body)), tuple(_plain(node.last))
-            yield Handled(body, tuple(tuple(_plain(each)) for each in node.handlers), last)
-        else:
-            yield node._replace(event=None) if isinstance(node, Step) else node
+    return tuple(with_bodies(_without_syntax(node), _plain) for node in body)
+
+
+def _without_syntax(node: Node) -> Node:
+    if isinstance(node, Step | Inlined):
+        return node._replace(event=None)
+    return node._replace(node=None) if isinstance(node, Branch | Loop | Handled) else node

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
+from distlint.analysis.events import Branch, Event, Inlined, Node, Step, Summary, bodies, with_bodies
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
+from distlint.analysis.given import Call
 from distlint.analysis.metrics import constants_of, loss_scale, named_measure, of_metric
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
@@ -19,34 +20,33 @@ CALLED = frozenset({"lightning_module", "metric", "module"})  # calling these is
 _LARGEST = 400  # nodes of a body that is inlined: enough to compare, and recursion comes to an end
 
 
-def call_own(
-    state: State, callee: Value, node: ast.Call, receiver: Value, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
+def call_own(state: State, call: Call) -> Value:
     """A call of a function or class of this file."""
-    target = callee.target
-    if isinstance(target, ClassNode) and not callee.instance:
-        return _construct(state, target, node, args, options)
+    target = call.callee.target
     if isinstance(target, ClassNode):
-        return _call_instance(state, callee, node, args, options)
-    if target.is_method and not target.is_static:
-        is_unbound = isinstance(receiver.target, ClassNode) and not receiver.instance
-        args = args if is_unbound else (receiver, *args)
-    given = _give(state, target, args, options)
-    effect = Effect("call", target.name)
-    event = state.emit(effect, node, receiver=receiver, args=args, options=options, target=target)
-    formulas = {name: formula for name, formula in defaults(target).items() if name not in given}
-    formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
+        return _call_instance(state, call) if call.callee.instance else _construct(state, call, target)
+    is_bound = call.receiver.instance or not isinstance(call.receiver.target, ClassNode)
+    if target.is_method and not target.is_static and is_bound:
+        call = call._replace(args=(call.receiver, *call.args))
+    given = _give(state, target, call)
+    event = call.emit(state, Effect("call", target.name), target=target)
+    formulas = _formulas(given, defaults(target))
     _inline(state, state.facts.body(target, state.function), formulas, target.name, event)
     returned = state.facts.read(("return", target, ""), state.function)
-    if returned is not None and returned.formula is not None:
-        formula = substitute(returned.formula, formulas, target.name)
-        returned = returned._replace(formula=formula)
     result = _for_this_call(state, returned, target, given) if returned is not None else UNKNOWN_VALUE
-    event.result = named_measure(state, target, node, given, result)
+    if result.formula is not None:
+        result = result._replace(formula=substitute(result.formula, formulas, target.name))
+    event.result = named_measure(state, target, call.node, given, result)
     named = name_effect(target.name)
     if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
-        event.result = ranked(state, named.kind, node)  # what it does cannot be seen
+        event.result = ranked(state, named.kind, call.node)  # what it does cannot be seen
     return event.result
+
+
+def _formulas(given: dict[str, Value], otherwise: Mapping[str, Formula]) -> dict[str, Formula]:
+    """What parameters are as conditions, of those that are given and those that are left out."""
+    known = {name: value.formula for name, value in given.items() if value.formula is not None}
+    return {name: formula for name, formula in otherwise.items() if name not in given} | known
 
 
 def _for_this_call(state: State, returned: Value, target: FunctionNode, given: dict[str, Value]) -> Value:
@@ -64,51 +64,42 @@ def _for_this_call(state: State, returned: Value, target: FunctionNode, given: d
     return returned._replace(varies=max(here.varies, UNKNOWN), reason=here.reason)
 
 
-def _construct(
-    state: State, target: ClassNode, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
-    family = state.facts.family(target)
-    result = Value(0, family=family, target=target, instance=True)
-    for each in state.index.lineage(target):
-        if "__init__" in each.methods:
-            init = each.methods["__init__"]
-            _give(state, init, (result, *args), options)
-            effect = Effect("call", target.name)
-            event = state.emit(effect, node, args=args, options=options, result=result, target=init)
-            _inline(state, state.facts.body(init, state.function), {}, "__init__", event)
-            break
+def _construct(state: State, call: Call, target: ClassNode) -> Value:
+    result = Value(0, family=state.facts.family(target), target=target, instance=True)
+    init = next((each.methods["__init__"] for each in state.index.lineage(target) if "__init__" in each.methods), None)
+    if init is not None:
+        _give(state, init, call._replace(args=(result, *call.args)))
+        event = call.emit(state, Effect("call", target.name), result=result, target=init)
+        _inline(state, state.facts.body(init, state.function), {}, "__init__", event)
     return result
 
 
-def _call_instance(
-    state: State, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
-    if callee.wrapped or callee.family in CALLED:
-        return forward(state, callee, node, args, options)
-    return combine([*args, *options.values()])
+def _call_instance(state: State, call: Call) -> Value:
+    return forward(state, call) if call.callee.wrapped or call.callee.family in CALLED else call.given
 
 
-def forward(state: State, callee: Value, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> Value:
+def forward(state: State, call: Call) -> Value:
     """Return the result of a forward pass."""
+    callee, node = call.callee, call.node
     has_gradient = callee.family != "metric" and not state.gradless
-    result = combine([*args, *options.values()])._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
+    result = call.given._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
     if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
         result = result._replace(varies=DATA, reason=state.reason(node))
     if callee.family == "metric":
         result = of_metric(state, callee, node, result)
     elif callee.name.startswith("torch.nn."):
         result = result._replace(scale=loss_scale(callee.name, constants_of(callee.call)))
-    event = state.emit(_FORWARD, node, receiver=callee, args=args, options=options, result=result)
+    event = call.emit(state, _FORWARD, receiver=callee, result=result)
     if callee.wrapped:
         state.block.append(Step("forward", state.place(node), event, _FORWARD._replace(wrapped=callee.wrapped)))
     return result
 
 
-def _give(state: State, target: FunctionNode, args: tuple[Value, ...], options: dict[str, Value]) -> dict[str, Value]:
+def _give(state: State, target: FunctionNode, call: Call) -> dict[str, Value]:
     """Tell a function what it is called with; the values by parameter."""
     names = [parameter.arg for parameter in target.parameters]
-    given = dict(zip(names, args, strict=False))
-    given.update((name, value) for name, value in options.items() if name in names)
+    given = dict(zip(names, call.args, strict=False))
+    given.update((name, value) for name, value in call.options.items() if name in names)
     for name, value in given.items():
         state.facts.tell(("parameter", target, name), value._replace(formula=None, constant=None))
     return given
@@ -116,20 +107,16 @@ def _give(state: State, target: FunctionNode, args: tuple[Value, ...], options: 
 
 def _inline(state: State, body: tuple[Node, ...], formulas: dict[str, Formula], owner: str, event: Event) -> None:
     if body and size(body) < _LARGEST:
-        state.block.append(Inlined(tuple(_given(body, formulas, owner)), state.place(event.node), event))
+        state.block.append(Inlined(_given(body, formulas, owner), state.place(event.node), event))
 
 
-def of_other_file(
-    state: State, summary: Summary, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
+def of_other_file(state: State, call: Call, summary: Summary) -> Value:
     """Return the result of a function of another file."""
-    given = {**dict(zip(summary.parameters, args, strict=False)), **options}
-    formulas = {name: formula for name, formula in summary.defaults if name not in given}
-    formulas.update((name, value.formula) for name, value in given.items() if value.formula is not None)
-    event = state.emit(Effect("call", summary.name.rpartition(".")[2]), node, args=args, options=options)
-    _inline(state, summary.body, formulas, summary.name.rpartition(".")[2], event)
-    event.result = summary.returns
-    return event.result
+    given = {**dict(zip(summary.parameters, call.args, strict=False)), **call.options}
+    name = summary.name.rpartition(".")[2]
+    event = call.emit(state, Effect("call", name), result=summary.returns)
+    _inline(state, summary.body, _formulas(given, dict(summary.defaults)), name, event)
+    return summary.returns
 
 
 def owners(state: State, receiver: Value) -> Iterator[str]:
@@ -161,21 +148,12 @@ def size(body: tuple[Node, ...]) -> int:
     return total
 
 
-def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> list[Node]:
+def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> tuple[Node, ...]:
     """A body with what a call gives for the parameters; events are those of the function itself."""
     if not formulas:
-        return list(body)
-    result: list[Node] = []
-    for node in body:
-        if isinstance(node, Branch):
-            test = substitute(node.test, formulas, owner)
-            then, other = (tuple(_given(part, formulas, owner)) for part in (node.then, node.other))
-            node = Branch(test, then, other, node.place, node.node)
-        elif isinstance(node, Loop | Inlined):
-            node = node._replace(body=tuple(_given(node.body, formulas, owner)))
-        elif isinstance(node, Handled):
-            handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
-            body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
-            node = Handled(body, handlers, last, node.node)
-        result.append(node)
-    return result
+        return body
+    inside = (with_bodies(node, lambda part: _given(part, formulas, owner)) for node in body)
+    return tuple(
+        node._replace(test=substitute(node.test, formulas, owner)) if isinstance(node, Branch) else node
+        for node in inside
+    )

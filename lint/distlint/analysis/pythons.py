@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from distlint.analysis.formula import UNKNOWN
+from distlint.analysis.given import Call
 from distlint.analysis.items import dict_of, element
 from distlint.analysis.measures import measure_in
 from distlint.analysis.names import SHARE_OF, attribute
@@ -15,92 +16,90 @@ from distlint.analysis.tensors import own_length
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value
 from distlint.api import Effect
 
-Builtin = Callable[[State, ast.Call, tuple[Value, ...], Value], Value]
+Builtin = Callable[[State, Call], Value]
 
 
-def _pass_on(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return args[0]._replace(constant=None, elements=()) if args else SAME_VALUE
+def _pass_on(state: State, call: Call) -> Value:
+    return call.first._replace(constant=None, elements=()) if call.args else SAME_VALUE
 
 
-def _next(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return element(state, args[0]) if args else UNKNOWN_VALUE
+def _next(state: State, call: Call) -> Value:
+    return element(state, call.first)
 
 
-def _len(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return own_length(args[0] if args else UNKNOWN_VALUE, whole, {})
+def _len(state: State, call: Call) -> Value:
+    return own_length(call.first, call.given, {})
 
 
-def _range(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+def _range(state: State, call: Call) -> Value:
     """As long as this rank's number says, but where it is an entry of the batch, as likely a setting.
 
     From one number of the rank's to another, as far as is known, every rank has as many; in strides from it, not.
     """
-    if len(args) == 3:
-        state.emit(SHARE_OF, node, args=(args[0], args[2]))
-    asked = args[:1] if len(args) == 3 and args[0].is_rank else args
+    if len(call.args) == 3:
+        state.emit(SHARE_OF, call.node, args=(call.first, call.args[2]))
+    asked = call.args[:1] if len(call.args) == 3 and call.first.is_rank else call.args
     own = [value for value in asked if value.is_local and value.family not in ("batch", "part")]
-    return whole._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(args) == 3))
+    return call.given._replace(family="range", length=len(own) == 1 or (len(own) > 1 and len(call.args) == 3))
 
 
-def _set(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(family="set", order=order_of_set(args))
+def _set(state: State, call: Call) -> Value:
+    return call.given._replace(family="set", order=order_of_set(call.args))
 
 
-def _sorted(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return (args[0] if args else whole)._replace(family="list", order="")
+def _sorted(state: State, call: Call) -> Value:
+    return call.first._replace(family="list", order="")
 
 
-def _enumerate(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    inside = args[0] if args else whole
+def _enumerate(state: State, call: Call) -> Value:
+    inside = call.first
     return inside._replace(family="enumerate", elements=(inside,), constant=None, formula=None)
 
 
-def _zip(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(family="zip", elements=args)
+def _zip(state: State, call: Call) -> Value:
+    return call.given._replace(family="zip", elements=call.args)
 
 
-def _test(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+def _test(state: State, call: Call) -> Value:
     """A test of a type: which rank it is, does not follow from one."""
     return Value(UNKNOWN, family="flag")
 
 
-def _bool_of(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(family="flag", formula=args[0].formula if args else None)
+def _bool_of(state: State, call: Call) -> Value:
+    return call.given._replace(family="flag", formula=call.first.formula)
 
 
-def _nothing(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    state.emit(Effect("show", "print"), node, args=args)
+def _nothing(state: State, call: Call) -> Value:
+    state.emit(Effect("show", "print"), call.node, args=call.args)
     return NONE_VALUE
 
 
-def _joined(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return whole._replace(scale=args[0].scale if args else "", length=False)
+def _joined(state: State, call: Call) -> Value:
+    return call.given._replace(scale=call.first.scale, length=False)
 
 
-def _summed(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    measure = measure_in(args[0]) if args else None
-    return whole._replace(scale=(args[0].scale if args else "") or "sum", measure=measure)
+def _summed(state: State, call: Call) -> Value:
+    return call.given._replace(scale=call.first.scale or "sum", measure=measure_in(call.first))
 
 
-def _made_int(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return _pass_on(state, node, args, whole)._replace(dtype="int")
+def _made_int(state: State, call: Call) -> Value:
+    return _pass_on(state, call)._replace(dtype="int")
 
 
-def _made_float(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return _pass_on(state, node, args, whole)._replace(dtype="float")
+def _made_float(state: State, call: Call) -> Value:
+    return _pass_on(state, call)._replace(dtype="float")
 
 
-def _made_dict(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    options = {each.arg or "**": state.value(each.value) for each in node.keywords}
-    return dict_of(args, options)
+def _made_dict(state: State, call: Call) -> Value:
+    return dict_of(call.args, call.options)
 
 
-def _got(state: State, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
+def _got(state: State, call: Call) -> Value:
     """``getattr(x, "name")``."""
-    if len(args) < 2 or not isinstance(args[1].constant, str):
+    if len(call.args) < 2 or not isinstance(call.args[1].constant, str):
         return UNKNOWN_VALUE
-    written = ast.Attribute(node.args[0], args[1].constant, ast.Load())
-    return attribute(state, args[0], ast.copy_location(written, node))
+    written = ast.Attribute(call.node.args[0], call.args[1].constant, ast.Load())
+    return attribute(state, call.first, ast.copy_location(written, call.node))
 
 
 BUILTINS: dict[str, Builtin] = {

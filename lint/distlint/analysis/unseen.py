@@ -6,11 +6,13 @@ import ast
 import builtins
 import io
 import sys
+from collections.abc import Callable
 
 from distlint.analysis.arithmetic import arithmetic
-from distlint.analysis.changes import ADDS, EMPTIES, GROW, add_to, change, note_reduction
+from distlint.analysis.changes import GROW, add_to, change, note_reduction
 from distlint.analysis.events import Step
 from distlint.analysis.formula import DATA, UNKNOWN
+from distlint.analysis.given import Call
 from distlint.analysis.measures import curved
 from distlint.analysis.metrics import CURVES
 from distlint.analysis.names import SHARE_OF
@@ -24,7 +26,6 @@ from distlint.analysis.value import (
     NONE_VALUE,
     UNKNOWN_VALUE,
     Value,
-    combine,
     of_unseen,
 )
 from distlint.api import Effect, brings_together
@@ -37,43 +38,39 @@ ARITHMETIC: dict[str, ast.operator] = {
 }
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
-_VIEWS = frozenset({"items", "keys", "values"})
-_OF_SETS = frozenset({"difference", "intersection", "symmetric_difference", "union"})
 _TEXTS = (ast.Constant, ast.JoinedStr)
 _TELLS = frozenset({"distributed", "flag", "local_rank", "rank", "world"})
 
 
-def opaque(state: State, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
+def opaque(state: State, name: str, call: Call) -> None:
     """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
     is_known = name.partition(".")[0] in _SEEN or hasattr(builtins, name)
-    if not is_known and not (node.args and isinstance(node.args[0], _TEXTS)):
-        state.emit(Effect("opaque", name.rpartition(".")[2]), node, args=args, options=options)
+    if not is_known and not (call.node.args and isinstance(call.node.args[0], _TEXTS)):
+        call.emit(state, Effect("opaque", name.rpartition(".")[2]))
 
 
-def call_unseen(
-    state: State, node: ast.Call, receiver: Value, callee: Value, args: tuple[Value, ...], options: dict[str, Value]
-) -> Value:
+def call_unseen(state: State, call: Call) -> Value:
     """Return the result of a call that nothing is known of but its name and arguments."""
-    if not args and not options and callee.family in _TELLS:
+    func, callee = call.node.func, call.callee
+    if not call.values and callee.family in _TELLS:
         return callee
-    whole = combine([*args, *options.values()])
     if callee.wrapped or callee.family in CALLED:
-        return forward(state, callee, node, args, options)
-    if isinstance(node.func, ast.Name):
-        builtin = BUILTINS.get(node.func.id) if node.func.id not in state.names else None
-        if builtin is not None:
-            return builtin(state, node, args, whole)
-        opaque(state, node.func.id, node, args, options)
-        if brings_together(node.func.id):
-            return UNKNOWN_VALUE
-        return _of_unknown_callable(state, node.func.id, of_unseen([*args, *options.values()]))
-    if isinstance(node.func, ast.Attribute):
-        seen = of_unseen([*args, *options.values()])
-        return _method(state, node, node.func, receiver, args, options, combine([receiver, seen]))
-    return whole
+        return forward(state, call)
+    if isinstance(func, ast.Attribute):
+        handler = _METHODS.get(func.attr)
+        known = handler(state, call) if handler is not None else None
+        return known if known is not None else _method(state, call)
+    if not isinstance(func, ast.Name):
+        return call.given
+    builtin = BUILTINS.get(func.id) if func.id not in state.names else None
+    if builtin is not None:
+        return builtin(state, call)
+    opaque(state, func.id, call)
+    return UNKNOWN_VALUE if brings_together(func.id) else _computed(state, func.id, of_unseen(call.values))
 
 
-def _of_unknown_callable(state: State, name: str, whole: Value) -> Value:
+def _computed(state: State, name: str, whole: Value) -> Value:
+    """What an unseen model or loss makes of a batch."""
     is_loss = "loss" in name.lower() or name == "criterion"
     if whole.varies != DATA:
         return whole._replace(scale="")
@@ -81,65 +78,106 @@ def _of_unknown_callable(state: State, name: str, whole: Value) -> Value:
     return whole._replace(grad=max(grad, whole.grad), scale="mean?" if is_loss else "")
 
 
-def _method(
-    state: State,
-    node: ast.Call,
-    func: ast.Attribute,
-    receiver: Value,
-    args: tuple[Value, ...],
-    options: dict[str, Value],
-    whole: Value,
-) -> Value:
-    """A method of something that no table knows: of a tensor, a list, or anything else."""
-    name = func.attr
-    if name in ADDS and (args or options):
-        state.emit(GROW, node, receiver=receiver, args=args)
-        add_to(state, func.value, receiver, args[-1] if args else combine([*options.values()]))
-        return NONE_VALUE
-    if name in _VIEWS and not args:
-        return receiver._replace(family=name if receiver.family in ("batch", "dict", "") else receiver.family)
-    if name in ("iterdir", "rglob"):
-        return Value(UNKNOWN, family="files", order="files")
-    if name in _OF_SETS and receiver.order in ("set", "texts"):
-        return whole._replace(family="set", order=receiver.order if name == "difference" else "set")
-    if name == "backward":
-        event = state.emit(Effect("backward", "backward"), node, receiver=receiver, args=args, options=options)
-        if not state.keeps_gradients:
-            state.block.append(Step("backward", state.place(node), event, event.effect))
-        return NONE_VALUE
-    if name in ARITHMETIC and args:
-        return _arithmetic_method(state, node, func, receiver, args[0])
-    if name == "format" and isinstance(receiver.constant, str):
-        return whole._replace(family="text", elements=(*args, *options.values()))
-    if name in EMPTIES:
-        return change(state, func.value, Value(UNKNOWN, family="made"))
-    if name == "shard" and {"num_shards", "index"} <= options.keys():
-        state.emit(SHARE_OF, node, args=(options["index"], options["num_shards"]))
-    if name == "item":
-        state.emit(Effect("item", "item"), node, receiver=receiver)
-    if name in CURVES and not args:
-        return whole._replace(measure=curved(receiver, node, state.index.text_of(node), is_root=name == "sqrt"))
+def _method(state: State, call: Call) -> Value:
+    """A method that has no handler of its own: of a tensor, of a class of another file, or of anything else."""
+    name, receiver, whole = call.name, call.receiver, call.whole
     if receiver.family == "metric" and name in ("clone", "to", "copy"):
         return receiver
     function = METHODS_OF_TENSORS.get(name)
     if function is not None:
-        note_reduction(state, name, node, receiver)
-        result = function(receiver, whole, with_dimension(args, options))
-        dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
+        note_reduction(state, name, call.node, receiver)
+        result = function(receiver, whole, with_dimension(call.args, call.options))
+        dtype = next(filter(None, map(named_dtype, call.args)), "") if name in ("to", "type") else ""
         return result._replace(dtype=dtype) if dtype else result
     inherited = next(filter(None, (state.facts.find(f"{owner}.{name}") for owner in owners(state, receiver))), None)
     if inherited is not None:
-        return of_other_file(state, inherited, node, args, options)
+        return of_other_file(state, call, inherited)
     if name not in _OF_PYTHON and not receiver.family:
-        opaque(state, name, node, args, options)
+        opaque(state, name, call)
     if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):
         return UNKNOWN_VALUE
     if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
         return UNKNOWN_VALUE  # another object on some ranks may still tell the same
     is_model = whole.varies == DATA and receiver.varies < DATA
-    return _of_unknown_callable(state, name, whole) if is_model else whole._replace(scale="")
+    return _computed(state, name, whole) if is_model else whole._replace(scale="")
 
 
-def _arithmetic_method(state: State, node: ast.Call, func: ast.Attribute, receiver: Value, other: Value) -> Value:
-    result = arithmetic(state, ARITHMETIC[func.attr], receiver, other, node)
-    return change(state, func.value, result) if func.attr.endswith("_") else result
+def _arithmetic(state: State, call: Call) -> Value | None:
+    if not call.args:
+        return None
+    result = arithmetic(state, ARITHMETIC[call.name], call.receiver, call.first, call.node)
+    return change(state, call.owner, result) if call.name.endswith("_") else result
+
+
+def _adds(state: State, call: Call) -> Value | None:
+    if not call.values:
+        return None
+    call.emit(state, GROW)
+    add_to(state, call.owner, call.receiver, call.args[-1] if call.args else call.given)
+    return NONE_VALUE
+
+
+def _view(state: State, call: Call) -> Value | None:
+    """``d.items()``, which a loop takes apart."""
+    if call.args:
+        return None
+    family = call.receiver.family
+    return call.receiver._replace(family=call.name if family in ("batch", "dict", "") else family)
+
+
+def _files(state: State, call: Call) -> Value:
+    return Value(UNKNOWN, family="files", order="files")
+
+
+def _sets(state: State, call: Call) -> Value | None:
+    order = call.receiver.order
+    if order not in ("set", "texts"):
+        return None
+    return call.whole._replace(family="set", order=order if call.name == "difference" else "set")
+
+
+def _backward(state: State, call: Call) -> Value:
+    event = call.emit(state, Effect("backward", "backward"))
+    if not state.keeps_gradients:
+        state.block.append(Step("backward", state.place(call.node), event, event.effect))
+    return NONE_VALUE
+
+
+def _formatted(state: State, call: Call) -> Value | None:
+    is_text = isinstance(call.receiver.constant, str)
+    return call.whole._replace(family="text", elements=tuple(call.values)) if is_text else None
+
+
+def _emptied(state: State, call: Call) -> Value:
+    return change(state, call.owner, Value(UNKNOWN, family="made"))
+
+
+def _shard(state: State, call: Call) -> None:
+    if {"num_shards", "index"} <= call.options.keys():
+        state.emit(SHARE_OF, call.node, args=(call.options["index"], call.options["num_shards"]))
+
+
+def _read_out(state: State, call: Call) -> None:
+    state.emit(Effect("item", "item"), call.node, receiver=call.receiver)
+
+
+def _curved(state: State, call: Call) -> Value | None:
+    if call.args:
+        return None
+    text, is_root = state.index.text_of(call.node), call.name == "sqrt"
+    return call.whole._replace(measure=curved(call.receiver, call.node, text, is_root=is_root))
+
+
+_METHODS: dict[str, Callable[[State, Call], Value | None]] = {
+    **dict.fromkeys(("append", "extend", "add", "update", "insert", "setdefault", "appendleft"), _adds),
+    **dict.fromkeys(("items", "keys", "values"), _view),
+    **dict.fromkeys(("iterdir", "rglob"), _files),
+    **dict.fromkeys(("difference", "intersection", "symmetric_difference", "union"), _sets),
+    "backward": _backward,
+    **dict.fromkeys(ARITHMETIC, _arithmetic),
+    "format": _formatted,
+    **dict.fromkeys(("zero_", "fill_"), _emptied),
+    "shard": _shard,
+    "item": _read_out,
+    **dict.fromkeys(CURVES, _curved),
+}
