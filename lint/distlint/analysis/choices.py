@@ -63,33 +63,31 @@ def _chosen(state: State, first: Value, second: Value, test: Value, node: Locate
 def conditional(state: State, node: ast.IfExp) -> Value:
     """Return the value of ``x if test else y``."""
     test = state.value(node.test)
-    arms = []
+    arms, values = [], []
     for taken, part in ((True, node.body), (False, node.orelse)):
-        with state.guarded(Guard("branch", test, node.test, taken)), state.collected() as block:
-            arms.append((state.value(part), block))
-    (first, then), (second, other) = arms
-    note_branch(state, test, node.test, then, other)
-    return merged(state, first, second, test, node.test)
+        with state.section(Guard("branch", test, node.test, taken)) as arm:
+            values.append(state.value(part))
+        arms.append(arm.body)
+    note_branch(state, test, node.test, *arms)
+    return merged(state, values[0], values[1], test, node.test)
 
 
 def and_or(state: State, node: ast.BoolOp) -> Value:
     """Return the value of ``and`` and ``or``; what follows is reached only by some answers."""
-    formulas, values, blocks = [], [], []
-    before, is_and = state.guards, isinstance(node.op, ast.And)
+    values, bodies, is_and = [], [], isinstance(node.op, ast.And)
+    guards: list[Guard] = []
     for part in node.values:
-        with state.collected() as block:
-            value = state.value(part)
-        values.append(value)
-        blocks.append(block)
-        formulas.append(state.as_formula(value, part))
-        state.guards = (*state.guards, Guard("and", value, part, is_and))
-    state.guards = before
+        with state.section(*guards) as section:
+            values.append(state.value(part))
+        bodies.append(section.body)
+        guards.append(Guard("and", values[-1], part, is_and))
+    formulas = [state.as_formula(value, part) for value, part in zip(values, node.values, strict=True)]
     rest: list[Node] = []
-    for value, part, block in zip(reversed(values), reversed(node.values), reversed(blocks), strict=True):
-        with state.collected() as both:
-            state.block += block
+    for value, part, body in zip(values[::-1], node.values[::-1], bodies[::-1], strict=True):
+        with state.section() as both:
+            state.block += body
             note_branch(state, value, part, *((rest, []) if is_and else ([], rest)))
-        rest = both
+        rest = both.body
     state.block += rest
     formula = every(formulas) if is_and else some(formulas)
     return combine(values)._replace(formula=formula, varies=max(varies(formula), 0))

@@ -46,11 +46,11 @@ def _walrus(state: State, node: ast.NamedExpr) -> Value:
 
 
 def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
-    names, guards = dict(state.names), state.guards
+    names = dict(state.names)
     own = {each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)}
     kept = own & state.assigned
     outer = UNKNOWN_VALUE
-    with state.collected() as block:
+    with state.section() as section:
         for each in node.generators:
             outer = state.value(each.iter)
             state.bind(each.target, element(state, outer))
@@ -64,8 +64,7 @@ def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.Generato
         part = state.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         inside = combine([part])._replace(measure=part.measure, reduced=part.reduced)
     _forget(state, own, names, kept)
-    state.guards = guards
-    note_loop(state, node, outer, block)
+    note_loop(state, node, outer, section.body)
     family = {ast.SetComp: "set", ast.DictComp: "dict"}.get(type(node), "list")
     order = outer.order
     if isinstance(node, ast.SetComp):

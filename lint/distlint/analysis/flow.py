@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from distlint.analysis.assignments import is_plain
 from distlint.analysis.choices import asks_whether_wrapped, merged, note_branch, note_loop
 from distlint.analysis.conditions import matched
-from distlint.analysis.events import Guard, Handled
+from distlint.analysis.events import Guard, Handled, Node
 from distlint.analysis.formula import TRUE, every
 from distlint.analysis.items import element
-from distlint.analysis.state import State
+from distlint.analysis.state import Section, State
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
 from distlint.api import Effect, stops_gradients
 from distlint.syntax import Located
@@ -31,23 +31,17 @@ def if_(state: State, node: ast.If) -> str:
 
 def _fork(state: State, test: Value, node: Located, then: Sequence[ast.stmt], other: Way) -> str:
     """Go two ways from a test; return how they end where both do."""
-    before, ends, names, blocks = dict(state.names), [], [], []
-    assigned, state.assigned = state.assigned, set()
-    inner: list[Guard] = []
-    for taken, way in ((True, then), (False, other)):
-        state.names = dict(before)
-        with state.collected() as block:
-            outer, state.guards = state.guards, (*state.guards, Guard("branch", test, node, taken))
-            ends.append(way() if callable(way) else state.run(way))
-            inner += state.guards[len(outer) + 1 :]
-            state.guards = outer
-        names.append(state.names)
-        blocks.append(block)
-    note_branch(state, test, node, *blocks)
-    _merge(state, test, node, names, ends)
-    assigned |= state.assigned
-    state.assigned = assigned
-    _remember_exits(state, test, node, ends, inner)
+    before, ends, names, sections = dict(state.names), [], [], []
+    with state.assigning():
+        for taken, way in ((True, then), (False, other)):
+            state.names = dict(before)
+            with state.section(Guard("branch", test, node, taken)) as section:
+                ends.append(way() if callable(way) else state.run(way))
+            names.append(state.names)
+            sections.append(section)
+        note_branch(state, test, node, *(section.body for section in sections))
+        _merge(state, test, node, names, ends)
+    _remember_exits(state, test, node, ends, [guard for section in sections for guard in section.exits])
     return ends[0] if ends[0] and ends[1] else ""
 
 
@@ -83,92 +77,98 @@ def for_(state: State, node: ast.For | ast.AsyncFor) -> str:
         state.emit(Effect("iterate", "iterate"), node.iter, args=(loader,))
     if not iterable.family and isinstance(node.iter, ast.Call):
         iterable = next(filter(_is_loader, map(state.value, filter(is_plain, node.iter.args))), iterable)
-    return _repeat(state, node, "for", node.iter, iterable, target=node.target)
+    names = {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+    changed: dict[str, Value] = {}
+
+    def begin(value: Value) -> None:
+        state.bind(node.target, element(state, value))
+
+    state.turns.append((names, node.iter, changed))
+    decides, section = _turns(state, node, "for", lambda: iterable, begin)
+    state.turns.pop()
+    state.names.update(changed)
+    return _end_loop(state, node, decides, section)
 
 
 def while_(state: State, node: ast.While) -> str:
     """Interpret ``while``."""
-    return _repeat(state, node, "while", node.test, None)
-
-
-def _repeat(
-    state: State,
-    node: ast.For | ast.AsyncFor | ast.While,
-    kind: str,
-    asked: ast.expr,
-    iterable: Value | None,
-    target: ast.expr | None = None,
-) -> str:
-    """Run a loop's body twice, the second time with what the first has changed; in a first round, once."""
-    outer, was_quick, stopped = state.guards, state.is_quick, UNKNOWN_VALUE
-    changed: dict[str, Value] = {}
-    assigned, state.assigned = state.assigned, set()
-    for is_last in (True,) if was_quick else (False, True):
-        state.is_quick = was_quick or not is_last
-        before = dict(state.names)
-        value = iterable if iterable is not None else state.value(asked)
-        decides = combine([value, stopped]) if stopped.is_local else value
-        if target is not None:
-            state.bind(target, element(state, value))
-            names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
-            state.turns.append((names, asked, changed))
-        state.breaks.append([])
-        with state.collected() as block:
-            state.guards = (*outer, Guard(kind, decides, asked))
-            state.run(node.body)
-            inner, state.guards = state.guards[len(outer) + 1 :], outer
-        if target is not None:
-            state.turns.pop()
-        stopped = combine([each for each in state.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
-        for name in state.assigned & state.names.keys():
-            state.names[name] = join(before.get(name, NONE_VALUE), state.names[name])
-    assigned |= state.assigned
-    state.assigned = assigned
-    if kind == "while" and asks_whether_wrapped(state, asked):
+    decides, section = _turns(state, node, "while", lambda: state.value(node.test), lambda value: None)
+    if asks_whether_wrapped(state, node.test):
         state.names = {name: value._replace(wrapped="") for name, value in state.names.items()}
+    return _end_loop(state, node, decides, section)
+
+
+Loops = ast.For | ast.AsyncFor | ast.While
+
+
+def _turns(
+    state: State, node: Loops, kind: str, ask: Callable[[], Value], begin: Callable[[Value], None]
+) -> tuple[Value, Section]:
+    """Run a loop's body twice, the second time with what the first has changed; in a first round, once.
+
+    Returns:
+        What decides how often it turns, and the body.
+    """
+    was_quick, stopped, asked = state.is_quick, UNKNOWN_VALUE, node.test if isinstance(node, ast.While) else node.iter
+    with state.assigning():
+        for is_last in (True,) if was_quick else (False, True):
+            state.is_quick = was_quick or not is_last
+            before, value = dict(state.names), ask()
+            decides = combine([value, stopped]) if stopped.is_local else value
+            begin(value)
+            state.breaks.append([])
+            with state.section(Guard(kind, decides, asked)) as section:
+                state.run(node.body)
+            stopped = combine([each for each in state.breaks.pop() if each.is_local] or [UNKNOWN_VALUE])
+            for name in state.assigned & state.names.keys():
+                state.names[name] = join(before.get(name, NONE_VALUE), state.names[name])
     state.is_quick = was_quick
-    state.names.update(changed)
-    note_loop(state, node, decides, block)
-    state.guards = (*outer, *(guard for guard in inner if guard.kind == "exit return"))
+    return decides, section
+
+
+def _end_loop(state: State, node: Loops, decides: Value, section: Section) -> str:
+    note_loop(state, node, decides, section.body)
+    state.guards = (*state.guards, *(guard for guard in section.exits if guard.kind == "exit return"))
     state.run(node.orelse)
     return ""
 
 
 def try_(state: State, node: ast.Try) -> str:
     """Interpret ``try``."""
-    outer = state.guards
     before = dict(state.names)
-    assigned, state.assigned = state.assigned, set()
-    with state.collected() as block:
-        state.guards = (*outer, Guard("try", UNKNOWN_VALUE, node)) if node.handlers else outer
-        end = state.run(node.body)
-        inner, state.guards = state.guards[len(outer) + bool(node.handlers) :], outer
-    with state.collected() as rest:
-        end = end or state.run(node.orelse)
-    after, handlers, ends = state.names, [], [end]
-    changed = state.assigned & after.keys()
-    either = {name: join(before.get(name, after[name]), after[name]) for name in changed}
+    with state.assigning():
+        guards = (Guard("try", UNKNOWN_VALUE, node),) if node.handlers else ()
+        with state.section(*guards) as tried:
+            end = state.run(node.body)
+        with state.section() as rest:
+            end = end or state.run(node.orelse)
+        changed = state.assigned & state.names.keys()
+        either = {name: join(before.get(name, state.names[name]), state.names[name]) for name in changed}
+        handlers, ends = _handlers(state, node, either, end)
+    with state.section(Guard("finally", UNKNOWN_VALUE, node)) as final:
+        last = state.run(node.finalbody)
+    if tried.body or any(handlers) or final.body or rest.body:
+        # What follows a body without an exception is not tried.
+        whole = (Handled(tuple(tried.body), tuple(handlers), (), node), *rest.body)
+        state.block += whole if not final.body else (Handled(whole, (), tuple(final.body)),)
+    state.guards = (*state.guards, *tried.exits)
+    return last or (end if all(ends) else "")
+
+
+def _handlers(
+    state: State, node: ast.Try, either: dict[str, Value], end: str
+) -> tuple[list[tuple[Node, ...]], list[str]]:
+    """Run what handles exceptions, of a body that may have come to any of its lines; the bodies, and how they end."""
+    after, bodies, ends = state.names, [], [end]
     left = after if not end else None
     for handler in node.handlers:
         state.names = {**after, **either}
-        with state.collected() as caught:
-            state.guards = (*outer, Guard("except", UNKNOWN_VALUE, handler))
+        with state.section(Guard("except", UNKNOWN_VALUE, handler)) as caught:
             ends.append(state.run(handler.body))
-            state.guards = outer
-        handlers.append(tuple(caught))
+        bodies.append(tuple(caught.body))
         left = state.names if left is None and not ends[-1] else left
     state.names = after if left is None else left
-    assigned |= state.assigned
-    state.assigned = assigned
-    state.guards = (*outer, Guard("finally", UNKNOWN_VALUE, node))
-    with state.collected() as final:
-        last = state.run(node.finalbody)
-    if block or any(handlers) or final or rest:
-        # What follows a body without an exception is not tried.
-        tried = Handled(tuple(block), tuple(handlers), (), node)
-        state.block += (tried, *rest) if not final else (Handled((tried, *rest), (), tuple(final)),)
-    state.guards = (*outer, *inner)
-    return last or (end if all(ends) else "")
+    return bodies, ends
 
 
 def with_(state: State, node: ast.With | ast.AsyncWith) -> str:

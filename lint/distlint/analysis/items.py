@@ -26,39 +26,43 @@ def subscript(state: State, node: ast.Subscript) -> Value:
     if isinstance(number, int) and -most <= number < most and whole.family != "dict":
         return whole.elements[number]
     if whole.family == "shape":
-        is_own = whole.length and index.constant == 0
-        varying = DATA if is_own else UNKNOWN
+        varying = DATA if whole.length and index.constant == 0 else UNKNOWN
         return whole._replace(varies=varying, family="length", length=False, dtype="int")
     if whole.elements and whole.family in ("dict", "list") and not isinstance(node.slice, ast.Slice):
-        return _item(state, whole, key_of_item(state, node.slice, index))
-    result = combine([whole, index])
+        return _item(whole, key_of_item(state, node.slice, index))
     if isinstance(node.slice, ast.Slice):
-        result = _slice(state, node, node.slice, result)
-        return _sliced(state, whole, index, result, node.slice)
-    if index.family == "mask":
-        result = result._replace(length=result.length or index.is_local, scale=whole.scale)
-    elif whole.family == "list":
-        result = result._replace(length=index.length)
-    if whole.family == "shares" and index.is_rank:
-        result = result._replace(length=True)
-    family = "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
-    if index.family == "counter" and whole.is_local:
-        family = "example"
-    if whole.family == "ragged" and isinstance(node.slice, ast.Tuple):
-        family = "ragged" if all(isinstance(part, ast.Slice) for part in node.slice.elts) else ""
+        return _sliced(state, whole, index, _slice(state, node, node.slice, combine([whole, index])), node.slice)
     is_loss = isinstance(index.constant, str) and names_loss(index.constant) and whole.is_local
-    return result._replace(
-        family=family,
+    return combine([whole, index])._replace(
+        family=_family_of_item(node, whole, index),
         wrapped=whole.wrapped,
         reduced=whole.reduced,
         divided=whole.divided,
         measure=whole.measure or one_of_several(whole, index.constant, node, state.index.text_of(node)),
         call=whole.call if whole.family == "result" else None,
-        scale="mean?" if is_loss else result.scale,
+        scale="mean?" if is_loss else whole.scale if index.family == "mask" else "",
+        length=_is_own_length(whole, index),
     )
 
 
-def _item(state: State, whole: Value, key: object) -> Value:
+def _is_own_length(whole: Value, index: Value) -> bool:
+    """Whether what is picked out is as long as this rank's data say."""
+    if whole.family == "shares" and index.is_rank:
+        return True
+    if index.family == "mask":
+        return whole.length or index.length or index.is_local
+    return index.length or (whole.length and whole.family != "list")
+
+
+def _family_of_item(node: ast.Subscript, whole: Value, index: Value) -> str:
+    if whole.family == "ragged" and isinstance(node.slice, ast.Tuple):
+        return "ragged" if all(isinstance(part, ast.Slice) for part in node.slice.elts) else ""
+    if index.family == "counter" and whole.is_local:
+        return "example"
+    return "part" if whole.family == "batch" and isinstance(index.constant, str) else ""
+
+
+def _item(whole: Value, key: object) -> Value:
     """An item of a list or dict that is written out; any of them where it is not known which."""
     item = items_of(whole).get(key)
     either = any_of(whole.elements)._replace(measure=None)  # only one of them may measure anything

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from distlint.analysis.conditions import told
 from distlint.analysis.formula import UNKNOWN
@@ -11,8 +12,6 @@ from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect, attribute_effect, environment_kind, family_of, name_effect, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located
 
-_SAME_ATTRIBUTES = frozenset({"device", "dtype", "ndim", "requires_grad", "shape", "training"})
-_SIZES = frozenset({"batch_size", "num_graphs"})
 _KEPT = frozenset({"correlation", "statistic"})  # of what SciPy's tests return
 # Where a rank takes its part: with which number, and of how many.
 SHARE_OF = Effect("share_of", "share")
@@ -23,7 +22,7 @@ def read_name(state: State, node: ast.Name) -> Value:
     found = look_up(state, node.id)
     if found is None:
         name = unbound(node.id)
-        return _imported(state, name) if name else _conventional(state, node, node.id)
+        return _imported(name) if name else _conventional(state, node, node.id)
     if found.sources:
         state.read |= found.sources
     if node.id in state.owned:
@@ -45,7 +44,7 @@ def look_up(state: State, name: str) -> Value | None:
         if name in function.local:
             return Value(0, target=function.local[name])
         if name in function.imports:
-            return _imported(state, function.imports[name])
+            return _imported(function.imports[name])
         if function.parent is not None:
             known = state.facts.read(("name", function.parent, name), state.function)
             if known is not None:
@@ -56,7 +55,7 @@ def look_up(state: State, name: str) -> Value | None:
 
 def _global(state: State, name: str) -> Value | None:
     if name in state.index.imports:
-        return _imported(state, state.index.imports[name])
+        return _imported(state.index.imports[name])
     if name in state.index.functions:
         return Value(0, target=state.index.functions[name])
     if name in state.index.classes:
@@ -64,7 +63,7 @@ def _global(state: State, name: str) -> Value | None:
     return state.facts.read(("name", state.index, name), state.function)
 
 
-def _imported(state: State, name: str) -> Value:
+def _imported(name: str) -> Value:
     return Value(0, name=name, family=family_of(name) and "class")
 
 
@@ -84,21 +83,18 @@ def ranked(state: State, kind: str, node: Located) -> Value:
 
 def read_attribute(state: State, node: ast.Attribute) -> Value:
     """Return the value of an attribute."""
-    receiver = state.value(node.value)
-    return attribute(state, receiver, node)
+    return attribute(state, state.value(node.value), node)
 
 
 def attribute(state: State, receiver: Value, node: ast.Attribute) -> Value:
     """Return an attribute of a value."""
     name = node.attr
     if receiver.name and not receiver.instance:
-        return Value(0, name=f"{receiver.name}.{name}", family=family_of(f"{receiver.name}.{name}") and "class")
-    owner = receiver.target
-    if isinstance(owner, ClassNode):
-        known = _member(state, owner, name)
-        if known is not None:
-            state.read |= known.sources
-            return known
+        return _imported(f"{receiver.name}.{name}")
+    known = _member(state, receiver.target, name) if isinstance(receiver.target, ClassNode) else None
+    if known is not None:
+        state.read |= known.sources
+        return known
     if name == "module" and receiver.wrapped:
         return receiver._replace(wrapped="")
     effect = attribute_effect(name)
@@ -107,29 +103,33 @@ def attribute(state: State, receiver: Value, node: ast.Attribute) -> Value:
     family = state.facts.believed(name, state.function)
     if family:
         return Value(family=family, instance=True)
-    if name in _SAME_ATTRIBUTES:
-        if name != "shape":
-            return UNKNOWN_VALUE
-        own = receiver.reason if receiver.length else None
-        shape = length_of(receiver)._replace(family="shape", length=receiver.length)
-        return shape._replace(reason=shape.reason or own)
-    if name == "loss" and receiver.is_local:
-        return receiver._replace(scale="mean", family="")
-    if name in ("data", "grad"):
-        return receiver
-    if name in _SIZES:
-        return Value(UNKNOWN, family="length", dtype="int")
+    return _ATTRIBUTES.get(name, _other_attribute)(receiver, name)
+
+
+def _shape(receiver: Value, name: str) -> Value:
+    shape = length_of(receiver)._replace(family="shape", length=receiver.length)
+    return shape._replace(reason=shape.reason or (receiver.reason if receiver.length else None))
+
+
+def _loss(receiver: Value, name: str) -> Value:
+    is_own = receiver.is_local
+    return receiver._replace(scale="mean", family="") if is_own else _other_attribute(receiver, name)
+
+
+def _other_attribute(receiver: Value, name: str) -> Value:
     if receiver.family in ("trainer", "lightning_trainer") and name.endswith("_dataloaders"):
         return Value(0, family="loader", instance=True, wrapped="prepared")
-    measure = receiver.measure if name in _KEPT else None
-    return Value(
-        receiver.varies,
-        receiver.reason,
-        grad=receiver.grad,
-        cut=receiver.cut,
-        sources=receiver.sources,
-        measure=measure,
-    )
+    kept = Value(receiver.varies, receiver.reason, grad=receiver.grad, cut=receiver.cut, sources=receiver.sources)
+    return kept._replace(measure=receiver.measure) if name in _KEPT else kept
+
+
+_ATTRIBUTES: dict[str, Callable[[Value, str], Value]] = {
+    **dict.fromkeys(("device", "dtype", "ndim", "requires_grad", "training"), lambda receiver, name: UNKNOWN_VALUE),
+    **dict.fromkeys(("data", "grad"), lambda receiver, name: receiver),
+    **dict.fromkeys(("batch_size", "num_graphs"), lambda receiver, name: Value(UNKNOWN, family="length", dtype="int")),
+    "shape": _shape,
+    "loss": _loss,
+}
 
 
 def _member(state: State, owner: ClassNode, name: str) -> Value | None:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
@@ -135,6 +136,19 @@ def _told(node: Node) -> object:
     return node[0] if isinstance(node, Branch | Exit | Step) else ""
 
 
+@dataclass
+class Section:
+    """A part of a function.
+
+    Attributes:
+        body: what happens there.
+        exits: guards that were found in it and stay in force afterwards.
+    """
+
+    body: list[Node]
+    exits: tuple[Guard, ...] = ()
+
+
 class Language(NamedTuple):
     """What is done with each type of node.
 
@@ -209,23 +223,25 @@ class State:
         return Place(self.index.path, node.lineno, self.index.text_of(node))
 
     @contextmanager
-    def guarded(self, guard: Guard) -> Iterator[None]:
-        """Within, places are reached only as the guard says; exits found inside stay in force afterwards."""
-        before = self.guards
-        self.guards = (*before, guard)
+    def section(self, *guards: Guard) -> Iterator[Section]:
+        """Within, places are reached only as the guards say, and what happens is put into a list of its own."""
+        outer, block = self.guards, self.block
+        section = Section([])
+        self.guards, self.block = (*outer, *guards), section.body
+        try:
+            yield section
+        finally:
+            section.exits = self.guards[len(outer) + len(guards) :]
+            self.guards, self.block = outer, block
+
+    @contextmanager
+    def assigning(self) -> Iterator[None]:
+        """Within, only the names are told that are given a value there."""
+        outer, self.assigned = self.assigned, set()
         try:
             yield
         finally:
-            self.guards = before
-
-    @contextmanager
-    def collected(self) -> Iterator[list[Node]]:
-        """Within, what happens is put into a list of its own."""
-        outer, self.block = self.block, []
-        try:
-            yield self.block
-        finally:
-            self.block = outer
+            self.assigned |= outer
 
     def number(self, node: ast.AST) -> int:
         """Return the number of a call, the same each time it is interpreted."""
