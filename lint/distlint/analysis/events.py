@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -187,6 +188,18 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
     if isinstance(node, Loop | Inlined):
         return [node.body]
     return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
+
+
+def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """Return a node whose bodies are changed."""
+    if isinstance(node, Branch):
+        return node._replace(then=change(node.then), other=change(node.other))
+    if isinstance(node, Loop | Inlined):
+        return node._replace(body=change(node.body))
+    if isinstance(node, Handled):
+        handlers = tuple(map(change, node.handlers))
+        return node._replace(body=change(node.body), handlers=handlers, last=change(node.last))
+    return node
 
 
 @dataclass(eq=False)

@@ -100,6 +100,12 @@ def told_by_name(name: str) -> str | None:
     return averageable.ENTRIES[stem].reason if stem is not None else None
 
 
+def guessed(name: str, node: ast.expr, text: str) -> Measure | None:
+    """Return what a value measures by what it is called; None if that is not known."""
+    reason = told_by_name(name)
+    return Measure(name, reason, node.lineno, text, is_guess=True) if reason is not None else None
+
+
 def one_of_several(scores: Value, key: object, node: ast.expr, text: str) -> Measure | None:
     """Return what one of several metrics is that a library's function returns by name."""
     entry = averageable.named(key) if isinstance(key, str) and scores.family == "scores" else None
@@ -115,6 +121,21 @@ def curved(value: Value, node: ast.expr, text: str, *, is_root: bool) -> Measure
     if is_root:
         return Measure("root of a mean squared error", averageable.ROOT_REASON, node.lineno, text, is_curved=True)
     return Measure("exp of a loss (perplexity)", averageable.EXP_REASON, node.lineno, text, is_curved=True)
+
+
+def harmonic(node: ast.BinOp, text: str) -> Measure | None:
+    """Return F1, of ``2 * precision * recall / (precision + recall)``."""
+    above, below = (_parts(node.left, ast.Mult), _parts(node.right, ast.Add))
+    if len(set(above)) != 2 or len(above) != 2 or not set(above) <= set(below):
+        return None
+    return Measure("the harmonic mean of two ratios (F1)", averageable.ENTRIES["f1"].reason, node.lineno, text)
+
+
+def _parts(node: ast.expr, operator: type[ast.operator]) -> list[str]:
+    """The source of what is multiplied or added, without numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, operator):
+        return sorted(_parts(node.left, operator) + _parts(node.right, operator))
+    return [] if isinstance(node, ast.Constant) else [ast.unparse(node)]
 
 
 def measure_in(value: Value) -> Measure | None:

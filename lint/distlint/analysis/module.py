@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
     Event,
@@ -20,18 +19,24 @@ from distlint.analysis.events import (
     Step,
     Summary,
     bodies,
+    with_bodies,
 )
+from distlint.analysis.expressions import EXPRESSIONS
+from distlint.analysis.flow import is_gradless
 from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.own import defaults
 from distlint.analysis.project import NO_PROJECT, Project
 from distlint.analysis.results import says_many
 from distlint.analysis.stages import stage_of, takes_data
-from distlint.analysis.state import Facts
-from distlint.analysis.statements import Interpreter
+from distlint.analysis.state import Facts, Language, State
+from distlint.analysis.statements import STATEMENTS
+from distlint.analysis.targets import bind
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
 from distlint.api import function_effect, guard_decorator
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
-_MOST_ROUNDS = 6
+_LANGUAGE = Language(EXPRESSIONS, STATEMENTS, bind)
+_MOST_ROUNDS = 12
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
 _LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
 _STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
@@ -157,14 +162,14 @@ class Analysis:
                 return
 
     def _interpret(self, function: FunctionNode) -> FunctionReport:
-        interpreter = Interpreter(function, self.facts)
+        interpreter = State(function, self.facts, _LANGUAGE)
         interpreter.names.update(self.parameters(function))
         guard = next(filter(None, (guard_decorator(self._name(each)) for each in function.decorators)), "")
         if guard:
             decorator = function.decorators[0]
             reason = Reason(decorator.lineno, self._name(decorator))
             interpreter.guards = (Guard("decorator", Value(RANK, reason, _GUARDS[guard], "flag"), decorator),)
-        interpreter.gradless = any(map(interpreter.stops_gradients, function.decorators))
+        interpreter.gradless = any(is_gradless(interpreter, each) for each in function.decorators)
         interpreter.run(function.node.body)
         interpreter.read |= _read_inside(function, interpreter)
         body = tuple(interpreter.block)
@@ -184,7 +189,7 @@ class Analysis:
             decorator = decorator.func
         return self.index.text_of(decorator)
 
-    def _tell(self, function: FunctionNode, interpreter: Interpreter, body: tuple[Node, ...]) -> None:
+    def _tell(self, function: FunctionNode, interpreter: State, body: tuple[Node, ...]) -> None:
         self.facts.tell_body(function, body if matters(body) else ())
         self.facts.tell(("return", function, ""), interpreter.returns or NONE_VALUE)
         if function.name == "<module>":
@@ -257,7 +262,7 @@ class Analysis:
             names = names[1:] if owner and not function.is_static else names
             returns = report.returns.for_other_files()
             name = f"{self.index.name}.{owner}{function.name}"
-            yield Summary(name, names, tuple(_plain(report.body)), returns, tuple(defaults(function).items()))
+            yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
 
 
 def _is_of_one(event: Event) -> bool:
@@ -267,7 +272,7 @@ def _is_of_one(event: Event) -> bool:
     return size is not None and size.constant == 1 and "**" not in event.options and not asks
 
 
-def _read_inside(function: FunctionNode, interpreter: Interpreter) -> set[int]:
+def _read_inside(function: FunctionNode, interpreter: State) -> set[int]:
     """Numbers of the collectives whose results inner functions may read, or others, of names of the file."""
     names = set(interpreter.names) if function.name == "<module>" else set(interpreter.captured)
     for inner in function.local.values():
@@ -287,17 +292,12 @@ def matters(body: tuple[Node, ...]) -> bool:
     return any(isinstance(node, Step) or any(map(matters, bodies(node))) for node in body)
 
 
-def _plain(body: tuple[Node, ...]) -> Iterator[Node]:
+def _plain(body: tuple[Node, ...]) -> tuple[Node, ...]:
     """A body without syntax, to be sent to other files."""
-    for node in body:
-        if isinstance(node, Branch):
-            yield Branch(node.test, tuple(_plain(node.then)), tuple(_plain(node.other)), node.place)
-        elif isinstance(node, Loop):
-            yield node._replace(body=tuple(_plain(node.body)), node=None)
-        elif isinstance(node, Inlined):
-            yield Inlined(tuple(_plain(node.body)), node.place, None)
-        elif isinstance(node, Handled):
-            body, last = tuple(_plain(node.body)), tuple(_plain(node.last))
-            yield Handled(body, tuple(tuple(_plain(each)) for each in node.handlers), last)
-        else:
-            yield node._replace(event=None) if isinstance(node, Step) else node
+    return tuple(with_bodies(_without_syntax(node), _plain) for node in body)
+
+
+def _without_syntax(node: Node) -> Node:
+    if isinstance(node, Step | Inlined):
+        return node._replace(event=None)
+    return node._replace(node=None) if isinstance(node, Branch | Loop | Handled) else node

@@ -14,7 +14,7 @@ from distlint.analysis.formula import Constant
 if TYPE_CHECKING:
     from distlint.analysis.logs import Log
     from distlint.analysis.module import Analysis
-    from distlint.syntax import FunctionNode
+    from distlint.syntax import ClassNode, FunctionNode
 
 _STAGE = re.compile(
     r"(?:on_)?(training|train|validation|test|predict)_(?:step|step_end|batch_start|batch_end|epoch_end|end)"
@@ -84,6 +84,13 @@ class Stages:
         """How a place is reached; nothing where no hook leads to it, or where the stage is not known to."""
         ways = self._ways.get(event.function, [])
         return [way for way in ways if passes(event.guards, way)]
+
+    def epoch_ends(self, owner: ClassNode) -> Iterator[FunctionNode]:
+        """The methods of a class and its bases that run where an epoch ends."""
+        for each in self._analysis.index.lineage(owner):
+            for method in each.methods.values():
+                if any(way.hook.endswith("epoch_end") for way in self._ways.get(method, ())):
+                    yield method
 
     def is_evaluation(self, log: Log) -> bool:
         """True if validation or test logs something on all ranks alike, through Lightning."""

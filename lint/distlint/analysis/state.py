@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
-from distlint.analysis.value import Value, join
 from distlint.analysis.project import Project
+from distlint.analysis.value import NONE_VALUE, Reason, Value, combine, join
 from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
+_LIKE_LIGHTNING = re.compile(r"distmetrics\b")
 _MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
@@ -56,17 +59,19 @@ class Facts:
         """Return the family of a class of the frameworks or of another file by its dotted name, or ""."""
         return family_of(name) or self.project.family(name)
 
-    @property
-    def _uses_lightning(self) -> bool:
-        return any(map(_LIGHTNING.match, self.index.imports.values()))
+    def _uses(self, package: re.Pattern[str]) -> bool:
+        return any(map(package.match, self.index.imports.values()))
 
     def _by_hooks(self, owner: ClassNode) -> str:
-        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        """What a class of unknown bases is, in a file that uses Lightning or by methods as only Lightning has them."""
         bases = {base for each in self.index.lineage(owner) for base in each.bases}
         is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
         if is_known or _HOOKS.isdisjoint(owner.methods):
             return ""
-        return "lightning_module" if self._uses_lightning else ""
+        steps = (owner.methods[name] for name in _HOOKS & owner.methods.keys())
+        is_like_it = any(each.arg == "batch_idx" for step in steps for each in step.parameters)
+        is_lightning = self._uses(_LIGHTNING) or (is_like_it and not self._uses(_LIKE_LIGHTNING))
+        return "lightning_module" if is_lightning else ""
 
     def believed(self, name: str, function: FunctionNode) -> str:
         """Return the family of a receiver that is only known by its name, or "".
@@ -76,7 +81,7 @@ class Facts:
         family = named_family(name)
         if family != "trainer":
             return family
-        if self._uses_lightning:
+        if self._uses(_LIGHTNING):
             return "lightning_trainer"
         if function.owner is None:
             return family
@@ -128,10 +133,38 @@ def _told(node: Node) -> object:
     return node[0] if isinstance(node, Branch | Exit | Step) else ""
 
 
+@dataclass
+class Section:
+    """A part of a function.
+
+    Attributes:
+        body: what happens there.
+        exits: guards that were found in it and stay in force afterwards.
+    """
+
+    body: list[Node]
+    exits: tuple[Guard, ...] = ()
+
+
+class Language(NamedTuple):
+    """What is done with each type of node.
+
+    Attributes:
+        expressions: returns the value of one.
+        statements: interprets one, and returns how it ends, see ``State.run``.
+        bind: gives a value to what an assignment names.
+    """
+
+    expressions: Mapping[type[ast.expr], Callable[[State, Any], Value]]
+    statements: Mapping[type[ast.stmt], Callable[[State, Any], str]]
+    bind: Callable[[State, ast.expr, Value], None]
+
+
 class State:
     """The state of one function while it is interpreted."""
 
-    def __init__(self, function: FunctionNode, facts: Facts) -> None:
+    def __init__(self, function: FunctionNode, facts: Facts, language: Language) -> None:
+        self.language = language
         self.function = function
         self.facts = facts
         self.index = facts.index
@@ -143,7 +176,10 @@ class State:
         self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
+        self.is_quick = False  # a loop's first round: it tells what the second begins with
+        self.breaks: list[list[Value]] = []
         self.returns: Value | None = None
+        self.returned: dict[int, tuple[ast.Return, Value]] = {}
         self.read: frozenset[int] = frozenset()
         self.shown: frozenset[int] = frozenset()
         self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
@@ -153,28 +189,56 @@ class State:
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
 
+    def value(self, node: ast.expr | None) -> Value:
+        """Return what is known of an expression, and note what it does."""
+        if node is None:
+            return NONE_VALUE
+        handler = self.language.expressions.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        return combine([self.value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+
+    def run(self, body: Sequence[ast.stmt]) -> str:
+        """Interpret statements; return how every way through them ends: with "return", "break", … or ""."""
+        for statement in body:
+            handler = self.language.statements.get(type(statement))
+            end = handler(self, statement) if handler is not None else ""
+            if end:
+                return end
+        return ""
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Give a value to a name, an attribute, or the parts of a tuple."""
+        self.language.bind(self, target, value)
+
+    def reason(self, node: Located) -> Reason:
+        """Return a reason that begins at a node."""
+        return Reason(node.lineno, self.index.text_of(node))
+
     def place(self, node: Located) -> Place:
         """Return the line of a node with its text."""
         return Place(self.index.path, node.lineno, self.index.text_of(node))
 
     @contextmanager
-    def guarded(self, guard: Guard) -> Iterator[None]:
-        """Within, places are reached only as the guard says; exits found inside stay in force afterwards."""
-        before = self.guards
-        self.guards = (*before, guard)
+    def section(self, *guards: Guard) -> Iterator[Section]:
+        """Within, places are reached only as the guards say, and what happens is put into a list of its own."""
+        outer, block = self.guards, self.block
+        section = Section([])
+        self.guards, self.block = (*outer, *guards), section.body
+        try:
+            yield section
+        finally:
+            section.exits = self.guards[len(outer) + len(guards) :]
+            self.guards, self.block = outer, block
+
+    @contextmanager
+    def assigning(self) -> Iterator[None]:
+        """Within, only the names are told that are given a value there."""
+        outer, self.assigned = self.assigned, set()
         try:
             yield
         finally:
-            self.guards = before
-
-    @contextmanager
-    def collected(self) -> Iterator[list[Node]]:
-        """Within, what happens is put into a list of its own."""
-        outer, self.block = self.block, []
-        try:
-            yield self.block
-        finally:
-            self.block = outer
+            self.assigned |= outer
 
     def number(self, node: ast.AST) -> int:
         """Return the number of a call, the same each time it is interpreted."""

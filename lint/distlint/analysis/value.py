@@ -29,6 +29,15 @@ class Reason(NamedTuple):
     control: bool = False
 
 
+class Written(NamedTuple):
+    """A key that is not known, by its source."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Cut(NamedTuple):
     """A collective that lets no gradient through.
 
@@ -72,7 +81,7 @@ class Value(NamedTuple):
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
         sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
         elements: its parts, of a tuple, list or dict that is written out.
-        keys: of a dict that is written out, one for each of its parts.
+        keys: of a dict that is written out, one for each of its parts: a constant, or what is written there.
         constant: the constant that it is.
         order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
             "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
@@ -176,6 +185,11 @@ def join(first: Value, second: Value) -> Value:
         keys=parts.keys,
         order=_joined_order(first.order, second.order),
     )
+
+
+def items_of(value: Value) -> dict[Any, Value]:
+    """Return the items of a dict that is written out; nothing of another value."""
+    return dict(zip(value.keys, value.elements, strict=False))
 
 
 def dtype_of(value: Value) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from distlint.analysis.samplers import names_evaluation
 from distlint.model import Example, Query, Report
 from distlint.syntax import dotted
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Guard
     from distlint.syntax import FunctionNode
 
-_EVALUATION = re.compile(r"(?:^|[\W_])(?:val|valid|validation|dev|eval|evaluation|test)(?:$|[\W_])")
 _DEEPEST = 4
 _MESSAGE = (
     "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
@@ -134,7 +133,7 @@ def train(model, dataset, epochs):
             if not runs or (shuffle is not None and shuffle.constant is not True) or "**" in made.options:
                 continue
             texts = [analysis.index.text_of(node) for node in (made.argument_node(0, "dataset"), runs[0].node) if node]
-            is_ruled_out = any(map(_EVALUATION.search, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
+            is_ruled_out = any(map(names_evaluation, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
             if not is_ruled_out:
                 yield Report(made.node, _MESSAGE)
 

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import keyword as python
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.flow import reaching
-from distlint.facts.kept_metrics import handling
-from distlint.facts.metric_objects import is_metric_class, is_of_library
-from distlint.facts.rewrite import source_at
-from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import text_of
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.analysis.containers import assigned, assignments, done_with, is_made_as, name_of
+from distlint.model import Change, Condition, Example, Query, Repair, Report
 
 if TYPE_CHECKING:
+    from distlint.analysis import Analysis
     from distlint.facts import ModuleFacts
-    from distlint.facts.classes import ClassFacts
+    from distlint.syntax import ClassNode, FunctionNode
 
-_FROM_TORCH = ("torch", "torch.nn")
+_MODULES = frozenset({"lightning_module", "module"})
+_LISTS = (ast.List, ast.Tuple, ast.ListComp)
+_DICTS = (ast.Dict, ast.DictComp)
+_MOVES = frozenset({"cuda", "to"})
+_REGISTERS = frozenset({"MetricCollection", "ModuleDict", "ModuleList"})
+# What a ModuleDict has methods for.
+_TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "values", "update", "training", "float"})
+_ON_GPU = Condition("data", "if they are updated with tensors on a GPU")
 
 
-class MetricInPlainContainer(Rule):
+class MetricInPlainContainer(Query):
     """Metrics in a list or dict on a module: they are never moved to its device, and nothing resets them.
 
     A module finds its metrics among its submodules. Those in a plain list or dict are not there: their counts
@@ -35,11 +40,9 @@ class MetricInPlainContainer(Rule):
     How to fix: ``torch.nn.ModuleList([...])`` or ``torch.nn.ModuleDict({...})``, or one ``MetricCollection``.
     ``--fix`` puts the constructor around a literal.
 
-    Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric`` in
-    this file), containers on something else than ``self``, what a ``MetricCollection`` is made of. Where the class
-    resets them itself, also: metrics that it moves itself (``metric.to(self.device)``) or feeds from the CPU
-    (``metric.update(x.cpu(), y.cpu())``), and those of the project's own classes, whose states may be wherever
-    their inputs are.
+    Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric``),
+    containers on something else than ``self``, what a ``MetricCollection`` is made of, metrics that the class resets
+    and moves itself (``metric.to(self.device)``). For review where it resets them, and may feed them from the CPU.
 
     When to ignore: the metrics are used on the CPU alone and reset by hand.
     """
@@ -92,114 +95,87 @@ class Report:
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what the modules of this file keep on ``self``."""
-        for info in facts.classes.values():
-            if not info.kinds & {"module", "lightning"} or "metric" in info.kinds:
-                continue
-            for name, values in info.attributes.items():
-                for value in values:
-                    found = _container(facts, value)
-                    harm = None if found is None else _harm(facts, info, name, _metrics(facts, found))
-                    if found is not None and harm is not None:
-                        yield _hit(facts, value, found, _message(name, harm, _kind(found)))
-        for target, value, kind in _additions(facts):
-            name, owner = facts.self_attribute(target) or "", facts.owner(target)
-            metrics = [value] if isinstance(value, cst.Call) and is_metric_class(facts, value) else []
-            harm = None if owner is None else _harm(facts, owner, name, metrics)
-            if harm is not None:
-                yield Hit(target, _message(name, harm, kind))
+        made = {event.node for event in analysis.events("make", "call") if event.result.family == "metric"}
+        for owner in analysis.index.all_classes:
+            if made and analysis.facts.family(owner) in _MODULES:
+                for method in owner.methods.values():
+                    yield from _kept(analysis, owner, method, made)
+                yield from _added(analysis, owner)
 
 
-def _container(facts: ModuleFacts, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    if isinstance(value, cst.Name):
-        found = [each.value for each in reaching(facts, value) if not each.steps]
-        value = found[0] if len(found) == 1 and found[0] is not None else value
-    kinds = cst.List | cst.Dict | cst.Tuple | cst.ListComp | cst.DictComp
-    return value if isinstance(value, kinds) else None
-
-
-def _metrics(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.Call]:
-    """The calls in a container that make its metrics."""
-    if isinstance(node, cst.ListComp):
-        values = [node.elt]
-    elif isinstance(node, cst.DictComp):
-        values = [node.value]
-    else:
-        values = [each.value for each in node.elements] if isinstance(node, cst.List | cst.Tuple | cst.Dict) else []
-    return [value for value in values if isinstance(value, cst.Call) and is_metric_class(facts, value)]
-
-
-def _harm(facts: ModuleFacts, owner: ClassFacts, name: str, metrics: list[cst.Call]) -> str | None:
-    """What becomes of the metrics, by what the class does with them itself; None where that may be all they need."""
-    if not metrics:
-        return None
-    done = handling(facts, owner, name)
-    if not done.is_reset:
-        return "never reset" if done.is_moved else "never moved to the device and never reset"
-    is_known = any(is_of_library(facts, each) for each in metrics)  # others may keep what they are given as it is
-    return "never moved to the device" if is_known and not done.is_moved and not done.is_fed_from_cpu else None
-
-
-def _additions(facts: ModuleFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
-    """``self.x.append(v)`` and ``self.x[k] = v`` where ``self.x`` was made as a plain list or dict."""
-    for call in facts.nodes(cst.Call):
-        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "append" or len(call.args) != 1:
+def _kept(analysis: Analysis, owner: ClassNode, method: FunctionNode, made: set[ast.expr]) -> Iterator[Report]:
+    """Containers that are assigned to an attribute, and metrics that are put into one under a key."""
+    pairs = [pair for node in ast.walk(method.node) for pair in assignments(node)]
+    values = {target.id: value for target, value in pairs if isinstance(target, ast.Name)}
+    for target, value in pairs:
+        name = name_of(target)
+        if not name.startswith("self."):
             continue
-        if _is_plain(facts, call.func.value, cst.List):
-            yield call.func.value, call.args[0].value, "ModuleList"
-    for node in facts.nodes(cst.Assign):
-        for target in node.targets:
-            if isinstance(target.target, cst.Subscript) and _is_plain(facts, target.target.value, cst.Dict):
-                yield target.target.value, node.value, "ModuleDict"
+        if isinstance(target, ast.Subscript):
+            if value in made and is_made_as(analysis.index, owner, name, ast.Dict):
+                yield from _report(analysis, owner, name, target.value, "ModuleDict")
+            continue
+        container = values.get(value.id, value) if isinstance(value, ast.Name) else value
+        parts = _parts(container)
+        if any(part in made for part in parts):
+            kind = "ModuleDict" if isinstance(container, _DICTS) else "ModuleList"
+            can_wrap = value is container and all(part in made for part in parts) and _fits(container)
+            yield from _report(analysis, owner, name, value, kind, can_wrap=can_wrap)
 
 
-def _is_plain(facts: ModuleFacts, node: cst.BaseExpression, kind: type[cst.CSTNode]) -> bool:
-    name, owner = facts.self_attribute(node), facts.owner(node)
-    if name is None or owner is None or not owner.kinds & {"module", "lightning"} or "metric" in owner.kinds:
-        return False
-    values = owner.values(name)
-    return bool(values) and all(isinstance(value, kind) for value in values)
+def _added(analysis: Analysis, owner: ClassNode) -> Iterator[Report]:
+    for event in analysis.events("grow"):
+        name, call = name_of(event.node), event.node
+        is_metric = bool(event.args) and event.args[-1].family == "metric" and name.startswith("self.")
+        if is_metric and event.function.owner is owner and isinstance(call, ast.Call):
+            if is_made_as(analysis.index, owner, name, ast.List):
+                yield from _report(analysis, owner, name, call.func, "ModuleList")
 
 
-def _message(name: str, harm: str, kind: str) -> str:
-    return f"the metrics in self.{name} are no submodules, so they are {harm}: use torch.nn.{kind}"
+def _report(
+    analysis: Analysis, owner: ClassNode, name: str, node: ast.expr, kind: str, *, can_wrap: bool = False
+) -> Iterator[Report]:
+    """What to say of metrics, by what the class does with them itself; nothing where that is all they need."""
+    done = done_with(analysis.index, owner, name)
+    is_moved, is_reset = not _MOVES.isdisjoint(done), "reset" in done
+    if not _REGISTERS.isdisjoint(done) or (is_moved and is_reset):
+        return
+    harm = " and ".join(["never moved to the device"] * (not is_moved) + ["never reset"] * (not is_reset))
+    message = f"the metrics in {name} are no submodules, so they are {harm}: use torch.nn.{kind}"
+    nn = next(
+        (
+            f"{name}.nn" if full == "torch" else name
+            for name, full in analysis.index.imports.items()
+            if full in ("torch", "torch.nn")
+        ),
+        "",
+    )
+    text = f"{nn}.{kind}({ast.get_source_segment(analysis.index.source, node)})"
+    repair = partial(_repair, text) if nn and can_wrap else None
+    yield Report(node, message, condition=_ON_GPU if is_reset else None, repair=repair)
 
 
-def _kind(container: cst.BaseExpression) -> str:
-    return "ModuleDict" if isinstance(container, cst.Dict | cst.DictComp) else "ModuleList"
+def _repair(text: str, facts: ModuleFacts, node: cst.CSTNode) -> Repair:
+    return Repair(True, (Change(node, text),))
 
 
-def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpression, message: str) -> Hit:
-    prefix = _prefix(facts)
-    repair = None
-    if value is container and prefix is not None and _is_all_metrics(facts, container):
-        repair = Repair(True, (Change(value, f"{prefix}.{_kind(container)}({source_at(facts, value)})"),))
-    return Hit(value, message, (), repair)
+def _parts(container: ast.expr) -> list[ast.expr]:
+    """What is in a container that is written out."""
+    if isinstance(container, ast.ListComp):
+        return [container.elt]
+    if isinstance(container, ast.DictComp):
+        return [container.value]
+    return container.values if isinstance(container, ast.Dict) else getattr(container, "elts", [])
 
 
-def _is_all_metrics(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
-    """Whether the constructor will take it: metrics alone, under names that no attribute of the dict has."""
-    if isinstance(node, cst.ListComp):
-        return True
-    if isinstance(node, cst.Dict):
-        for element in node.elements:
-            key = text_of(element.key) if isinstance(element, cst.DictElement) else None
-            plain = isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString)
-            if not plain or not (key or "").isidentifier() or key in _TAKEN or python.iskeyword(key or ""):
-                return False
-    elements = node.elements if isinstance(node, cst.List | cst.Dict) else ()
-    return bool(elements) and len(_metrics(facts, node)) == len(elements)
-
-
-_TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "values", "update", "training", "float"})
-
-
-def _prefix(facts: ModuleFacts) -> str | None:
-    """How this file calls ``torch.nn``, if it imports it."""
-    scope = facts.own_scope(facts.module)
-    for name, bindings in scope.bindings.items():
-        targets = {binding.target for binding in bindings if binding.kind == "import"}
-        if targets and targets <= set(_FROM_TORCH) and not name.startswith(LOCAL):
-            return f"{name}.nn" if targets == {"torch"} else name
-    return None
+def _fits(container: ast.expr) -> bool:
+    """Whether the constructor will take it: under names that no attribute of the dict has."""
+    if isinstance(container, ast.Dict):
+        names = [key.value if isinstance(key, ast.Constant) else "" for key in container.keys]
+        return all(
+            isinstance(name, str) and name.isidentifier() and name not in _TAKEN and not python.iskeyword(name)
+            for name in names
+        )
+    return isinstance(container, ast.List | ast.ListComp)
