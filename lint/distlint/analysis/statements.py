@@ -17,6 +17,7 @@ from distlint.api import Effect, stops_gradients
 from distlint.syntax import ClassNode, FunctionNode, Located, dotted
 
 _TRAINER_BACKWARD = Effect("backward", "backward", wrapped="prepared")
+_PUT = Effect("put", "put")  # of an item that a list or dict is given under a key
 _BESIDE = frozenset({"enumerate", "zip"})
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
 Way = Sequence[ast.stmt] | Callable[[], str]
@@ -77,6 +78,7 @@ class Interpreter(Calls):
     def _bind_item(self, target: ast.Subscript, value: Value) -> None:
         """An item of a list or dict is in it from now on; the rank's own part of what was gathered has its gradient."""
         index = self.value(target.slice)
+        self.emit(_PUT, target, args=(value,))
         if isinstance(target.value, ast.Name):
             known = self.names.get(target.value.id)
             if known is not None and known.target is None:
