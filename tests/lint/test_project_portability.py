@@ -63,7 +63,8 @@ def test_a_base_in_another_file_may_clear(tmp_path: Path, statement: str, expect
 
 
 def test_a_base_that_nobody_knows_is_for_review(tmp_path: Path) -> None:
-    assert codes(tmp_path, "DL301", model=MODEL.replace(".base", "elsewhere")) == ["DL301"]
+    model = "import lightning\n" + MODEL.replace(".base", "elsewhere")
+    assert codes(tmp_path, "DL301", model=model) == ["DL301"]
     (found,) = check_files([tmp_path / "package" / "model.py"], [RULES["DL301"]]).findings
     assert found.message.endswith("unless a base class in another file empties it")
 
