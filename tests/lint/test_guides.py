@@ -115,8 +115,6 @@ def test_mean_of_a_gathered_list() -> None:
                 self.log("reduced", mean, rank_zero_only=True)
     """
     assert [(found.code, found.line) for found in check(source)] == [("DL209", 10)]
-    methods = "\n".join(line[4:] for line in source.splitlines()[1:])  # as it is printed, without its class
-    assert [(found.code, found.line) for found in check(methods)] == [("DL209", 9)]
 
 
 def test_unsynced_validation_and_both_remedies() -> None:

@@ -296,5 +296,4 @@ def test_trainers_in_the_cells_of_a_notebook(cell: str, confidence: str) -> None
 
 def test_samplers_of_a_notebook_that_starts_nothing() -> None:
     made = "from torch.utils.data import DistributedSampler\nval_sampler = DistributedSampler(val_set)"
-    assert not check_document(notebook(made), "a.ipynb", ALL)
-    assert [each.code for each in check_document(notebook(made, "run(val_sampler)"), "a.ipynb", ALL)] == ["DL205"]
+    assert [each.confidence for each in check_document(notebook(made), "a.ipynb", ALL)] == ["review"]

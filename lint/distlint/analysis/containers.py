@@ -27,10 +27,13 @@ _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def name_of(node: ast.expr) -> str:
     """Return ``self.x`` of that, of an item of it, and of a call of a method of either."""
-    while isinstance(node, ast.Subscript | ast.Call):
-        func = node.func if isinstance(node, ast.Call) else None
-        node = func.value if isinstance(func, ast.Attribute) else node.value if func is None else ast.Constant(None)
-    return dotted(node)
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return dotted(node)
 
 
 def is_small(event: Event) -> bool:
@@ -72,6 +75,17 @@ def assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, value
 
 
+def behind(function: FunctionNode, node: ast.expr) -> list[ast.AST]:
+    """Return the parts of an expression, and of what the function assigns to names in it, wherever that is."""
+    pairs = [pair for each in ast.walk(function.node) for pair in assignments(each)]
+    found, fresh = list[ast.AST](), [node]
+    for _ in range(_DEEPEST):
+        found += [part for each in fresh for part in ast.walk(each)]
+        names = {part.id for each in fresh for part in ast.walk(each) if isinstance(part, ast.Name)}
+        fresh = [value for target, value in pairs if isinstance(target, ast.Name) and target.id in names]
+    return found
+
+
 def is_made_as(index: SyntaxIndex, owner: ClassNode, name: str, kind: type[ast.expr]) -> bool:
     """True if a class makes ``self.x`` as such a literal, and as nothing else."""
     values = assigned(index, owner, name)
@@ -101,16 +115,25 @@ def _turns(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield node.target, node.iter
 
 
+def parts_of(container: ast.expr) -> list[ast.expr]:
+    """Return what is in a list or dict that is written out; of a comprehension, what each part is."""
+    if isinstance(container, ast.ListComp):
+        return [container.elt]
+    if isinstance(container, ast.DictComp):
+        return [container.value]
+    if isinstance(container, ast.Dict):
+        return container.values
+    return container.elts if isinstance(container, ast.List | ast.Tuple) else []
+
+
 def is_list(values: list[ast.expr]) -> bool:
     """True if all values are lists, or dicts of lists."""
     return bool(values) and all(map(_makes_list, values))
 
 
 def _makes_list(value: ast.expr) -> bool:
-    if isinstance(value, ast.Dict):
-        return is_list(value.values)
-    if isinstance(value, ast.DictComp):
-        return _makes_list(value.value)
+    if isinstance(value, ast.Dict | ast.DictComp):
+        return is_list(parts_of(value))
     if isinstance(value, ast.Call):
         name = dotted(value.func).rpartition(".")[2]
         return name == "list" or (name == "defaultdict" and [*map(dotted, value.args)] == ["list"])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from distlint.analysis.loops import evaluates
 
 if TYPE_CHECKING:
     from distlint.analysis.events import Event
@@ -31,15 +28,15 @@ def is_for_evaluation(analysis: Analysis, made: Event) -> bool:
     index = analysis.index
     if any(guard.taken and "train" in index.text_of(guard.node).lower() for guard in made.guards):
         return False
-    given = (call.args for call in _calls(analysis, made) for call in [call.node] if isinstance(call, ast.Call))
-    nodes = [made.argument_node(0, "dataset"), *(node for nodes in given for node in nodes)]
+    calls = [event.node for event in analysis.events("call") if event.target is made.function]
+    nodes = [made.argument_node(0, "dataset"), *(arg for call in calls for arg in getattr(call, "args", ()))]
     words = [*(index.text_of(node) for node in nodes if node is not None), *_names(analysis, made)]
     makers = [made.function.name, *_makers(analysis, made)]
     if any(map(names_evaluation, _not_training(words))) or any(map(_EVALUATING.search, _not_training(makers))):
         return True
-    if len(list(_not_training(words))) < len(words):
-        return False
-    return any(event.args[0].sampler is made.node and evaluates(event) for event in analysis.events("iterate"))
+    loops = (event for event in analysis.events("iterate") if event.args[0].sampler is made.node)
+    is_training = any("train" in word.lower() for word in words)
+    return not is_training and any(_EVALUATING.search(event.function.name.lower()) for event in loops)
 
 
 def is_used_here(analysis: Analysis, made: Event) -> bool:
@@ -50,10 +47,6 @@ def is_used_here(analysis: Analysis, made: Event) -> bool:
 
 def _not_training(words: list[str]) -> Iterator[str]:
     return (word.lower() for word in words if "train" not in word.lower())
-
-
-def _calls(analysis: Analysis, made: Event) -> Iterator[Event]:
-    return (event for event in analysis.events("call") if event.target is made.function)
 
 
 def _holds(value: Value, made: Event) -> bool:

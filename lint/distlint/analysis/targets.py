@@ -8,7 +8,10 @@ from distlint.analysis.formula import DATA
 from distlint.analysis.items import element, key_of_item, with_item
 from distlint.analysis.state import State
 from distlint.analysis.value import UNKNOWN_VALUE, Value, join
+from distlint.api import Effect
 from distlint.syntax import ClassNode
+
+_PUT = Effect("put", "put")  # of an item that a list or dict is given under a key
 
 
 def bind(state: State, target: ast.expr, value: Value) -> None:
@@ -51,6 +54,7 @@ def _bind_parts(state: State, targets: list[ast.expr], value: Value) -> None:
 def _bind_item(state: State, target: ast.Subscript, value: Value) -> None:
     """An item of a list or dict is in it from now on; the rank's own part of what was gathered has its gradient."""
     index = state.value(target.slice)
+    state.emit(_PUT, target, args=(value,))
     if isinstance(target.value, ast.Name):
         known = state.names.get(target.value.id)
         if known is not None and known.target is None:

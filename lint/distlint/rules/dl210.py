@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis.containers import assigned, assignments, done_with, is_made_as, name_of
+from distlint.analysis.containers import assignments, done_with, is_made_as, name_of, parts_of
 from distlint.model import Change, Condition, Example, Query, Repair, Report
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
     from distlint.facts import ModuleFacts
-    from distlint.syntax import ClassNode, FunctionNode
+    from distlint.syntax import ClassNode
 
 _MODULES = frozenset({"lightning_module", "module"})
-_LISTS = (ast.List, ast.Tuple, ast.ListComp)
-_DICTS = (ast.Dict, ast.DictComp)
+_KINDS: dict[type[ast.expr], str] = {ast.List: "ModuleList", ast.Dict: "ModuleDict"}
 _MOVES = frozenset({"cuda", "to"})
 _REGISTERS = frozenset({"MetricCollection", "ModuleDict", "ModuleList"})
 # What a ModuleDict has methods for.
@@ -100,38 +100,31 @@ class Report:
         made = {event.node for event in analysis.events("make", "call") if event.result.family == "metric"}
         for owner in analysis.index.all_classes:
             if made and analysis.facts.family(owner) in _MODULES:
-                for method in owner.methods.values():
-                    yield from _kept(analysis, owner, method, made)
+                yield from _kept(analysis, owner, made)
                 yield from _added(analysis, owner)
 
 
-def _kept(analysis: Analysis, owner: ClassNode, method: FunctionNode, made: set[ast.expr]) -> Iterator[Report]:
-    """Containers that are assigned to an attribute, and metrics that are put into one under a key."""
-    pairs = [pair for node in ast.walk(method.node) for pair in assignments(node)]
-    values = {target.id: value for target, value in pairs if isinstance(target, ast.Name)}
+def _kept(analysis: Analysis, owner: ClassNode, made: set[ast.expr]) -> Iterator[Report]:
+    """Containers of metrics that are assigned to an attribute."""
+    pairs = [pair for node in ast.walk(owner.node) for pair in assignments(node)]
     for target, value in pairs:
-        name = name_of(target)
-        if not name.startswith("self."):
-            continue
-        if isinstance(target, ast.Subscript):
-            if value in made and is_made_as(analysis.index, owner, name, ast.Dict):
-                yield from _report(analysis, owner, name, target.value, "ModuleDict")
-            continue
-        container = values.get(value.id, value) if isinstance(value, ast.Name) else value
-        parts = _parts(container)
-        if any(part in made for part in parts):
-            kind = "ModuleDict" if isinstance(container, _DICTS) else "ModuleList"
-            can_wrap = value is container and all(part in made for part in parts) and _fits(container)
-            yield from _report(analysis, owner, name, value, kind, can_wrap=can_wrap)
+        name = isinstance(value, ast.Name) and value.id
+        container = next((each for local, each in pairs if name and dotted(local) == name), value)
+        parts = parts_of(container)
+        if dotted(target).startswith("self.") and not made.isdisjoint(parts):
+            kind = "ModuleDict" if isinstance(container, ast.Dict | ast.DictComp) else "ModuleList"
+            can_wrap = value is container and made.issuperset(parts) and _fits(container)
+            yield from _report(analysis, owner, dotted(target), value, kind, can_wrap=can_wrap)
 
 
 def _added(analysis: Analysis, owner: ClassNode) -> Iterator[Report]:
-    for event in analysis.events("grow"):
-        name, call = name_of(event.node), event.node
-        is_metric = bool(event.args) and event.args[-1].family == "metric" and name.startswith("self.")
-        if is_metric and event.function.owner is owner and isinstance(call, ast.Call):
-            if is_made_as(analysis.index, owner, name, ast.List):
-                yield from _report(analysis, owner, name, call.func, "ModuleList")
+    """Metrics that are added to a list, or put into a dict."""
+    for event in analysis.events("grow", "put"):
+        name, value = name_of(event.node), event.args[-1:]
+        if event.function.owner is owner and any(each.family == "metric" for each in value):
+            kind = next((kind for kind in _KINDS if is_made_as(analysis.index, owner, name, kind)), None)
+            if kind is not None and name.startswith("self."):
+                yield from _report(analysis, owner, name, event.node, _KINDS[kind])
 
 
 def _report(
@@ -144,14 +137,8 @@ def _report(
         return
     harm = " and ".join(["never moved to the device"] * (not is_moved) + ["never reset"] * (not is_reset))
     message = f"the metrics in {name} are no submodules, so they are {harm}: use torch.nn.{kind}"
-    nn = next(
-        (
-            f"{name}.nn" if full == "torch" else name
-            for name, full in analysis.index.imports.items()
-            if full in ("torch", "torch.nn")
-        ),
-        "",
-    )
+    imported = {full: local for local, full in analysis.index.imports.items()}
+    nn = imported.get("torch.nn") or (f"{imported['torch']}.nn" if "torch" in imported else "")
     text = f"{nn}.{kind}({ast.get_source_segment(analysis.index.source, node)})"
     repair = partial(_repair, text) if nn and can_wrap else None
     yield Report(node, message, condition=_ON_GPU if is_reset else None, repair=repair)
@@ -161,21 +148,9 @@ def _repair(text: str, facts: ModuleFacts, node: cst.CSTNode) -> Repair:
     return Repair(True, (Change(node, text),))
 
 
-def _parts(container: ast.expr) -> list[ast.expr]:
-    """What is in a container that is written out."""
-    if isinstance(container, ast.ListComp):
-        return [container.elt]
-    if isinstance(container, ast.DictComp):
-        return [container.value]
-    return container.values if isinstance(container, ast.Dict) else getattr(container, "elts", [])
-
-
 def _fits(container: ast.expr) -> bool:
-    """Whether the constructor will take it: under names that no attribute of the dict has."""
-    if isinstance(container, ast.Dict):
-        names = [key.value if isinstance(key, ast.Constant) else "" for key in container.keys]
-        return all(
-            isinstance(name, str) and name.isidentifier() and name not in _TAKEN and not python.iskeyword(name)
-            for name in names
-        )
-    return isinstance(container, ast.List | ast.ListComp)
+    """Whether the constructor will take it: a dict under names that it has no attribute of."""
+    keys = container.keys if isinstance(container, ast.Dict) else ()
+    names = [str(key.value) if isinstance(key, ast.Constant) else "" for key in keys]
+    is_plain = all(name.isidentifier() and name not in _TAKEN and not python.iskeyword(name) for name in names)
+    return is_plain and not isinstance(container, ast.Tuple | ast.DictComp)

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.containers import mentions, name_of
+from distlint.analysis.containers import mentions
 from distlint.analysis.loops import called, trains
 from distlint.model import Example, Query, Report
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -130,7 +131,7 @@ def exact(model, data):
             loop = [guard.node for guard in event.guards if guard.kind == "for"][-1:]
             if event.receiver.family != "metric" or not event.args or not any(each in padded for each in loop):
                 continue
-            name = name_of(event.node) if event.kind == "update" else analysis.index.text_of(event.node.func)
+            name = dotted(getattr(event.node, "func", event.node)).removesuffix(".update")
             is_cut = not _CUTS.isdisjoint(called(event.function.node))
             if not is_cut and not trains(event) and _is_synced(analysis, event, name):
                 message = (

@@ -224,7 +224,7 @@ def _is_bounded(event: Event, name: str) -> bool:
 
 
 def _can_clear(hook: FunctionNode, stage: str, name: str) -> bool:
-    """Whether the list may be emptied where a hook ends: it is that of the stage, has one way out, and keeps nothing."""
+    """Whether a hook ends where the list may be emptied: in its stage, with one way out, and without keeping it."""
     is_of_stage = hook.name.removeprefix("on_").removesuffix("_epoch_end") in (stage, stage.removesuffix("ing"))
     nodes = list(ast.walk(hook.node))
     is_kept = any(dotted(value) == name for node in nodes for _, value in assignments(node))

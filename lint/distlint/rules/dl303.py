@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.containers import assignments, name_of
-from distlint.analysis.results import operation_of
+from distlint.analysis.containers import behind, name_of
+from distlint.analysis.results import operation_of, subject_of
 from distlint.model import Example, Query, Report, Severity
 from distlint.syntax import dotted
 
@@ -22,8 +22,6 @@ _OF_SUMS = re.compile(
     "|mean_(abs|sq)|pearson|precision|r2|recall|specificity|stat_scores|zero_one"
 )
 _OF_ALL = re.compile("average_|curve|fixed|ranking|retrieval")
-_SHORTENS = frozenset({"item", "len", "max", "mean", "min", "sum"})
-_DEEPEST = 3
 
 
 class GatherWholeDataset(Query):
@@ -136,19 +134,28 @@ def local(model, loader, accelerator):
 def _metric(analysis: Analysis, event: Event) -> str:
     """The metric of a few sums that a call computes, or ""."""
     if event.kind == "reduced":
-        return "the mean of a comparison" if event.args[0].family in ("mask", "flag") else ""
+        is_comparison = event.args[0].family in ("mask", "flag")
+        parts = behind(event.function, event.node) if is_comparison else []
+        return "" if not parts or any(map(_joins_examples, parts)) else "the mean of a comparison"
     name = analysis.index.qualify(event.node.func, event.function) if isinstance(event.node, ast.Call) else ""
     is_small = name.startswith(_LIBRARIES) and _OF_SUMS.search(event.label) and not _OF_ALL.search(name)
     return event.label if is_small else ""
 
 
+def _joins_examples(node: ast.AST) -> bool:
+    """Whether one example is held against others, as a retrieval does."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.slice, ast.Slice)
+    is_order = isinstance(node, ast.Attribute) and node.attr in ("argsort", "matmul", "sort", "topk")
+    return is_order or isinstance(node, ast.MatMult)
+
+
 def _is_of_all_batches(analysis: Analysis, gather: Event) -> bool:
     """Whether what is gathered was collected over a loop, or over the steps of an epoch."""
     given = gather.argument_node(1 if gather.effect.changes else 0, "input_data")
-    names = set(_names(given)) if given is not None else set()
-    pairs = [pair for node in ast.walk(gather.function.node) for pair in assignments(node)]
-    for _ in range(_DEEPEST):
-        names.update(name for target, value in pairs if dotted(target) in names for name in _names(value))
+    if given is None or subject_of(gather).scale:
+        return False
+    names = {dotted(node) for node in behind(gather.function, given) if isinstance(node, ast.Name | ast.Attribute)}
     for event in analysis.events("grow"):
         name, is_here = name_of(event.node), event.function is gather.function
         is_repeated = any(guard.kind in ("for", "while") for guard in event.guards)
@@ -156,13 +163,3 @@ def _is_of_all_batches(analysis: Analysis, gather: Event) -> bool:
         if name in names and (is_of_steps or (is_here and is_repeated)):
             return True
     return False
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    """What a value is made from; not what it is the sum or the length of."""
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _SHORTENS:
-        return
-    if isinstance(node, ast.Name | ast.Attribute):
-        yield dotted(node)
-    for child in ast.iter_child_nodes(node):
-        yield from _names(child)
