@@ -16,7 +16,7 @@ from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
     from distlint.syntax import ClassNode
 
 _MODULES = frozenset({"lightning_module", "module"})
@@ -144,7 +144,7 @@ def _report(
     yield Report(node, message, condition=_ON_GPU if is_reset else None, repair=repair)
 
 
-def _repair(text: str, facts: ModuleFacts, node: cst.CSTNode) -> Repair:
+def _repair(text: str, tree: ConcreteTree, node: cst.CSTNode) -> Repair:
     return Repair(True, (Change(node, text),))
 
 

@@ -18,7 +18,7 @@ from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
     from distlint.syntax import FunctionNode
 
 _STEP = re.compile(r"(?:on_)?(train|training|validation|test)_(?:step|step_end|batch_start|batch_end)")
@@ -231,11 +231,11 @@ def _can_clear(hook: FunctionNode, stage: str, name: str) -> bool:
     return is_of_stage and not is_kept and not any(isinstance(node, ast.Return) for node in nodes)
 
 
-def _repair(hook: FunctionNode, name: str, facts: ModuleFacts, node: cst.CSTNode) -> Repair | None:
+def _repair(hook: FunctionNode, name: str, tree: ConcreteTree, node: cst.CSTNode) -> Repair | None:
     """``self.x.clear()`` at the end of the hook."""
     assert hook.owner is not None
     method = m.FunctionDef(name=m.Name(hook.name), body=m.IndentedBlock())
-    for owner in m.findall(facts.module, m.ClassDef(name=m.Name(hook.owner.name))):
+    for owner in m.findall(tree.module, m.ClassDef(name=m.Name(hook.owner.name))):
         for each in m.findall(owner, method):
             assert isinstance(each, cst.FunctionDef)
             return Repair(True, (Change(each.body.body[-1], f"{name}.clear()", "after"),))
