@@ -190,6 +190,11 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
     return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
 
 
+def matters(body: tuple[Node, ...]) -> bool:
+    """True if callers must know of a body: it has a step that all ranks must make."""
+    return any(isinstance(node, Step) or any(map(matters, bodies(node))) for node in body)
+
+
 def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     """Return a node whose bodies are changed."""
     if isinstance(node, Branch):

@@ -6,15 +6,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Branch, Event, Node, Step, with_bodies
-from distlint.analysis.stages import stage_of
+from distlint.analysis.hooks import stage_of
+from distlint.analysis.module import Analysis
 from distlint.analysis.value import UNKNOWN_VALUE, Value
-
-if TYPE_CHECKING:
-    from distlint.analysis.module import Analysis
-
 
 _LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
 UNKNOWN_KEYS = "(a dict)"

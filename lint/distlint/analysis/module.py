@@ -8,51 +8,28 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from distlint.analysis.events import (
-    Branch,
     Event,
     FunctionReport,
-    Guard,
-    Handled,
-    Inlined,
-    Loop,
-    Node,
     Step,
     Summary,
-    bodies,
-    with_bodies,
 )
-from distlint.analysis.expressions import EXPRESSIONS
-from distlint.analysis.flow import is_gradless
-from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
-from distlint.analysis.own import defaults
+from distlint.analysis.functions import interpret
 from distlint.analysis.project import NO_PROJECT, Project
 from distlint.analysis.results import says_many
-from distlint.analysis.stages import stage_of, takes_data
-from distlint.analysis.state import Facts, Language, State
-from distlint.analysis.statements import STATEMENTS
-from distlint.analysis.targets import bind
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
-from distlint.api import function_effect, guard_decorator
+from distlint.analysis.state import Facts
+from distlint.analysis.summaries import summaries
+from distlint.analysis.value import UNKNOWN_VALUE, Value
+from distlint.api import function_effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
-_LANGUAGE = Language(EXPRESSIONS, STATEMENTS, bind)
 _MOST_ROUNDS = 12
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
 _LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
 _STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
 _FRAMEWORKS = frozenset({"accelerator", "fabric", "lightning_module", "deepspeed"})
 _SHARDS = re.compile(r"deepspeed|fsdp|fully_?sharded", re.IGNORECASE)
-# Methods that a trainer calls with batches, by the family of the class.
-_STEPS = {
-    "distmetrics_module": ("training_step", "validation_step", "test_step", "shared_step", "forward"),
-    "module": ("forward",),
-    "hf_trainer": ("compute_loss", "training_step", "prediction_step"),
-}
 _LOSSES = {"lightning_module": ("training_step",), "hf_trainer": ("compute_loss",)}
-_NO_DATA = ("_idx", "_nb", "_index", "_id", "model")  # how parameters of steps end that are no data
-_HOOKED = frozenset({"lightning_module", "callback"})
 _SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
-_GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 
 
 class Analysis:
@@ -111,7 +88,7 @@ class Analysis:
 
     @cached_property
     def devices(self) -> str:
-        """Whether several devices run the code, by the user or by a trainer of the file: "many", or "" if neither says."""
+        """Whether several devices run the code, by the user or a trainer of the file: "many", "" if neither says."""
         is_said = self.project.settings.devices == "many" or any(map(says_many, self._trainers))
         return "many" if is_said else ""
 
@@ -150,119 +127,20 @@ class Analysis:
         asks = any(event.effect == _IS_INITIALIZED for event in self.events("distributed"))
         return asks or not _LAUNCHERS.isdisjoint(roots)
 
+    def summaries(self) -> Iterator[Summary]:
+        """What other files must know: of functions that make collectives or tell the rank."""
+        return summaries(self.index, self.reports)
+
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)
         for _ in range(_MOST_ROUNDS):
             self.facts.stale = set()
             for function in pending:
                 self.facts.stale.discard(function)
-                self.reports[function] = self._interpret(function)
+                self.reports[function] = interpret(self.facts, function)
             pending = sorted(self.facts.stale, key=_first)
             if not pending:
                 return
-
-    def _interpret(self, function: FunctionNode) -> FunctionReport:
-        interpreter = State(function, self.facts, _LANGUAGE)
-        interpreter.names.update(self.parameters(function))
-        guard = next(filter(None, (guard_decorator(self._name(each)) for each in function.decorators)), "")
-        if guard:
-            decorator = function.decorators[0]
-            reason = Reason(decorator.lineno, self._name(decorator))
-            interpreter.guards = (Guard("decorator", Value(RANK, reason, _GUARDS[guard], "flag"), decorator),)
-        interpreter.gradless = any(is_gradless(interpreter, each) for each in function.decorators)
-        interpreter.run(function.node.body)
-        interpreter.read |= _read_inside(function, interpreter)
-        body = tuple(interpreter.block)
-        if guard and body:
-            place = interpreter.place(function.decorators[0])
-            body = (Branch(_GUARDS[guard], body, (), place, function.decorators[0]),)
-        self._tell(function, interpreter, body)
-        returns = interpreter.returns or NONE_VALUE
-        report = FunctionReport(function, interpreter.events, body, returns)
-        report.read, report.shown, report.named = interpreter.read, interpreter.shown, interpreter.named
-        report.environment = interpreter.names
-        report.returned = list(interpreter.returned.values())
-        return report
-
-    def _name(self, decorator: ast.expr) -> str:
-        if isinstance(decorator, ast.Call):
-            decorator = decorator.func
-        return self.index.text_of(decorator)
-
-    def _tell(self, function: FunctionNode, interpreter: State, body: tuple[Node, ...]) -> None:
-        self.facts.tell_body(function, body if matters(body) else ())
-        self.facts.tell(("return", function, ""), interpreter.returns or NONE_VALUE)
-        if function.name == "<module>":
-            for name, value in interpreter.names.items():
-                self.facts.tell(("name", self.index, name), value)
-        elif function.local:
-            for name, value in interpreter.names.items():
-                self.facts.tell(("name", function, name), value)
-
-    def parameters(self, function: FunctionNode) -> dict[str, Value]:
-        """What is known of the parameters of a function: by its callers, its class, its annotations."""
-        owner = function.owner if function.is_method else None
-        family = self.facts.family(owner) if owner is not None else ""
-        is_step = function.name in _STEPS.get(family, ()) or (family in _HOOKED and takes_data(function.name))
-        settings = function.with_default if is_step else frozenset()
-        values: dict[str, Value] = {}
-        for position, parameter in enumerate(function.parameters):
-            name = parameter.arg
-            is_self = name == "self" or (position == 0 and not function.is_static)
-            if is_self and owner is not None:
-                values[name] = Value(0, family=family, target=owner, instance=True)
-                continue
-            known = self.facts.read(("parameter", function, name), function)
-            if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
-                known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
-            elif is_step and not name.endswith(_NO_DATA) and name not in settings:
-                known = self._batch(function, parameter)
-            annotated = self._annotated(parameter)
-            values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
-        return values
-
-    def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
-        """What a step or a hook is given: a batch, or what the step has returned for every batch."""
-        reason = Reason(parameter.lineno, parameter.arg)
-        stage = stage_of(function.name)
-        if not function.name.endswith("_epoch_end") or function.owner is None:
-            return Value(DATA, reason, family="batch")
-        keys = (("return", each, "") for each in self._steps(function.owner, stage))
-        known = next(filter(None, (self.facts.read(key, function) for key in keys)), None)
-        if known is None or known.family == "none":
-            return Value(DATA, reason, family="outputs")
-        return Value(known.varies, known.reason or reason, family="outputs", elements=(known,))
-
-    def _steps(self, owner: ClassNode, stage: str) -> Iterator[FunctionNode]:
-        for each in self.index.lineage(owner):
-            for name in (f"{stage}_step_end", f"{stage}_step"):
-                if name in each.methods:
-                    yield each.methods[name]
-
-    def _annotated(self, parameter: ast.arg) -> Value | None:
-        """What a parameter is by its annotation."""
-        annotation = parameter.annotation
-        if annotation is None:
-            return None
-        name = self.index.qualify(annotation)
-        family = self.facts.family_of(name) if name else ""
-        return Value(family=family, instance=True) if family else None
-
-    def summaries(self) -> Iterator[Summary]:
-        """What other files must know: of functions that make collectives or tell the rank."""
-        for function in self.index.all_functions:
-            report = self.reports[function]
-            is_telling = report.returns.formula is not None or report.returns.is_rank
-            if function.name == "<module>" or function.parent is not None:
-                continue
-            if not is_telling and not matters(report.body):
-                continue
-            owner = f"{function.owner.name}." if function.owner is not None else ""
-            names = tuple(each.arg for each in function.parameters)
-            names = names[1:] if owner and not function.is_static else names
-            returns = report.returns.for_other_files()
-            name = f"{self.index.name}.{owner}{function.name}"
-            yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
 
 
 def _is_of_one(event: Event) -> bool:
@@ -272,32 +150,8 @@ def _is_of_one(event: Event) -> bool:
     return size is not None and size.constant == 1 and "**" not in event.options and not asks
 
 
-def _read_inside(function: FunctionNode, interpreter: State) -> set[int]:
-    """Numbers of the collectives whose results inner functions may read, or others, of names of the file."""
-    names = set(interpreter.names) if function.name == "<module>" else set(interpreter.captured)
-    for inner in function.local.values():
-        names |= {each.id for each in ast.walk(inner.node) if isinstance(each, ast.Name)}
-    return {number for name in names if name in interpreter.names for number in interpreter.names[name].sources}
-
-
 def _first(function: FunctionNode) -> tuple[int, int]:
     """The file's own statements first, then methods that set attributes, then the rest."""
     if isinstance(function.node, ast.Module):
         return 0, 0
     return 2 - (function.name in ("__init__", "setup", "__post_init__")), function.node.lineno
-
-
-def matters(body: tuple[Node, ...]) -> bool:
-    """True if callers must know of a body: it has a step that all ranks must make."""
-    return any(isinstance(node, Step) or any(map(matters, bodies(node))) for node in body)
-
-
-def _plain(body: tuple[Node, ...]) -> tuple[Node, ...]:
-    """A body without syntax, to be sent to other files."""
-    return tuple(with_bodies(_without_syntax(node), _plain) for node in body)
-
-
-def _without_syntax(node: Node) -> Node:
-    if isinstance(node, Step | Inlined):
-        return node._replace(event=None)
-    return node._replace(node=None) if isinstance(node, Branch | Loop | Handled) else node

@@ -49,8 +49,8 @@ class MetricForwardLogged(Query):
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
     the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); a log
-    that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202 reports
-    the value. For review, as in DL202: metrics for which the mean over batches is right (accuracy).
+    that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202
+    reports the value. For review, as in DL202: metrics for which the mean over batches is right (accuracy).
 
     When to ignore: one device, and such a metric.
     """
