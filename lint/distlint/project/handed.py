@@ -54,9 +54,8 @@ def read_handed(index: SyntaxIndex) -> Handed:
 
 def _made(index: SyntaxIndex, node: ast.AST) -> Iterator[str]:
     for call in ast.walk(node):
-        name = dotted(call.func) if isinstance(call, ast.Call) else ""
-        if name.rpartition(".")[2][:1].isupper() and (full := index.qualify(call.func)):
-            yield full
+        if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2][:1].isupper():
+            yield index.qualify(call.func)
 
 
 class _Reader:
