@@ -42,7 +42,8 @@ class CollectiveUnderRankGuard(Query):
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
     For review: calls that wait for all ranks only where the model is sharded (``accelerator.get_state_dict``,
-    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; a test of a variable that is set
+    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; ``trainer.save_checkpoint`` in a
+    file that imports ``pytorch_lightning``, which waits for nobody before 2.1; a test of a variable that is set
     under a test of the rank, and that may come out the same everywhere.
 
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
@@ -271,7 +272,7 @@ def rerun(model, data):
             if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
                 continue
             trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
-            condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
+            condition = _condition(analysis, found, event)
             is_plain = _is_plain(found, event)
             repair = hoist(event.function, event.node, found.visit.step.label) if is_plain else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
@@ -283,10 +284,14 @@ def _is_told_elsewhere(found: Divergence) -> bool:
     return reason is not None and reason[2]
 
 
-def _condition(found: Divergence, event: Event) -> Condition | None:
+def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
-        return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
+        return None if analysis.shards_states else Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
+    roots = {name.partition(".")[0] for name in analysis.index.imports.values()}
+    is_saved = found.visit.step.label == "save_checkpoint" and "pytorch_lightning" in roots
+    if is_saved and not analysis.shards_states:
+        return Condition("sharded", "if Lightning is 2.1 or later, or the model is sharded")
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
     return None
