@@ -164,7 +164,7 @@ def _generated(receiver: Value, whole: Value, options: dict[str, Value]) -> Valu
 
 
 METHODS_OF_TENSORS: dict[str, Method] = {
-    **dict.fromkeys(("cat", "concat", "concatenate", "hstack", "vstack"), _concatenated),
+    "concat": _concatenated,
     "pad": _padded,
     "pad_sequence": _batch_padded,
     "compile": _same_value,
@@ -172,7 +172,7 @@ METHODS_OF_TENSORS: dict[str, Method] = {
     **dict.fromkeys(("sum", "nansum"), _reduce_to("sum")),
     **dict.fromkeys(("max", "min", "amax", "amin", "median", "std", "var", "norm"), _reduce_to("")),
     **dict.fromkeys(
-        ("cpu", "cuda", "to", "contiguous", "view", "reshape", "squeeze", "type_as", "round", "nan_to_num"),
+        ("cpu", "cuda", "to", "contiguous", "view", "reshape", "squeeze", "type_as", "round"),
         _same_value,
     ),
     **dict.fromkeys(("unsqueeze", "clone", "flatten", "requires_grad_", "copy", "deepcopy", "bool"), _same_value),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distlint.confirm.rank import Rank
 from distlint.confirm.stand_ins import StandIn, about, derive, has_stand_in
-
-if TYPE_CHECKING:
-    from distlint.confirm.rank import Rank
 
 _OUTSIDE = ("open", "input", "exec", "eval", "compile", "breakpoint", "help", "exit", "quit", "globals", "memoryview")
 _DERIVED = ("len", "int", "float", "abs", "round", "str", "sum", "min", "max", "any", "all", "reversed", "pow")
