@@ -78,11 +78,13 @@ def assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 def behind(function: FunctionNode, node: ast.expr) -> list[ast.AST]:
     """Return the parts of an expression, and of what the function assigns to names in it, wherever that is."""
     pairs = [pair for each in ast.walk(function.node) for pair in assignments(each)]
-    found, fresh = list[ast.AST](), [node]
-    for _ in range(_DEEPEST):
-        found += [part for each in fresh for part in ast.walk(each)]
-        names = {part.id for each in fresh for part in ast.walk(each) if isinstance(part, ast.Name)}
-        fresh = [value for target, value in pairs if isinstance(target, ast.Name) and target.id in names]
+    found, pending, seen = list[ast.AST](), [node], set[str]()
+    while pending:
+        parts = list(ast.walk(pending.pop()))
+        found += parts
+        fresh = {part.id for part in parts if isinstance(part, ast.Name)} - seen
+        seen |= fresh
+        pending += [value for target, value in pairs if isinstance(target, ast.Name) and target.id in fresh]
     return found
 
 
@@ -207,25 +209,24 @@ class _Emptying:
             for place in places:
                 yield from self._attributes(place)
 
-    def _attributes(self, node: ast.expr, depth: int = 0) -> Iterator[str]:
+    def _attributes(self, place: ast.expr) -> Iterator[str]:
         """The attributes that an expression may stand for, or be an item of."""
-        if depth > _DEEPEST:
-            return
-        inner: list[ast.expr] = []
-        if isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # for part in self.parts.values()
-            inner = [node.func.value]
-        elif isinstance(node, ast.Call) and dotted(node.func) == "getattr":
-            yield _constant(node)
-        elif isinstance(node, ast.Subscript | ast.Starred):
-            inner = [node.value]
-        elif isinstance(node, ast.List | ast.Tuple):
-            inner = node.elts
-        elif isinstance(node, ast.Name):
-            inner = self._meanings.get(node.id, [])
-        for each in inner:
-            yield from self._attributes(each, depth + 1)
+        pending, seen = [place], set[str]()
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Attribute):
+                yield node.attr
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # self.parts.values()
+                pending.append(node.func.value)
+            elif isinstance(node, ast.Call) and dotted(node.func) == "getattr":
+                yield _constant(node)
+            elif isinstance(node, ast.Subscript | ast.Starred):
+                pending.append(node.value)
+            elif isinstance(node, ast.List | ast.Tuple):
+                pending += node.elts
+            elif isinstance(node, ast.Name) and node.id not in seen:
+                seen.add(node.id)
+                pending += self._meanings.get(node.id, [])
 
 
 def _constant(call: ast.Call) -> str:
