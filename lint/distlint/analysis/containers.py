@@ -48,6 +48,8 @@ def _is_number(node: ast.expr) -> bool:
         return name in _GIVES_NUMBERS
     if isinstance(node, ast.BinOp):
         return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.Dict | ast.List | ast.Tuple):
+        return all(map(_is_number, parts_of(node)))
     return isinstance(node, ast.Constant | ast.JoinedStr) or dotted(node).rpartition(".")[2] in _NUMBERS
 
 

@@ -195,6 +195,8 @@ class Plain:
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look at every list of ``self`` that grows while a trainer runs its steps."""
         grown = [event for event in analysis.events("grow") if name_of(event.node).startswith("self.")]
+        if not grown:
+            return
         stages, emptied = Stages(analysis), Emptied(analysis)
         for event in grown:
             owner, name = event.function.owner, name_of(event.node)
