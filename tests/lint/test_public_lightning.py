@@ -123,6 +123,8 @@ class Model(LightningModule):
         ("test_step", "extend(self(batch))", [9]),
         ("validation_step", "extend(self(batch).tolist())", []),
         ("validation_step", "extend(range(len(batch)))", []),
+        ("validation_step", "append({'loss': self(batch).item(), 'size': len(batch)})", []),
+        ("validation_step", "append({'loss': self(batch), 'size': len(batch)})", [9]),
         ("predict_step", "append(self(batch))", []),
     ],
 )

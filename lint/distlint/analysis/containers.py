@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from distlint.analysis.loops import called
 from distlint.api import unbound
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 # Bases that keep nothing of their subclasses' lists, by the package they come from.
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.", "torch.nn.", "abc.", "object", "typing.", "torchmetrics.")
-_ANY = "*"
 _EMPTYING_WORDS = ("clear", "empty", "flush", "free", "reset")
 _GIVES_NUMBERS = frozenset({"float", "int", "item", "len", "perf_counter", "range", "round", "str", "time", "tolist"})
 _NUMBERS = frozenset({"batch_idx", "current_epoch", "global_step"})
@@ -48,6 +47,8 @@ def _is_number(node: ast.expr) -> bool:
         return name in _GIVES_NUMBERS
     if isinstance(node, ast.BinOp):
         return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.Dict | ast.List | ast.Tuple):
+        return all(map(_is_number, parts_of(node)))
     return isinstance(node, ast.Constant | ast.JoinedStr) or dotted(node).rpartition(".")[2] in _NUMBERS
 
 
@@ -78,11 +79,13 @@ def assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 def behind(function: FunctionNode, node: ast.expr) -> list[ast.AST]:
     """Return the parts of an expression, and of what the function assigns to names in it, wherever that is."""
     pairs = [pair for each in ast.walk(function.node) for pair in assignments(each)]
-    found, fresh = list[ast.AST](), [node]
-    for _ in range(_DEEPEST):
-        found += [part for each in fresh for part in ast.walk(each)]
-        names = {part.id for each in fresh for part in ast.walk(each) if isinstance(part, ast.Name)}
-        fresh = [value for target, value in pairs if isinstance(target, ast.Name) and target.id in names]
+    found, pending, seen = list[ast.AST](), [node], set[str]()
+    while pending:
+        parts = list(ast.walk(pending.pop()))
+        found += parts
+        fresh = {part.id for part in parts if isinstance(part, ast.Name)} - seen
+        seen |= fresh
+        pending += [value for target, value in pairs if isinstance(target, ast.Name) and target.id in fresh]
     return found
 
 
@@ -92,21 +95,49 @@ def is_made_as(index: SyntaxIndex, owner: ClassNode, name: str, kind: type[ast.e
     return bool(values) and all(isinstance(value, kind) for value in values)
 
 
-def done_with(index: SyntaxIndex, owner: ClassNode, name: str) -> set[str]:
-    """Return the methods that a class calls on what is in ``self.x``, and the functions that it hands that to."""
+def done_with(functions: Iterable[FunctionNode], name: str) -> set[str]:
+    """Return the methods that functions call on what an attribute holds, of any object, and what they hand that to.
+
+    With them is "=" where they bind it anew outside of ``__init__``, or delete it.
+    """
     found = set()
-    for method in (method for each in index.lineage(owner) for method in each.methods.values()):
-        names, nodes = {name}, list(ast.walk(method.node))
-        pairs = [pair for node in nodes for pair in (*assignments(node), *_turns(node))]
-        for _ in range(_DEEPEST):
-            held = (target for target, value in pairs if mentions(value, *names))
-            names |= {each.id for target in held for each in ast.walk(target) if isinstance(each, ast.Name)} - {"self"}
-        for call in (node for node in nodes if isinstance(node, ast.Call)):
-            if isinstance(call.func, ast.Attribute) and mentions(call.func.value, *names):
-                found.add(call.func.attr)
-            if any(mentions(arg, *names) for arg in call.args):
-                found.add(call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func))
+    attribute = f".{name.rpartition('.')[2]}"
+    for function in functions:
+        nodes = list(_walk(function.node))
+        names = _names_of(nodes, attribute)
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                last = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+                held = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+                found |= {last for each in held if not names.isdisjoint(_roots(each))}
+            elif function.name != "__init__":
+                places = node.targets if isinstance(node, ast.Delete) else [place for place, _ in assignments(node)]
+                found |= {"=" for place in places if attribute in _roots(place)}
     return found
+
+
+def _names_of(nodes: list[ast.AST], attribute: str) -> set[str]:
+    """The attribute, and the local names for it and for what it holds."""
+    names = {attribute}
+    pairs = [pair for node in nodes for pair in (*assignments(node), *_turns(node))]
+    for _ in range(_DEEPEST):
+        held = (target for target, value in pairs if not names.isdisjoint(_roots(value)))
+        names |= {each.id for target in held for each in ast.walk(target) if isinstance(each, ast.Name)} - {"self"}
+    return names
+
+
+def _roots(node: ast.expr) -> Iterator[str]:
+    """The variables, and attributes with a dot before, that an expression may be or be a part of."""
+    if isinstance(node, ast.List | ast.Tuple):
+        inner = node.elts
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):  # enumerate(self.x.items())
+        inner = node.args
+    else:
+        inner = []
+        _, dot, last = name_of(node).rpartition(".")
+        yield dot + last
+    for each in inner:
+        yield from _roots(each)
 
 
 def _turns(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -140,98 +171,29 @@ def _makes_list(value: ast.expr) -> bool:
     return isinstance(value, ast.List | ast.ListComp)
 
 
-class Emptied:
-    """Which attributes something empties, deletes, binds anew outside of ``__init__``, or hands to a function.
-
-    Args:
-        analysis: the file; attributes of any object count, and those of bases in other files.
-    """
-
-    def __init__(self, analysis: Analysis) -> None:
-        self._index, self._project = analysis.index, analysis.project
-
-    @cached_property
-    def _here(self) -> set[str]:
-        functions = self._index.all_functions
-        own = {function.name for function in functions}
-        return {name for function in functions for name in _Emptying(function).names(own)}
-
-    def has(self, owner: ClassNode, name: str) -> bool:
-        """True if something empties ``self.x`` of a class."""
-        attribute = name.rpartition(".")[2]
-        above = (found for base in self._bases(owner) for found in self._project.ancestors(base))
-        return not {attribute, _ANY}.isdisjoint(self._here) or any(attribute in found.emptied for found in above)
-
-    def sees_bases(self, owner: ClassNode) -> bool:
-        """True if every base class in another file is known, or a framework's."""
-        unknown = (base for base in self._bases(owner) if not (unbound(base) or base).startswith(_FRAMEWORKS))
-        found = map(self._project.find_class, unknown)
-        return all(each is not None and each.known for each in found)
-
-    def _bases(self, owner: ClassNode) -> Iterator[str]:
-        for each in self._index.lineage(owner):
-            yield from (
-                base for base in each.bases if base.removeprefix(f"{self._index.name}.") not in self._index.classes
-            )
+def is_emptied(analysis: Analysis, owner: ClassNode, name: str) -> bool:
+    """True if something may empty ``self.x`` of a class, or delete it, or bind it anew outside of ``__init__``."""
+    functions = analysis.index.all_functions
+    done = done_with(functions, name)
+    may_empty = EMPTIERS | {"="} | {function.name for function in functions}
+    if done & may_empty or any(word in each for each in done for word in _EMPTYING_WORDS):
+        return True
+    above = (found for base in _bases(analysis, owner) for found in analysis.project.ancestors(base))
+    sets_others = not {"setattr", "delattr"}.isdisjoint(called(owner.node))
+    return sets_others or any(name.rpartition(".")[2] in found.emptied for found in above)
 
 
-class _Emptying:
-    """What one function empties."""
-
-    def __init__(self, function: FunctionNode) -> None:
-        self._is_new = function.name == "__init__"
-        self._nodes = list(_walk(function.node))
-        self._meanings: dict[str, list[ast.expr]] = {}
-        for node in self._nodes:
-            for target, value in (*_turns(node), *assignments(node)):
-                for each in ast.walk(target):
-                    if isinstance(each, ast.Name):
-                        self._meanings.setdefault(each.id, []).append(value)
-
-    def names(self, own: set[str]) -> Iterator[str]:
-        """The attributes; ``own`` are the functions of the file."""
-        for node in self._nodes:
-            places: list[ast.expr] = []
-            if isinstance(node, ast.Call):
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-                if name in ("setattr", "delattr"):
-                    yield _constant(node)
-                elif isinstance(node.func, ast.Attribute) and name in EMPTIERS:
-                    places = [node.func.value]
-                elif name in own or any(word in name for word in _EMPTYING_WORDS):
-                    places = node.args
-            elif isinstance(node, ast.Delete):
-                places = node.targets
-            elif not self._is_new:
-                places = [target for target, _ in assignments(node) if not isinstance(target, ast.Name)]
-            for place in places:
-                yield from self._attributes(place)
-
-    def _attributes(self, node: ast.expr, depth: int = 0) -> Iterator[str]:
-        """The attributes that an expression may stand for, or be an item of."""
-        if depth > _DEEPEST:
-            return
-        inner: list[ast.expr] = []
-        if isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # for part in self.parts.values()
-            inner = [node.func.value]
-        elif isinstance(node, ast.Call) and dotted(node.func) == "getattr":
-            yield _constant(node)
-        elif isinstance(node, ast.Subscript | ast.Starred):
-            inner = [node.value]
-        elif isinstance(node, ast.List | ast.Tuple):
-            inner = node.elts
-        elif isinstance(node, ast.Name):
-            inner = self._meanings.get(node.id, [])
-        for each in inner:
-            yield from self._attributes(each, depth + 1)
+def sees_bases(analysis: Analysis, owner: ClassNode) -> bool:
+    """True if every base class in another file is known, or a framework's."""
+    unknown = (base for base in _bases(analysis, owner) if not (unbound(base) or base).startswith(_FRAMEWORKS))
+    return all(found is not None and found.known for found in map(analysis.project.find_class, unknown))
 
 
-def _constant(call: ast.Call) -> str:
-    """The attribute of ``setattr(x, "name", value)``."""
-    name = call.args[1] if len(call.args) > 1 else None
-    return str(name.value) if isinstance(name, ast.Constant) else _ANY
+def _bases(analysis: Analysis, owner: ClassNode) -> Iterator[str]:
+    """The names of the bases of a class in other files."""
+    index = analysis.index
+    bases = (base for each in index.lineage(owner) for base in each.bases)
+    return (base for base in bases if base.removeprefix(f"{index.name}.") not in index.classes)
 
 
 def _walk(function: ast.AST) -> Iterator[ast.AST]:

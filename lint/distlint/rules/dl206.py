@@ -98,7 +98,7 @@ def train(model, loader, accelerator):
             scale = next((part.scale for part in given.elements or (given,) if part.scale in _REDUCED), "")
             if scale:
                 message = (
-                    f"the {scale} of this rank's batch is gathered, from which gather_for_metrics cannot drop the "
-                    "repeated examples: gather values of examples, then reduce"
+                    f"the {scale} over this rank's examples is gathered, from which gather_for_metrics cannot drop the "
+                    "repeated ones: gather values of examples, then reduce"
                 )
                 yield Report(event.node, message, condition=None if evaluates(event) else _IF_EVALUATED)

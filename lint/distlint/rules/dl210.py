@@ -131,7 +131,8 @@ def _report(
     analysis: Analysis, owner: ClassNode, name: str, node: ast.expr, kind: str, *, can_wrap: bool = False
 ) -> Iterator[Report]:
     """What to say of metrics, by what the class does with them itself; nothing where that is all they need."""
-    done = done_with(analysis.index, owner, name)
+    lineage = list(analysis.index.lineage(owner))
+    done = done_with((each for each in analysis.index.all_functions if each.owner in lineage), name)
     is_moved, is_reset = not _MOVES.isdisjoint(done), "reset" in done
     if not _REGISTERS.isdisjoint(done) or (is_moved and is_reset):
         return

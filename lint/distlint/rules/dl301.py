@@ -12,7 +12,16 @@ import libcst as cst
 import libcst.matchers as m
 
 from distlint.analysis import Stages
-from distlint.analysis.containers import Emptied, assigned, assignments, is_list, is_small, mentions, name_of
+from distlint.analysis.containers import (
+    assigned,
+    assignments,
+    is_emptied,
+    is_list,
+    is_small,
+    mentions,
+    name_of,
+    sees_bases,
+)
 from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
 from distlint.syntax import dotted
 
@@ -195,15 +204,17 @@ class Plain:
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look at every list of ``self`` that grows while a trainer runs its steps."""
         grown = [event for event in analysis.events("grow") if name_of(event.node).startswith("self.")]
-        stages, emptied = Stages(analysis), Emptied(analysis)
+        if not grown:
+            return
+        stages = Stages(analysis)
         for event in grown:
             owner, name = event.function.owner, name_of(event.node)
             steps = [found for way in stages.ways(event) if (found := _STEP.fullmatch(way.hook))]
-            if owner is None or not steps or is_small(event) or _is_bounded(event, name) or emptied.has(owner, name):
+            if owner is None or not steps or is_small(event) or _is_bounded(event, name):
                 continue
             values = assigned(analysis.index, owner, name)
             hooks = [hook for hook in stages.epoch_ends(owner) if mentions(hook.node, name)]
-            if not hooks or not is_list(values):
+            if not hooks or not is_list(values) or is_emptied(analysis, owner, name):
                 continue
             stage = "training" if steps[0][1].startswith("train") else steps[0][1]
             message = (
@@ -211,7 +222,7 @@ class Plain:
             )
             is_plain = len(hooks) == 1 and all(isinstance(value, ast.List) for value in values)
             repair = partial(_repair, hooks[0], name) if is_plain and _can_clear(hooks[0], stage, name) else None
-            condition = None if emptied.sees_bases(owner) else _UNSEEN
+            condition = None if sees_bases(analysis, owner) else _UNSEEN
             yield Report(event.node, message, condition=condition, repair=repair)
 
 
