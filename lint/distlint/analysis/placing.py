@@ -21,7 +21,7 @@ PLACE = Effect("place", "place")
 _MOVED = frozenset({"callback", "data_module", "fabric", "lightning_module", "module"})
 _MOVERS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})  # whose business devices are
 _CUDA = re.compile(r"cuda(:\d+)?")
-_ASKS_FOR_CUDA = re.compile(r"cuda|get_device", re.IGNORECASE)
+_ASKS_FOR_CUDA = re.compile(r"cuda|get_device|['\"]gpu['\"]", re.IGNORECASE)
 
 
 def note_placing(state: State, call: Call) -> None:
@@ -49,7 +49,7 @@ def hard_coded(event: Event) -> str:
     if node is None:
         return ".cuda()" if method == "cuda" else ""
     given = event.argument(0 if method in ("cuda", "to") else -1, "device")
-    device = given.constant if given is not None and _is_written(node, event.function) else None
+    device = given.constant if given is not None and not isinstance(node, ast.Attribute) else None
     shown = ""
     if isinstance(device, str) and _CUDA.fullmatch(device):
         shown = f'"{device}"'
@@ -60,16 +60,6 @@ def hard_coded(event: Event) -> str:
     if not shown:
         return ""
     return f".{method}({shown})" if method in ("cuda", "to") else f"device={shown}"
-
-
-def _is_written(node: ast.expr, function: FunctionNode) -> bool:
-    """Whether a device stands in the code, and is not what a caller or an attribute says."""
-    around: FunctionNode | None = function
-    while around is not None:
-        if isinstance(node, ast.Name) and any(each.arg == node.id for each in around.parameters):
-            return False
-        around = around.parent
-    return not isinstance(node, ast.Attribute)
 
 
 def is_chosen(index: SyntaxIndex, event: Event) -> bool:
@@ -86,17 +76,22 @@ def method_around(function: FunctionNode) -> FunctionNode:
     return function
 
 
+def family_of(analysis: Analysis, owner: ClassNode) -> str:
+    """Return what a class is by its bases, in whatever file they are, or by its methods; or ""."""
+    return analysis.facts.family(owner) or analysis.project.family(f"{analysis.index.name}.{owner.name}")
+
+
 def is_moved(analysis: Analysis, function: FunctionNode) -> bool:
     """True if a trainer may move the objects that a function is a method of; of hooks shown alone as well."""
     method = method_around(function)
     if method.owner is None:
         return takes_data(method.name) and [each.arg for each in method.parameters[:1]] == ["self"]
-    return analysis.facts.family(method.owner) in _MOVED and method.name not in _MOVERS
+    return family_of(analysis, method.owner) in _MOVED and method.name not in _MOVERS
 
 
 def is_seen_moved(analysis: Analysis, owner: ClassNode | None) -> bool:
     """True if a trainer, Fabric or Accelerate is seen to be given objects of a class."""
-    return owner is not None and (analysis.facts.family(owner) == "fabric" or analysis.is_placed(owner))
+    return owner is not None and (family_of(analysis, owner) == "fabric" or analysis.is_placed(owner))
 
 
 def has_own_device(analysis: Analysis, owner: ClassNode) -> bool:

@@ -12,6 +12,7 @@ import libcst as cst
 from distlint.analysis.placing import (
     device_node,
     dotted_last,
+    family_of,
     hard_coded,
     has_own_device,
     is_chosen,
@@ -196,7 +197,7 @@ def _is_left_behind(analysis: Analysis, method: FunctionNode, event: Event) -> b
     owner, device, call = method.owner, device_node(event), event.node
     if owner is None or device is None or not isinstance(call, ast.Call) or method.name != "__init__":
         return False
-    if dotted(device) != "self.device" or analysis.facts.family(owner) != "lightning_module":
+    if dotted(device) != "self.device" or family_of(analysis, owner) != "lightning_module":
         return False
     made = call.func.value if dotted_last(call.func) == "to" and isinstance(call.func, ast.Attribute) else call
     full = analysis.index.qualify(made.func, event.function) if isinstance(made, ast.Call) else ""
@@ -209,7 +210,7 @@ def _own_device(analysis: Analysis, method: FunctionNode) -> str:
     owner, names = method.owner, [each.arg for each in method.parameters]
     if owner is None or not names or method.name in ("__init__", "setup", "configure_model"):
         return ""
-    family = analysis.facts.family(owner)
+    family = family_of(analysis, owner)
     if family == "callback":
         return "pl_module.device" if "pl_module" in names else ""
     return f"{names[0]}.device" if family == "lightning_module" and not has_own_device(analysis, owner) else ""
