@@ -37,6 +37,8 @@ def _parts(function: FunctionNode, node: ast.expr) -> list[ast.expr]:
         return node.values
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return node.elts
+    if isinstance(node, ast.Call) and dotted(node.func) == "getattr":
+        return node.args[2:]
     if isinstance(node, ast.Call) and function.module.qualify(node.func, function).startswith(_KEEPERS):
         return [*node.args, *(each.value for each in node.keywords)]
     return []

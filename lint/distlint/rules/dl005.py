@@ -189,9 +189,9 @@ def _in_transforms(analysis: Analysis) -> Iterator[Report]:
         where = _PICKLED.get(family_of(analysis, owner), "") if owner is not None else ""
         for call in ast.walk(function.node) if where else ():
             full = analysis.index.qualify(call.func, function) if isinstance(call, ast.Call) else ""
-            if not isinstance(call, ast.Call) or not (full.startswith(TRANSFORMS) and full.endswith("Lambda")):
+            if owner is None or not isinstance(call, ast.Call) or not full.startswith(TRANSFORMS):
                 continue
-            for node, what in () if owner is None or is_only_called(function, call) else unpicklable(function, call):
+            for node, what in unpicklable(function, call) if not is_only_called(function, call) else ():
                 message = f"{what} inside a transform of a {where} cannot be pickled"
                 yield Report(node, message, condition=_condition(analysis, owner))
 
