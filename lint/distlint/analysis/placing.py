@@ -100,8 +100,9 @@ def has_own_device(analysis: Analysis, owner: ClassNode) -> bool:
     return any("device" in each.methods or ("attribute", each, "device") in analysis.facts.values for each in lineage)
 
 
-def kept_on_self(method: FunctionNode) -> Iterator[ast.expr]:
-    """What a method assigns to attributes as it is."""
+def assigned_in(method: FunctionNode, *, to_self: bool) -> Iterator[ast.expr]:
+    """What a method assigns as it is: to attributes alone, or to names as well."""
     for each in statements(method.node.body):
-        if isinstance(each, ast.Assign) and any(dotted(target).startswith("self.") for target in each.targets):
-            yield each.value
+        if isinstance(each, ast.Assign):
+            names = map(dotted, each.targets)
+            yield from [each.value] if not to_self or any(name.startswith("self.") for name in names) else []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.analysis.placing import (
+    assigned_in,
     device_node,
     dotted_last,
     family_of,
@@ -18,7 +19,6 @@ from distlint.analysis.placing import (
     is_chosen,
     is_moved,
     is_seen_moved,
-    kept_on_self,
     method_around,
 )
 from distlint.concrete import keyword, positional, tail
@@ -199,10 +199,12 @@ def _is_left_behind(analysis: Analysis, method: FunctionNode, event: Event) -> b
         return False
     if dotted(device) != "self.device" or family_of(analysis, owner) != "lightning_module":
         return False
-    made = call.func.value if dotted_last(call.func) == "to" and isinstance(call.func, ast.Attribute) else call
+    mover = call.func if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else None
+    made = call if mover is None else mover.value
     full = analysis.index.qualify(made.func, event.function) if isinstance(made, ast.Call) else ""
     is_tensor = full.startswith("torch.") and full.rpartition(".")[2].islower()
-    return is_tensor and not has_own_device(analysis, owner) and call in kept_on_self(method)
+    kept = assigned_in(method, to_self=mover is None)
+    return is_tensor and not has_own_device(analysis, owner) and call in kept
 
 
 def _own_device(analysis: Analysis, method: FunctionNode) -> str:
