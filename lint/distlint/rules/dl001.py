@@ -12,7 +12,6 @@ import libcst as cst
 from distlint.analysis.placing import (
     assigned_in,
     device_node,
-    dotted_last,
     family_of,
     hard_coded,
     has_own_device,
