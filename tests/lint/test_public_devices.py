@@ -74,7 +74,6 @@ def net(init: str = "pass", forward: str = "pass") -> str:
         ("with torch.no_grad(): x = x.cuda()", True),
         ("x = x if x.get_device() == -1 else x.cuda()", False),
         ("x = x if x.dim() == 1 else x.cuda()", True),
-        ("x = nn.Softmax(dim=1).cuda()(x)", False),
         ("x = nn.Linear(3, 3).cuda()(x)", True),
     ],
 )
@@ -85,7 +84,6 @@ def test_calls_that_need_no_other_device(statement: str, is_reported: bool) -> N
 @pytest.mark.parametrize(
     ("guard", "leaves", "is_reported"),
     [
-        ("not torch.cuda.is_available()", "raise ValueError", False),
         ("not x.is_cuda", "return x", False),
         ("not torch.cuda.is_available()", "print(x)", True),
         ("x.dim() == 1", "return x", True),

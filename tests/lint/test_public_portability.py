@@ -109,21 +109,6 @@ def test_guards_that_speak_of_gpus(guard: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("spconv.pytorch", []),
-        ("pointops", []),
-        ("MinkowskiEngine", []),
-        ("gsplat", []),
-        ("torch_scatter", [7]),
-        ("gsplatter", [7]),
-    ],
-)
-def test_libraries_for_cuda_alone(name: str, expected: list[int]) -> None:
-    assert lines(f"import {name}\n" + FORWARD.format(body="        x = x.cuda()"), "DL001") == expected
-
-
-@pytest.mark.parametrize(
     ("use", "expected"),
     [
         ("shift = transforms.Lambda(lambda t: t.apply_(lambda x: x + k))\n        return shift(x)", []),

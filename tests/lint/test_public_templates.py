@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from distlint.cli import main
 from tests.lint.helpers import lines
 
 LISTS = """\
@@ -62,27 +59,3 @@ class Model(LightningModule):
 )
 def test_metrics_that_a_collection_is_made_of(made: str, is_template: bool) -> None:
     assert lines(TEMPLATE.replace("{made}", made), "DL210") == ([] if is_template else [7])
-
-
-NET = "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x.cuda()\n"
-TRAINS = "import lightning as L\nclass Model(L.LightningModule):\n    pass\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "status"),
-    [
-        ({}, 1),  # nothing in the project places modules: its users may
-        ({"train.py": TRAINS, "loop.py": "from net import Net\nNet().cuda()\n"}, 0),
-        ({"train.py": TRAINS, "loop.py": "from net import Net\n", "use.py": "import loop\nimport train\n"}, 1),
-        ({"train.py": "from net import Net\n" + TRAINS}, 1),
-        ({"train.py": TRAINS, "a.yaml": "_target_: project.net.Net\n"}, 1),
-        ({"train.py": TRAINS + "net = import_module(name).Net()\n"}, 1),
-        ({"ddp.py": "from net import Net\nfrom torch.nn.parallel import DistributedDataParallel\n"}, 1),
-    ],
-)
-def test_a_network_that_no_trainer_is_near_to(
-    tmp_path: Path, files: dict[str, str], status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in {"pyproject.toml": "", "net.py": NET, **files}.items():
-        (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--review", "--select", "DL001", "--no-cache"]) == status

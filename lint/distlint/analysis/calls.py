@@ -10,6 +10,7 @@ from distlint.analysis.given import Call
 from distlint.analysis.imported import call_imported
 from distlint.analysis.names import attribute, ranked
 from distlint.analysis.own import call_own, owners
+from distlint.analysis.placing import note_placing
 from distlint.analysis.results import result_of
 from distlint.analysis.state import State
 from distlint.analysis.unseen import call_unseen
@@ -31,6 +32,7 @@ def value_of_call(state: State, node: ast.Call) -> Value:
     if effect is not None and effect.kind == "log" and not _is_log(state, receiver, node):
         effect = None
     call = Call(node, receiver, callee, *_arguments(state, node, effect))
+    note_placing(state, call)
     if effect is not None and not is_own:
         return _known(state, effect, call)
     if callee.target is not None:

@@ -31,6 +31,8 @@ def call_imported(state: State, name: str, call: Call) -> Value:
         return of_other_file(state, call, summary)
     if name == "itertools.islice" and len(call.args) == 4:
         state.emit(SHARE_OF, call.node, args=(call.args[1], call.args[3]))
+    if name == "torch.device" and len(call.values) == 1:
+        return call.values[0]
     family = state.facts.family_of(name)
     if family:
         return _make_instance(state, family, name, call)

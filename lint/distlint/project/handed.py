@@ -91,7 +91,7 @@ class _Reader:
         if maker is None and not is_loader and full not in _PICKLING:
             return
         classes = frozenset(self._classes(function, call))
-        self.placed |= classes if maker is not None else frozenset()
+        self.placed |= classes if maker is not None and not _has_one_device(maker) else frozenset()
         self.loaded |= classes if is_loader else frozenset()
         self.pickled |= classes if full in _PICKLING or _is_spawning(maker or call) else frozenset()
 
@@ -155,6 +155,13 @@ def _parts(node: ast.expr) -> list[ast.expr]:
 
 def _given(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _has_one_device(call: ast.expr) -> bool:
+    """Whether a trainer is made for one device alone."""
+    given = call.keywords if isinstance(call, ast.Call) else []
+    values = [each.value for each in given if each.arg in ("devices", "gpus")]
+    return any(isinstance(value, ast.Constant) and value.value in (1, "1") for value in values)
 
 
 def _is_spawning(call: ast.expr) -> bool:
