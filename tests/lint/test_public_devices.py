@@ -148,8 +148,17 @@ def test_modules_that_are_composed_work_on_the_host(use: str, expected: list[int
     assert lines(f"{FILLED}\nread = {use}\n", "DL002") == expected
 
 
-@pytest.mark.parametrize(("maker", "is_reported"), [("make", False), ("DataLoader", True), ("self.make", True)])
-@pytest.mark.parametrize("code", ["DL004", "DL205"])
+@pytest.mark.parametrize(
+    ("maker", "is_reported", "code"),
+    [
+        ("make", True, "DL004"),
+        ("DataLoader", True, "DL004"),
+        ("self.make", False, "DL004"),
+        ("make", False, "DL205"),
+        ("DataLoader", True, "DL205"),
+        ("self.make", True, "DL205"),
+    ],
+)
 def test_loaders_that_a_function_is_given_the_maker_of(maker: str, is_reported: bool, code: str) -> None:
     assert bool(check(DATA.format(maker=maker), code)) is is_reported
 
