@@ -146,7 +146,7 @@ def test_modules_that_are_composed_work_on_the_host(use: str, expected: list[int
     assert lines(f"{FILLED}\nread = {use}\n", "DL002") == expected
 
 
-@pytest.mark.parametrize(("maker", "is_reported"), [("make", False), ("DataLoader", True), ("self.make", True)])
+@pytest.mark.parametrize(("maker", "is_reported"), [("make", True), ("DataLoader", True), ("self.make", False)])
 def test_loaders_that_a_function_is_given_the_maker_of(maker: str, is_reported: bool) -> None:
     assert bool(check(DATA.format(maker=maker), "DL004")) is is_reported
 

@@ -31,8 +31,8 @@ def is_for_evaluation(analysis: Analysis, made: Event) -> bool:
     calls = [event.node for event in analysis.events("call") if event.target is made.function]
     nodes = [made.argument_node(0, "dataset"), *(arg for call in calls for arg in getattr(call, "args", ()))]
     words = [*(index.text_of(node) for node in nodes if node is not None), *_names(analysis, made)]
-    makers = [made.function.name, *_makers(analysis, made)]
-    if any(map(names_evaluation, _not_training(words))) or any(map(_EVALUATING.search, _not_training(makers))):
+    names = [made.function.name, *makers(analysis, made)]
+    if any(map(names_evaluation, _not_training(words))) or any(map(_EVALUATING.search, _not_training(names))):
         return True
     loops = (event for event in analysis.events("iterate") if event.args[0].sampler is made.node)
     is_training = any("train" in word.lower() for word in words)
@@ -42,7 +42,7 @@ def is_for_evaluation(analysis: Analysis, made: Event) -> bool:
 def is_used_here(analysis: Analysis, made: Event) -> bool:
     """True if a loop of the file runs over what the sampler deals out, or a trainer's hook returns its loader."""
     loops = (event for event in analysis.events("iterate") if event.args[0].sampler is made.node)
-    return any(True for _ in loops) or not _HOOKS.isdisjoint(_makers(analysis, made))
+    return any(True for _ in loops) or not _HOOKS.isdisjoint(makers(analysis, made))
 
 
 def _not_training(words: list[str]) -> Iterator[str]:
@@ -62,6 +62,6 @@ def _names(analysis: Analysis, made: Event) -> Iterator[str]:
             yield name
 
 
-def _makers(analysis: Analysis, made: Event) -> Iterator[str]:
-    """Functions that return it."""
+def makers(analysis: Analysis, made: Event) -> Iterator[str]:
+    """Names of functions that return a sampler, or a loader that it deals out."""
     return (function.name for function, report in analysis.reports.items() if _holds(report.returns, made))
