@@ -8,7 +8,18 @@ from distlint.syntax.index import (
     SyntaxIndex,
     dotted,
     index_source,
+    last_name,
     statements,
 )
 
-__all__ = ["TRY_STAR", "ClassNode", "FunctionNode", "Located", "SyntaxIndex", "dotted", "index_source", "statements"]
+__all__ = [
+    "TRY_STAR",
+    "ClassNode",
+    "FunctionNode",
+    "Located",
+    "SyntaxIndex",
+    "dotted",
+    "index_source",
+    "last_name",
+    "statements",
+]

@@ -181,6 +181,11 @@ def dotted(node: ast.expr) -> str:
     return ".".join((node.id, *reversed(parts)))
 
 
+def last_name(node: ast.expr) -> str:
+    """Return the last identifier of a name, or of an attribute of anything, or ""."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
+
+
 def index_source(source: str, path: str, name: str = "") -> SyntaxIndex:
     """Return the index of a file; raises SyntaxError, ValueError or RecursionError as ``ast.parse`` does."""
     with warnings.catch_warnings():
