@@ -13,28 +13,10 @@ _FACTORIES = frozenset(
 )
 _SIZED = frozenset({"empty", "full", "normal", "ones", "rand", "randint", "randn", "zeros"})
 FACTORIES = _FACTORIES | _SIZED | {"tensor", "as_tensor"}
-_WITH_WEIGHTS = (
-    "Attention",
-    "BatchNorm",
-    "Bilinear",
-    "Conv",
-    "Embedding",
-    "GRU",
-    "LSTM",
-    "LayerNorm",
-    "Linear",
-    "RNN",
-    "Transformer",
-)
 _SAME_ATTRIBUTES = frozenset({"H", "T", "data", "imag", "mT", "real"})
 _NO_TENSOR = frozenset({"cpu", "device", "dim", "get_device", "item", "numel", "numpy", "size", "stride", "tolist"})
 _DTYPES = ("dtype", "float", "double", "half", "int", "long", "bool", "uint8", "bfloat16")
 _DEVICE_NAMES = frozenset({"device", "devices"})
-# What only tensors have: a parameter of which this is asked is one.
-_ONLY_TENSORS = frozenset(
-    {"detach", "device", "flatten", "is_cuda", "new_ones", "new_tensor", "new_zeros", "permute", "size", "transpose"}
-    | {"unsqueeze", "view"}
-)
 
 
 class Fresh(NamedTuple):
@@ -294,24 +276,3 @@ def _has_dimensions(name: str, arguments: list[ast.expr]) -> bool:
     if isinstance(first, ast.List | ast.Tuple):
         return bool(first.elts)
     return name in _SIZED and name not in ("full", "normal", "randint")
-
-
-def tensors_given(index: SyntaxIndex, function: FunctionNode) -> Places:
-    """Return the parameters that are tensors, by their annotation or by what is asked of them."""
-    found: Places = {}
-    for parameter in function.parameters:
-        name = ast.Name(parameter.arg, ast.Load(), lineno=parameter.lineno, col_offset=parameter.col_offset)
-        if parameter.annotation is not None and index.text_of(parameter.annotation).endswith("Tensor"):
-            found[parameter.arg] = OnDevice(name)
-    names = {parameter.arg for parameter in function.parameters[1:]}
-    for node in ast.walk(function.node):
-        asked = node.value if isinstance(node, ast.Attribute) and node.attr in _ONLY_TENSORS else None
-        if isinstance(asked, ast.Name) and asked.id in names:
-            found[asked.id] = OnDevice(asked)
-    return found
-
-
-def has_weights(name: str) -> bool:
-    """True if a qualified name is that of a module of torch with parameters."""
-    module, _, last = name.rpartition(".")
-    return module == "torch.nn" and any(word in last for word in _WITH_WEIGHTS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Event
 from distlint.analysis.given import Call
-from distlint.analysis.stages import takes_data
+from distlint.analysis.hooks import takes_data
 from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted, statements
 

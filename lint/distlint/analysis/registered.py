@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import ast
 
-from distlint.analysis.places import OnDevice, Places, has_weights
+from distlint.analysis.places import OnDevice, Places
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, last_name
+
+_WITH_WEIGHTS = (
+    "Attention",
+    "BatchNorm",
+    "Bilinear",
+    "Conv",
+    "Embedding",
+    "GRU",
+    "LSTM",
+    "LayerNorm",
+    "Linear",
+    "RNN",
+    "Transformer",
+)
+# What only tensors have: a parameter of which this is asked is one.
+_ONLY_TENSORS = frozenset(
+    {"detach", "device", "flatten", "is_cuda", "new_ones", "new_tensor", "new_zeros", "permute", "size", "transpose"}
+    | {"unsqueeze", "view"}
+)
 
 
 def registered(index: SyntaxIndex, owner: ClassNode) -> tuple[Places, set[str]]:
@@ -44,3 +63,24 @@ def _read_assign(
 def moves_itself(owner: ClassNode) -> bool:
     """True if a class has a say in how it is moved."""
     return not {"_apply", "cuda", "to"}.isdisjoint(owner.methods)
+
+
+def tensors_given(index: SyntaxIndex, function: FunctionNode) -> Places:
+    """Return the parameters that are tensors, by their annotation or by what is asked of them."""
+    found: Places = {}
+    for parameter in function.parameters:
+        name = ast.Name(parameter.arg, ast.Load(), lineno=parameter.lineno, col_offset=parameter.col_offset)
+        if parameter.annotation is not None and index.text_of(parameter.annotation).endswith("Tensor"):
+            found[parameter.arg] = OnDevice(name)
+    names = {parameter.arg for parameter in function.parameters[1:]}
+    for node in ast.walk(function.node):
+        asked = node.value if isinstance(node, ast.Attribute) and node.attr in _ONLY_TENSORS else None
+        if isinstance(asked, ast.Name) and asked.id in names:
+            found[asked.id] = OnDevice(asked)
+    return found
+
+
+def has_weights(name: str) -> bool:
+    """True if a qualified name is that of a module of torch with parameters."""
+    module, _, last = name.rpartition(".")
+    return module == "torch.nn" and any(word in last for word in _WITH_WEIGHTS)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis.places import FACTORIES, Follower, Meeting, OnDevice, tensors_given
-from distlint.analysis.registered import registered
+from distlint.analysis.places import FACTORIES, Follower, Meeting, OnDevice
+from distlint.analysis.registered import registered, tensors_given
 from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
 
 if TYPE_CHECKING:

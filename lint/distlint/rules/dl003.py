@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting, tensors_given
-from distlint.analysis.registered import moves_itself, registered
+from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting
+from distlint.analysis.registered import moves_itself, registered, tensors_given
 from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
 from distlint.syntax import last_name
 
