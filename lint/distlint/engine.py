@@ -13,12 +13,11 @@ from functools import cached_property
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from distlint import old
 from distlint.analysis import Analysis, Summary
 from distlint.analysis.project import NO_PROJECT, Project
 from distlint.concrete import ConcreteTree, walk
 from distlint.edits import Editor
-from distlint.model import Finding, Fix, Query, Report, Rule
+from distlint.model import Finding, Fix, Report, Rule
 from distlint.modules import module_key
 from distlint.prefilter import can_matter, may_define_collective, with_evidence
 from distlint.queries import ask
@@ -119,9 +118,8 @@ def _examine(
         index = index_source(text.text, path, module_key(path))
         if not rules and not summarise:
             return Examined([])
-        findings = old.apply([rule for rule in rules if not isinstance(rule, Query)], text, path, project)
         analysis = Analysis(index, project)
-        findings += ask(analysis, [rule for rule in rules if isinstance(rule, Query)], Mender(text).fix)
+        findings = ask(analysis, rules, Mender(text).fix)
         functions = tuple(analysis.summaries()) if summarise else ()
     except SyntaxError as error:
         return Examined([syntax_error(path, error.lineno or 1, max(1, error.offset or 1), error.msg)])

@@ -1,4 +1,4 @@
-"""Rules that ask the interpreter: one analysis a file, reports with positions."""
+"""From what rules report of one file to findings with positions."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from distlint.analysis import Analysis
-from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
+from distlint.model import Finding, Fix, Report, Rule, TraceStep, remaining
 from distlint.syntax import Located, SyntaxIndex
 
 
-def ask(analysis: Analysis, queries: Sequence[Query], mend: Callable[[Finding, Report], Fix | None]) -> list[Finding]:
-    """Return what queries find in one file, in no order; ``mend`` makes the fix of a report."""
+def ask(analysis: Analysis, rules: Sequence[Rule], mend: Callable[[Finding, Report], Fix | None]) -> list[Finding]:
+    """Return what rules find in one file, in no order; ``mend`` makes the fix of a report."""
     findings = []
-    for query in queries:
-        for report in query.query(analysis):
-            finding = _finding(analysis, query, report)
+    for rule in rules:
+        for report in rule.query(analysis):
+            finding = _finding(analysis, rule, report)
             findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
     return findings
 
 
-def _finding(analysis: Analysis, query: Query, report: Report) -> Finding:
+def _finding(analysis: Analysis, rule: Rule, report: Report) -> Finding:
     node, index = report.node, analysis.index
     condition = remaining(report.condition, analysis.project.settings.devices)
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(
-        code=query.code,
-        name=query.name,
+        code=rule.code,
+        name=rule.name,
         message=report.message if condition is None else f"{report.message}, {condition.text}",
         path=index.path,
         line=line,
         column=column,
         end_line=end_line,
         end_column=end_column,
-        severity=query.severity,
+        severity=rule.severity,
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
         condition=condition,

@@ -18,13 +18,13 @@ from distlint.analysis import Analysis
 from distlint.concrete import ConcreteTree
 from distlint.engine import check_source
 from distlint.fix import Fixed, fix_source, write_atomically
-from distlint.model import Change, Query, Repair, Report
+from distlint.model import Change, Repair, Report, Rule
 from distlint.rules import RULES
 
 Repairer = Callable[[ConcreteTree, Any], Repair]
 
 
-class Called(Query):
+class Called(Rule):
     """Reports every call of one name, with a repair given by the test."""
 
     code, name, group = "DL998", "called", "test"

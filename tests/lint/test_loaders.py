@@ -8,7 +8,6 @@ import pytest
 
 from distlint.rules import RULES
 from distlint.run import check_files
-from tests.lint.helpers import check
 
 DATA = """\
 import webdataset as wds

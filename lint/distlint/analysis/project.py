@@ -98,12 +98,6 @@ class Project:
     placed: frozenset[str] = frozenset()
     pickled: frozenset[str] = frozenset()
     spawns: bool = False
-    # To be deleted with the last rule that reads the concrete tree.
-    devices: frozenset[str] = frozenset()
-    joining: frozenset[str] = frozenset()
-    saves_alone: bool = False
-    is_alone: bool = False
-    is_placed: bool = True
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class that an import, resolved to its dotted text, or a full name stands for."""

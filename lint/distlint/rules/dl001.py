@@ -21,7 +21,7 @@ from distlint.analysis.placing import (
     method_around,
 )
 from distlint.concrete import keyword, positional, tail
-from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LEFT_BEHIND = (
 )
 
 
-class HardCodedDevice(Query):
+class HardCodedDevice(Rule):
     """A device written into code that a trainer places: it breaks on every other device.
 
     The trainer moves modules and batches to the device of each process. ``.cuda()`` inside of them sends a

@@ -11,7 +11,7 @@ import libcst as cst
 
 from distlint.analysis.places import FACTORIES, Follower, Meeting, OnDevice
 from distlint.analysis.registered import registered, tensors_given
-from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -22,7 +22,7 @@ _FAMILIES = ("module", "lightning_module")
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 
 
-class TensorWithoutDevice(Query):
+class TensorWithoutDevice(Rule):
     """A tensor made without a device in ``forward`` or a step that meets tensors of the module's device.
 
     ``torch.zeros(3)`` is on the CPU. On one CPU all tests pass; on a GPU the first batch fails:

@@ -11,7 +11,7 @@ import libcst as cst
 
 from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting
 from distlint.analysis.registered import moves_itself, registered, tensors_given
-from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 from distlint.syntax import last_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 
 
-class TensorAttributeNotBuffer(Query):
+class TensorAttributeNotBuffer(Rule):
     """A tensor stored on a module in ``__init__`` that is no buffer: it stays behind when the module moves.
 
     ``module.to(device)`` moves parameters, buffers and submodules, and no other attribute. The tensor stays

@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.analysis.samplers import makers
 from distlint.concrete import argument, keyword, tail
-from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -26,7 +26,7 @@ _MESSAGE = (
 _DRIVES = Condition("data", "if a trainer drives this class")
 
 
-class ManualDistributedSampler(Query):
+class ManualDistributedSampler(Rule):
     """A ``DistributedSampler`` made by hand where the trainer would put one in.
 
     A trainer gives the loaders of modules and data modules the sampler that their use needs: shuffling for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.keeping import TRANSFORMS, is_only_called, kept, made_in_init, unpicklable
 from distlint.analysis.placing import family_of
-from distlint.model import Condition, Example, Query, Report, Severity
+from distlint.model import Condition, Example, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -29,7 +29,7 @@ _OBJECT = Condition("pickled", "which matters if the object is saved whole or ha
 _WORKERS = Condition("pickled", "which matters if the workers are spawned, as on macOS and Windows")
 
 
-class Unpicklable(Query):
+class Unpicklable(Rule):
     """A lambda, local function or local class kept where it must be pickled: no worker can start.
 
     Launchers that spawn processes pickle the module and the data module; loaders with spawned workers pickle

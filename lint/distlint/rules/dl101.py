@@ -9,7 +9,7 @@ from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, ato
 from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collective
 from distlint.hoisting import hoist
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
 
 
-class CollectiveUnderRankGuard(Query):
+class CollectiveUnderRankGuard(Rule):
     """A collective that only some ranks reach: the others never answer, and the job hangs.
 
     Every rank must make the same collectives in the same order. Where a test of the rank lets one rank into

@@ -13,7 +13,7 @@ from distlint.analysis.logs import may_log
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
 from distlint.concrete import is_name, keyword
-from distlint.model import Change, Example, Query, Repair, Report
+from distlint.model import Change, Example, Repair, Report, Rule
 from distlint.tracing import guard_of, named, way_to, who
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distlint.concrete import ConcreteTree
 
 
-class LogUnderRankGuard(Query):
+class LogUnderRankGuard(Rule):
     """``self.log`` that only some ranks reach, without ``rank_zero_only=True``: Lightning takes it for all ranks'.
 
     Lightning keeps the logged values of each rank in a collection of its own and reads it at the end of the

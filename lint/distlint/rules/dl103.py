@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.partings import Partings
 from distlint.tracing import guard_of, way_to
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distlint.analysis.sequences import Divergence
 
 
-class CollectiveUnderDataGuard(Query):
+class CollectiveUnderDataGuard(Rule):
     """A collective that depends on this rank's data: the ranks decide differently, and the job hangs.
 
     Each rank sees other batches, so a test of a loss, a mask or a clock can hold on one rank and not on the next:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
 from distlint.tracing import of_guard
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard
 
 
-class CollectiveInLocalLoop(Query):
+class CollectiveInLocalLoop(Rule):
     """A collective in a loop that is longer on some ranks than on others: the longest waits for ever.
 
     A collective per turn is right only where every rank makes as many turns. A share of the files, the classes

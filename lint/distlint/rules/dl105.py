@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.concrete import positional, tail
-from distlint.model import Change, Example, Query, Repair, Report
+from distlint.model import Change, Example, Repair, Report, Rule
 from distlint.partings import Made, all_made
 from distlint.tracing import of_guard
 
@@ -37,7 +37,7 @@ _ORDERS = {
 _WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
-class CollectiveInUnorderedLoop(Query):
+class CollectiveInUnorderedLoop(Rule):
     """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
 
     Python's hash of a string differs from process to process, so sets of the same names come in different orders,

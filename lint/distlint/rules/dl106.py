@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 from distlint.modules import is_test
 from distlint.partings import Made, all_made
 from distlint.syntax import TRY_STAR, FunctionNode, dotted
@@ -34,7 +34,7 @@ _LEAVES = frozenset({"_exit", "destroy_process_group", "exit"})
 _STARTERS = frozenset({"Process", "launch", "notebook_launcher", "spawn", "start_processes"})
 
 
-class CollectiveInExcept(Query):
+class CollectiveInExcept(Rule):
     """A collective inside ``except`` or ``finally``: the rank that failed makes it, the others do not.
 
     An exception is most often one rank's own: out of memory, a broken file, a NaN. That rank then waits in the

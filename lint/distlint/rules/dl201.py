@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, logs
 from distlint.averageable import named
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MEANS = frozenset({"avg", "mean"})
 
 
-class SyncDistNonAverageable(Query):
+class SyncDistNonAverageable(Rule):
     """``sync_dist=True`` on a metric that is no mean over examples: the logged number is wrong, silently.
 
     ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all data for a loss or an

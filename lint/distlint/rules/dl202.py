@@ -11,7 +11,7 @@ import libcst as cst
 from distlint.analysis import Log, Stages, logs
 from distlint.api import was_brought_together
 from distlint.concrete import is_name, keyword
-from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LONGEST = 40  # characters of a value that a message shows
 
 
-class EvalLogNotSynced(Query):
+class EvalLogNotSynced(Rule):
     """A value of one rank's shard is logged in validation or test: the number is rank 0's, silently.
 
     Every rank evaluates its own share of the data. Without synchronisation, what the logger writes, and what

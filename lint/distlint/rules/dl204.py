@@ -12,7 +12,7 @@ import libcst as cst
 from distlint.analysis import Log, Stages, logs
 from distlint.analysis.metrics import constants_of
 from distlint.concrete import argument
-from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -34,7 +34,7 @@ _MANY = (
 )
 
 
-class MetricForwardLogged(Query):
+class MetricForwardLogged(Rule):
     """The value of calling a metric object is logged in validation or test, instead of the object.
 
     ``self.f1(x, y)`` returns the metric of this batch, on this rank. What is logged is then the mean of rank

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of
 from distlint.analysis.samplers import is_for_evaluation, is_used_here
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -19,7 +19,7 @@ _MESSAGE = (
 _JOINED = Condition("data", "unless they drop out already, where gathered results are joined by example")
 
 
-class EvaluationSamplerRepeats(Query):
+class EvaluationSamplerRepeats(Rule):
     """A shuffling ``DistributedSampler`` feeds an evaluation: some examples count twice, others each time.
 
     ``DistributedSampler`` gives every rank the same number of examples. Where the data set does not divide, it

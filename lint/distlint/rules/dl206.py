@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.loops import evaluates, trains
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -15,7 +15,7 @@ _REDUCED = frozenset({"count", "mean", "sum"})
 _IF_EVALUATED = Condition("data", "if this is an evaluation")
 
 
-class ReduceBeforeGather(Query):
+class ReduceBeforeGather(Rule):
     """A mean of this rank is gathered where examples should be: the padding of the last batch stays in.
 
     ``gather_for_metrics`` drops the examples that were repeated to fill the last batch, but only if it is given

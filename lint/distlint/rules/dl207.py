@@ -12,7 +12,7 @@ from distlint.analysis.formula import SAME
 from distlint.analysis.results import operation_of
 from distlint.analysis.value import dtype_of
 from distlint.concrete import argument
-from distlint.model import Change, Example, Query, Repair, Report
+from distlint.model import Change, Example, Repair, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or raises: make it a float tensor first"
 
 
-class IntegerMean(Query):
+class IntegerMean(Rule):
     """A mean over ranks of an integer tensor: the fraction is lost, or the call raises.
 
     The tensor that is reduced keeps its type. With integers the mean is cut to a whole number, or refused:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.samplers import names_evaluation
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MESSAGE = (
 )
 
 
-class SamplerWithoutSetEpoch(Query):
+class SamplerWithoutSetEpoch(Rule):
     """A shuffling ``DistributedSampler`` whose ``set_epoch`` is never called: every epoch has the same order.
 
     The sampler draws its order from its seed and its epoch, and only ``set_epoch`` changes the epoch:

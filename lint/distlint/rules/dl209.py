@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.containers import assigned, is_list
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
 
 
-class MeanOfGatheredList(Query):
+class MeanOfGatheredList(Rule):
     """A reduction of what ``all_gather`` made of a list: it fails, since a gathered list is a list.
 
     ``self.all_gather`` gathers every tensor of a collection and returns a collection of the same kind. A list of

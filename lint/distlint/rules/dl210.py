@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.analysis.containers import assignments, done_with, is_made_as, name_of, parts_of
-from distlint.model import Change, Condition, Example, Query, Repair, Report
+from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "v
 _ON_GPU = Condition("data", "if they are updated with tensors on a GPU")
 
 
-class MetricInPlainContainer(Query):
+class MetricInPlainContainer(Rule):
     """Metrics in a list or dict on a module: they are never moved to its device, and nothing resets them.
 
     A module finds its metrics among its submodules. Those in a plain list or dict are not there: their counts

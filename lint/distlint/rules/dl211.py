@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.metrics import constants_of
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.syntax import ClassNode
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MESSAGE = (
 )
 
 
-class MetricUpdatedOnReplica(Query):
+class MetricUpdatedOnReplica(Rule):
     """A metric is updated in a step under data parallel (dp): its counts go to a replica that is thrown away.
 
     ``dp`` copies the module to every device for each batch, runs the step on the copies, and drops them. What a

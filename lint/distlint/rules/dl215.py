@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.containers import mentions
 from distlint.analysis.loops import called, trains
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SWITCHES = frozenset({"even_batches", "use_distributed_sampler"})
 _OWN_ORDER = frozenset({"batch_sampler", "drop_last", "sampler", "shuffle"})
 
 
-class MetricFromPaddedLoader(Query):
+class MetricFromPaddedLoader(Rule):
     """A metric is updated from a loader that repeats samples to fill up, and then synced: it counts some twice.
 
     Accelerate's ``prepare`` and Fabric's ``setup_dataloaders`` give every rank equally many batches. Where the data

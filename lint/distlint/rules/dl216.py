@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
 
 
-class TotalReducedAgain(Query):
+class TotalReducedAgain(Rule):
     """A running total is summed over ranks each turn, and goes on from that sum: earlier turns count again and again.
 
     After the first turn every rank holds the sum of all. It adds its next part to that and sums over ranks once more,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distlint.syntax import Located
 
 
-class ReductionWithoutGradient(Query):
+class ReductionWithoutGradient(Rule):
     """A loss is made from the result of a collective that lets no gradient through.
 
     ``torch.distributed.all_reduce`` and ``all_gather`` are not differentiable. Autograd does not complain: it takes

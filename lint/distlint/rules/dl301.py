@@ -22,7 +22,7 @@ from distlint.analysis.containers import (
     name_of,
     sees_bases,
 )
-from distlint.model import Change, Condition, Example, Query, Repair, Report, Severity
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _STEP = re.compile(r"(?:on_)?(train|training|validation|test)_(?:step|step_end|b
 _UNSEEN = Condition("data", "unless a base class in another file empties it")
 
 
-class StepOutputsNeverCleared(Query):
+class StepOutputsNeverCleared(Rule):
     """A list on the module grows with every step, and nothing ever empties it.
 
     The list outlives the epoch. The second epoch's metric is computed from both epochs' outputs, the sanity

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, Stages
 from distlint.analysis.metrics import constants_of
-from distlint.model import SEVERAL_DEVICES, Example, Query, Report, Severity
+from distlint.model import SEVERAL_DEVICES, Example, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -19,7 +19,7 @@ _LOGGED = (
 )
 
 
-class SyncDistEveryStep(Query):
+class SyncDistEveryStep(Rule):
     """A synchronisation in every step: all ranks wait for each other once per batch and value.
 
     ``sync_dist=True`` reduces over the ranks whenever the value is logged per step, which is the default in

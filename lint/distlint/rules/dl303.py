@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.containers import behind, name_of
 from distlint.analysis.results import operation_of, subject_of
-from distlint.model import Example, Query, Report, Severity
+from distlint.model import Example, Report, Rule, Severity
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _OF_SUMS = re.compile(
 _OF_ALL = re.compile("average_|curve|fixed|ranking|retrieval")
 
 
-class GatherWholeDataset(Query):
+class GatherWholeDataset(Rule):
     """Every rank is sent all predictions, for a metric that a few sums would do for.
 
     Predictions collected over the whole evaluation are gathered, and every rank then computes the same number

@@ -10,7 +10,7 @@ from distlint.analysis.events import Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.analysis.results import operation_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Condition, Example, Query, Report, Severity
+from distlint.model import Condition, Example, Report, Rule, Severity
 from distlint.tracing import has_own_group, of_guard
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distlint.analysis.events import FunctionReport
 
 
-class StallForLogging(Query):
+class StallForLogging(Rule):
     """Every training step waits for all ranks only to log a number, or waits once for each name that is logged.
 
     A reduction makes every rank wait for the slowest one, and ``item()`` makes Python wait for the device. In a loop
