@@ -188,7 +188,7 @@ class Calls(Metrics):
             if effect.changes:
                 self.bind(_root(node.args[0])[0] or node.args[0], event.result)
             if effect.label:  # it compares and broadcasts the parameters
-                self.block.append(Step(effect.label, self.place(node), event, effect, event.has_own_group))
+                self.block.append(Step(effect.label, self.place(node), event, effect, event.group))
         elif effect.kind == "exit" or (effect.kind == "backward" and not self.keeps_gradients):
             self.block.append(Step(effect.label, self.place(node), event, effect))
         return event.result
@@ -210,7 +210,7 @@ class Calls(Metrics):
         return not any(("attribute", each, name) in self.facts.values for each in lineage)
 
     def _collective(self, event: Event) -> None:
-        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.has_own_group))
+        self.block.append(Step(event.label, self.place(event.node), event, event.effect, event.group))
         for position in event.effect.changes:
             node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
             value = event.argument(position, "tensor")
@@ -589,5 +589,7 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
             handlers = tuple(tuple(_given(part, formulas, owner)) for part in node.handlers)
             body, last = (tuple(_given(part, formulas, owner)) for part in (node.body, node.last))
             node = Handled(body, handlers, last, node.node)
+        elif isinstance(node, Step):
+            node = node._replace(group=substitute(node.group, formulas, owner))
         result.append(node)
     return result

@@ -22,7 +22,7 @@ from distlint.analysis.events import (
     Summary,
     bodies,
 )
-from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.formula import DATA, FALSE, LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.results import says_many
 from distlint.analysis.stages import stage_of, takes_data
 from distlint.analysis.state import Facts
@@ -107,7 +107,7 @@ class Analysis:
         """True if a step is a collective of all ranks."""
         if step.label == "save_checkpoint" and self.saves_alone:
             return False
-        return step.effect.kind in ("collective", "wrap") and not step.is_grouped
+        return step.effect.kind in ("collective", "wrap") and step.group == FALSE
 
     def reduces_gradients(self, step: Step) -> bool:
         """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""
