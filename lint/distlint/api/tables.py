@@ -254,6 +254,7 @@ TELLING = {
     **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
     "save_16bit_model": collective("save_16bit_model", ""),
     "split_between_processes": Effect("share"),
+    **dict.fromkeys(("exists", "is_dir", "is_file"), Effect("local_file")),
 }
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distlint.analysis.formula import DATA
+from distlint.analysis.formula import DATA, UNKNOWN, Atom
 from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.model import Condition, Example, Query, Report
 from distlint.partings import Partings
 from distlint.tracing import guard_of, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Step
     from distlint.analysis.sequences import Divergence
+
+_CONDITIONS = {
+    "files": Condition("data", "if ranks may see different files at that moment"),
+    "entries": Condition("data", "if that is empty on some ranks alone"),
+}
 
 
 class CollectiveUnderDataGuard(Query):
@@ -187,19 +192,33 @@ def save(model, loader):
         """Compare what a rank does where a test of its data holds with what it does where not."""
         partings = Partings(analysis)
         told: set[int] = set()
-        for is_patient in (True, False):  # a collective may follow a log for the epoch
-            counts = partial(_counts, analysis, is_patient)
-            for found, what, event in partings.find(lambda atom: atom.varies == DATA, counts):
+        patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
+        for is_asked, counts in ((_is_own, patient), (_is_own, hasty), (_is_doubted, partial(_waits, analysis))):
+            for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
                 if not is_late and id(event.node) not in told:
                     told.add(id(event.node))
-                    yield Report(event.node, _message(found, what), (*guard_of(found), *way_to(found.visit)))
+                    trace = (*guard_of(found), *way_to(found.visit))
+                    yield Report(event.node, _message(found, what), trace, _CONDITIONS.get(found.atom.doubt))
+
+
+def _is_own(atom: Atom) -> bool:
+    return atom.varies == DATA
+
+
+def _is_doubted(atom: Atom) -> bool:
+    return atom.varies == UNKNOWN and atom.doubt in _CONDITIONS
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
     if step.effect.kind == "log":
         return is_patient or not _waits_for_epoch(step.event)
     return analysis.needs_all(step)
+
+
+def _waits(analysis: Analysis, step: Step) -> bool:
+    """A collective whatever the strategy; one that loads a checkpoint is asked for where that is there."""
+    return analysis.needs_all(step) and not step.effect.sharded and not step.label.startswith("load")
 
 
 def _waits_for_epoch(event: Event | None) -> bool:
@@ -215,7 +234,8 @@ def _waits_for_epoch(event: Event | None) -> bool:
 def _message(found: Divergence, what: str) -> str:
     guard = found.visit.guard
     shown = f" (if {guard.place.text})" if guard is not None else ""
+    of = "the files that it sees" if found.atom.doubt == "files" else "its own data"
     return (
-        f"whether a rank reaches this {what} depends on its own data{shown}: "
+        f"whether a rank reaches this {what} depends on {of}{shown}: "
         "those that do wait for ever for those that do not"
     )
