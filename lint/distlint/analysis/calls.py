@@ -13,6 +13,7 @@ from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import curved, measure_in
 from distlint.analysis.metrics import CURVES, Metrics, constants_of, loss_scale, runs_over_examples
+from distlint.analysis.orders import order_with
 from distlint.analysis.results import BUILTINS, METHODS_OF_TENSORS, SHARE_OF, has_one_device, named_dtype, result_of
 from distlint.analysis.value import (
     HAS_GRADIENT,
@@ -486,6 +487,7 @@ class Calls(Metrics):
             measure = None if is_example else measure_in(value)
             added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
             joined = join(known._replace(elements=(), keys=()), added)
+            joined = joined._replace(order=order_with(known, value))
             if isinstance(given, ast.Subscript) and self.is_own_key(root, given.slice):
                 joined = joined._replace(order="keys")
             length = known.length or any(guard.test.is_local for guard in self.guards if guard.kind == "branch")

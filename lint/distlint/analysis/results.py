@@ -6,9 +6,10 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from distlint.analysis.doubts import doubt_of
 from distlint.analysis.formula import RANK, SAME, UNKNOWN, Atom
 from distlint.analysis.measures import measure_in
-from distlint.analysis.orders import order_of_set
+from distlint.analysis.orders import leaves_ties, order_of_set
 from distlint.analysis.value import (
     HAS_GRADIENT,
     NONE_VALUE,
@@ -362,7 +363,9 @@ def _next(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Va
 
 
 def _len(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return _length(args[0] if args else UNKNOWN_VALUE, whole, {})
+    result = _length(args[0] if args else UNKNOWN_VALUE, whole, {})
+    is_doubted = bool(args) and doubt_of(args[0], node.args[0], state.function)
+    return result._replace(formula=state.as_formula(args[0], node.args[0])) if is_doubted else result
 
 
 def _range(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
@@ -382,7 +385,8 @@ def _set(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Val
 
 
 def _sorted(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:
-    return (args[0] if args else whole)._replace(family="list", order="")
+    whole = args[0] if args else whole
+    return whole._replace(family="list", order=whole.order if leaves_ties(node) else "")
 
 
 def _enumerate(state: Expressions, node: ast.Call, args: tuple[Value, ...], whole: Value) -> Value:

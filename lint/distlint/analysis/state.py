@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from distlint.analysis.doubts import doubt_of
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.value import Value, join
@@ -204,4 +205,5 @@ class State:
             return TRUE
         text = self.index.text_of(node)
         local = "" if text.startswith("self.") else self.function.name
-        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason)
+        doubt = doubt_of(value, node, self.function)
+        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason, doubt)
