@@ -46,6 +46,9 @@ class CollectiveUnderDataGuard(Query):
     lists and variables into tests: comparisons, ``isnan``, ``any()``, ``item()``, counts of what a mask selects;
     and the time that has passed by this rank's clock.
 
+    For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
+    differently; and whether a list that is filled while the program runs has any entries.
+
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
     that an unseen function was given and gave back; ``raise`` and ``sys.exit``; what a step, where it was
@@ -115,6 +118,54 @@ def train(accelerator: Accelerator, model, train_dataloader, val_dataloader):
 """,
             {9: "this save_state", 17: "this save_state"},
         ),
+        Example(
+            """\
+import os
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+class Meter:
+    def __init__(self, group):
+        self.group = group
+        self.values = []
+
+    def add(self, value):
+        self.values.append(value)
+
+    def flush(self):
+        if not self.values:
+            return None
+        total = torch.tensor(sum(self.values))
+        dist.all_reduce(total, group=self.group)
+        self.values.clear()
+        return total
+
+def load(folder: Path):
+    found = (folder / "state.pt").exists()
+    if found:
+        kept = [torch.load(folder / "state.pt")]
+        dist.broadcast_object_list(kept, 0)
+    if os.path.isdir(folder / "cache"):
+        return
+    write(folder / "cache")
+    dist.barrier()
+
+def norm(grads):
+    norms = [grad.norm() for grad in grads if grad is not None]
+    if len(norms) == 0:
+        return 0.0
+    total = torch.stack(norms).square().sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+""",
+            {
+                18: "its own data (if not self.values)",
+                26: "the files that it sees (if found)",
+                30: "if ranks may see different files",
+                37: "if that is empty on some ranks alone",
+            },
+        ),
     )
     good = (
         """\
@@ -166,6 +217,30 @@ def train(model, train_loader):
             loss.backward()
 """,
         """\
+import os
+import torch.distributed as dist
+from accelerate import Accelerator
+
+class Loop:
+    def __init__(self):
+        self.hooks = []
+
+    def add(self, hook):
+        self.hooks.append(hook)
+
+    def run(self, accelerator: Accelerator, folder, scores):
+        if self.hooks:
+            dist.barrier()
+        if os.path.exists(folder):
+            accelerator.load_state(folder)
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, list(scores))
+        names = sorted({name for part in found for name in part})
+        if not names:
+            return
+        dist.barrier()
+""",
+        """\
 from accelerate import Accelerator
 
 def evaluate(accelerator: Accelerator, model, loader, best):
@@ -193,7 +268,7 @@ def save(model, loader):
         partings = Partings(analysis)
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
-        for is_asked, counts in ((_is_own, patient), (_is_own, hasty), (_is_doubted, partial(_waits, analysis))):
+        for is_asked, counts in ((_is_own, patient), (_is_own, hasty), (_is_doubted, _waits)):
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
                 if not is_late and id(event.node) not in told:
@@ -207,7 +282,7 @@ def _is_own(atom: Atom) -> bool:
 
 
 def _is_doubted(atom: Atom) -> bool:
-    return atom.varies == UNKNOWN and atom.doubt in _CONDITIONS
+    return atom.varies <= UNKNOWN and atom.doubt in _CONDITIONS
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
@@ -216,9 +291,10 @@ def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
     return analysis.needs_all(step)
 
 
-def _waits(analysis: Analysis, step: Step) -> bool:
-    """A collective whatever the strategy; one that loads a checkpoint is asked for where that is there."""
-    return analysis.needs_all(step) and not step.effect.sharded and not step.label.startswith("load")
+def _waits(step: Step) -> bool:
+    """A collective of any group, whatever the strategy, but what loads the file that was asked for."""
+    is_collective = step.effect.kind == "collective" and not step.effect.sharded
+    return is_collective and not step.label.startswith("load")
 
 
 def _waits_for_epoch(event: Event | None) -> bool:
@@ -236,6 +312,5 @@ def _message(found: Divergence, what: str) -> str:
     shown = f" (if {guard.place.text})" if guard is not None else ""
     of = "the files that it sees" if found.atom.doubt == "files" else "its own data"
     return (
-        f"whether a rank reaches this {what} depends on {of}{shown}: "
-        "those that do wait for ever for those that do not"
+        f"whether a rank reaches this {what} depends on {of}{shown}: those that do wait for ever for those that do not"
     )

@@ -53,7 +53,8 @@ class CollectiveInUnorderedLoop(Query):
     this rank's batches, agree on the keys first (``all_gather_object``), then take the sorted union.
 
     The rule knows sets, set operations on ``keys()``, ``os.listdir``, ``glob`` and ``Path.iterdir`` (the file
-    system's order), and dicts with keys from the batch.
+    system's order), dicts with keys from the batch, and ``sorted(..., key=...)`` of these by a key of few values, such
+    as a test, which leaves the rest in the order in which it came.
 
     Silent: ``sorted(...)``, dicts with keys that the program gives, sets of numbers written out, barriers.
 
@@ -109,6 +110,22 @@ def share(folder):
 """,
             {19: "a set", 21: "keys come from this rank's batches", 25: "list of files", 26: "list of files"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def merge(scores):
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, list(scores))
+    names = set()
+    for part in gathered:
+        names.update(part)
+    for name in sorted(names, key=lambda name: 0 if "norm" in name else 1):
+        dist.all_reduce(scores[name])
+    return scores
+""",
+            {10: "a set"},
+        ),
     )
     good = (
         """\
@@ -130,6 +147,13 @@ def reduce_all(metrics, other, folder):
         print(name)
     for file in sorted(os.listdir(folder)):
         dist.broadcast(load(file), 0)
+    layers = set()
+    for metric in metrics:
+        layers.add(int(metric))
+    for layer in layers:
+        dist.all_reduce(metrics[layer])
+    for name in sorted(set(metrics), key=lambda name: (name.startswith("loss"), name)):
+        dist.all_reduce(metrics[name])
     both = metrics - other
     for value in both:
         dist.all_reduce(value)
