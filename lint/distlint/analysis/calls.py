@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from distlint import averageable
+from distlint.analysis.annotations import names_class
 from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step, Summary, bodies
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.measures import curved, measure_in
@@ -161,6 +162,8 @@ class Calls(Metrics):
             for each in self.index.lineage(receiver.target):
                 yield f"{self.index.name}.{each.name}"
                 yield from filter(None, each.bases)
+        elif receiver.instance and receiver.name:
+            yield receiver.name
 
     def _callee(self, func: ast.expr) -> tuple[Value, Value]:
         if isinstance(func, ast.Attribute):
@@ -350,7 +353,8 @@ class Calls(Metrics):
             return UNKNOWN_VALUE
         if name in averageable.DICT_FUNCTIONS:
             return combine([*args, *options.values()])._replace(family="scores")
-        return of_unseen([*args, *options.values()])._replace(measure=measure)
+        made = of_unseen([*args, *options.values()])._replace(measure=measure)
+        return made._replace(name=name, instance=True) if names_class(name) else made
 
     def _opaque(self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]) -> None:
         """Note a call into code that cannot be seen and may make collectives; one that is given a text tells it."""
@@ -420,6 +424,9 @@ class Calls(Metrics):
     ) -> Value:
         """A method of something that no table knows: of a tensor, a list, or anything else."""
         name = func.attr
+        inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
+        if inherited is not None:
+            return self._of_other_file(inherited, node, args, options)
         if name in _ADDS and (args or options):
             self._add(func.value, receiver, args[-1] if args else combine([*options.values()]))
             return NONE_VALUE
@@ -453,9 +460,6 @@ class Calls(Metrics):
             result = function(receiver, whole, _with_dimension(args, options))
             dtype = next(filter(None, map(named_dtype, args)), "") if name in ("to", "type") else ""
             return result._replace(dtype=dtype) if dtype else result
-        inherited = next(filter(None, (self.facts.find(f"{owner}.{name}") for owner in self._owners(receiver))), None)
-        if inherited is not None:
-            return self._of_other_file(inherited, node, args, options)
         if name not in _OF_PYTHON and not receiver.family:
             self._opaque(name, node, args, options)
         if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):

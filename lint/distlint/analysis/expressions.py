@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from distlint.analysis.annotations import of_attribute
 from distlint.analysis.conditions import compared, flag, told
 from distlint.analysis.events import Guard, Node
 from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, UNKNOWN, Formula, every, negate, some, varies
@@ -185,8 +186,11 @@ class Expressions(State):
                     return self.facts.read(("return", method, ""), self.function) or UNKNOWN_VALUE
                 return Value(0, target=method)
             known = self.facts.read(("attribute", each, name), self.function)
-            if known is not None and (known.is_local or known.family or known.target or known.wrapped):
+            if known is not None and (known.is_local or known.family or known.target or known.wrapped or known.name):
                 return known
+            said = of_attribute(self.facts, each, name)
+            if said.instance:
+                return said
         return None
 
     def _subscript(self, node: ast.Subscript) -> Value:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from distlint import averageable
+from distlint.analysis.annotations import annotated
 from distlint.analysis.calls import defaults
 from distlint.analysis.events import (
     Branch,
@@ -222,8 +223,12 @@ class Analysis:
                 known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
             elif is_step and not name.endswith(_NO_DATA) and name not in settings:
                 known = self._batch(function, parameter)
-            annotated = self._annotated(parameter)
-            values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+            said = annotated(self.facts, parameter.annotation)
+            if known is not None and (known.family or known.target or known.wrapped or known.name):
+                said = known
+            values[name] = (known or said)._replace(
+                family=said.family, target=said.target, instance=said.instance, name=said.name
+            )
         return values
 
     def _batch(self, function: FunctionNode, parameter: ast.arg) -> Value:
@@ -243,15 +248,6 @@ class Analysis:
             for name in (f"{stage}_step_end", f"{stage}_step"):
                 if name in each.methods:
                     yield each.methods[name]
-
-    def _annotated(self, parameter: ast.arg) -> Value | None:
-        """What a parameter is by its annotation."""
-        annotation = parameter.annotation
-        if annotation is None:
-            return None
-        name = self.index.qualify(annotation)
-        family = self.facts.family_of(name) if name else ""
-        return Value(family=family, instance=True) if family else None
 
     def summaries(self) -> Iterator[Summary]:
         """What other files must know: of functions that make collectives or tell the rank."""
