@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distlint.analysis.formula import DATA, UNKNOWN, Atom
 from distlint.facts import known
 from distlint.model import Condition, Example, Query, Report
-from distlint.partings import Partings
+from distlint.partings import WITHOUT_DATA, Partings
 from distlint.tracing import guard_of, way_to
 
 if TYPE_CHECKING:
@@ -268,7 +268,8 @@ def save(model, loader):
         partings = Partings(analysis)
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
-        for is_asked, counts in ((_is_own, patient), (_is_own, hasty), (_is_doubted, _waits)):
+        questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
+        for is_asked, counts in questions:
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
                 if not is_late and id(event.node) not in told:
@@ -281,8 +282,12 @@ def _is_own(atom: Atom) -> bool:
     return atom.varies == DATA
 
 
-def _is_doubted(atom: Atom) -> bool:
-    return atom.varies <= UNKNOWN and atom.doubt in _CONDITIONS
+def _may_differ(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and atom.doubt == "files"
+
+
+def _may_be_empty(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and atom.doubt == "entries"
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
@@ -295,6 +300,11 @@ def _waits(step: Step) -> bool:
     """A collective of any group, whatever the strategy, but what loads the file that was asked for."""
     is_collective = step.effect.kind == "collective" and not step.effect.sharded
     return is_collective and not step.label.startswith("load")
+
+
+def _carries_data(step: Step) -> bool:
+    """What is empty on some ranks alone is seldom what decides about a barrier."""
+    return _waits(step) and step.label not in WITHOUT_DATA
 
 
 def _waits_for_epoch(event: Event | None) -> bool:

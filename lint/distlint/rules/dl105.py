@@ -12,7 +12,7 @@ from distlint.facts import known
 from distlint.facts.rewrite import source_at
 from distlint.facts.tree import positional, tail
 from distlint.model import Change, Example, Query, Repair, Report
-from distlint.partings import Made, all_made
+from distlint.partings import WITHOUT_DATA, Made, all_made
 from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ _ORDERS = {
     "entries": _Order("a list of files, in the file system's order", False),
     "keys": _Order("a dict whose keys come from this rank's batches", False, False),
 }
-
-# These carry nothing, so that it does not matter which turn of another rank they meet.
-_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
 class CollectiveInUnorderedLoop(Query):
@@ -197,7 +194,7 @@ class Model(LightningModule):
         told: set[int] = set()
         for made in all_made(analysis):
             loop = next((each for each in made.event.guards if each.kind == "for" and each.test.order), None)
-            if loop is None or id(loop.node) in told or made.step.label in _WITHOUT_DATA:
+            if loop is None or id(loop.node) in told or made.step.label in WITHOUT_DATA:
                 continue
             told.add(id(loop.node))
             yield _report(analysis, made, loop)
