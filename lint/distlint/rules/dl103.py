@@ -272,7 +272,8 @@ def save(model, loader):
         for is_asked, counts in questions:
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
-                if not is_late and id(event.node) not in told:
+                is_flush = found.atom.doubt == "entries" and found.is_around  # what is left of a list of parameters
+                if not is_late and not is_flush and id(event.node) not in told:
                     told.add(id(event.node))
                     trace = (*guard_of(found), *way_to(found.visit))
                     yield Report(event.node, _message(found, what), trace, _CONDITIONS.get(found.atom.doubt))

@@ -36,7 +36,8 @@ class StallForLogging(Query):
     one rank's value is good enough for a log, don't reduce.
 
     The rule reports a reduction or gather in each training step whose result is only logged or printed, an ``item()``
-    there that is only shown (for review), and a reduction for each name of a dict where the results are numbers. What it does not see to be in a training step is reported with
+    there that is only shown (for review), and a reduction for each name of a dict where the results are numbers. What
+    it does not see to be in a training step is reported with
     a condition.
 
     Silent: reductions under a test such as ``step % every == 0``; results that anything else reads; loops over
@@ -63,7 +64,7 @@ def train(model, loader, optimizer):
         dist.all_reduce(shown)
         wandb.log({"loss": shown.item() / dist.get_world_size()})
 """,
-            {10: "only logged"},
+            {10: "only logged", 11: "waits for the device"},
         ),
         Example(
             """\
