@@ -2,8 +2,9 @@
 
 Every way runs in the same processes, in turn. What each must bring is the texts on every rank;
 ``all_gather_object`` brings lists by rank, so it is timed alone and with what a program does then:
-gather the ids too, put the texts in a dict, drop the repeats, sort. The bare ``all_gather`` of as
-many bytes is what no way can beat. Texts of distmetrics are made when they are read: it is timed
+gather the ids too, put the texts in a dict, drop the repeats, sort. To join texts, encode them and
+gather the bytes is the least that any way has to do; the bare ``all_gather`` of as many bytes is
+the physical limit. Texts of distmetrics are made when they are read: it is timed
 without and with reading all of them on every rank.
 
     python -m benchmarks.gather_samples              # writes benchmarks/results/gather_samples.json
@@ -85,6 +86,11 @@ def ways(comm: Communicator, length: int, how: str) -> dict[str, Callable[[], An
             by_id.update(zip(theirs, of_theirs, strict=True))
         return [by_id[index] for index in sorted(by_id)]
 
+    def joined() -> None:
+        run_of_bytes = bytearray("\0".join(texts).encode())
+        run_of_bytes.extend(bytes(longest + len(texts) - len(run_of_bytes)))
+        comm.all_gather(torch.frombuffer(run_of_bytes, dtype=torch.uint8))
+
     def ours() -> Any:
         return gather_samples(numbers, texts, comm=comm)
 
@@ -94,6 +100,7 @@ def ways(comm: Communicator, length: int, how: str) -> dict[str, Callable[[], An
         "gather_samples": ours,
         "gather_samples, all read": lambda: [*ours().tree],
         "gather_samples, dst=0": lambda: gather_samples(numbers, texts, dst=0, comm=comm),
+        "join, encode, all_gather": joined,
         "bare all_gather": lambda: comm.all_gather(padded),
     }
 

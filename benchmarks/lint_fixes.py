@@ -3,8 +3,9 @@
     python -m benchmarks.lint_fixes benchmarks/lint_data/fixes_seen.jsonl CHECKOUTS [--csv FILE]
 
 A line has ``id``, ``repo``, ``commit``, ``parent``, ``code``, ``path`` (of the fault),
-``line_before`` and ``files`` (all that are needed to see it). CHECKOUTS holds clones in folders
-named OWNER+NAME. They are other people's code and not part of this repository.
+``line_before`` and ``files`` (those that the fix changes). CHECKOUTS holds clones in folders named
+OWNER+NAME. They are other people's code and not part of this repository. The linter is given
+``files`` and finds what they import in the whole tree of the commit.
 
 *Reported* is a fault with a finding of its own code, or of another code that describes it (a
 collective under a guard can be DL101, DL103 or DL108), in the function around it. *Silent* is a fix
@@ -38,11 +39,13 @@ def alike(code: str) -> set[str]:
     return next((codes for codes in _ALIKE if code in codes), {code})
 
 
-def findings(folder: Path) -> list[dict[str, Any]]:
-    """Return what distlint says of a folder, of both tiers."""
-    folder.mkdir(exist_ok=True)
+def findings(folder: Path, files: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what distlint says of some files of a tree, of both tiers."""
+    present = [str(folder / file) for file in files if (folder / file).exists()]
+    if not present:
+        return []
     options = ["--review", "--output-format", "json", "--no-cache"]
-    command = [sys.executable, "-m", "distlint", "check", *options, str(folder)]
+    command = [sys.executable, "-m", "distlint", "check", *options, *present]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{folder}: {done.stderr[-500:]}")
@@ -61,20 +64,15 @@ def function_around(path: Path, line: int) -> tuple[int, int]:
 
 
 def export(row: dict[str, Any], checkouts: Path, folder: Path) -> None:
-    """Write the files of a row as they were before and after the fix."""
+    """Write all Python files as they were before and after the fix."""
     clone = checkouts / row["repo"].replace("/", "+")
     clone = clone / "repo" if (clone / "repo").is_dir() else clone
     for side, commit in (("before", row["parent"]), ("after", row["commit"])):
-        for path in row["files"]:
-            shown = subprocess.run(
-                ["git", "-C", str(clone), "show", f"{commit}:{path}"],
-                capture_output=True,
-                check=side == "before" and path == row["path"],
-            )
-            if shown.returncode == 0:
-                target = folder / side / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(shown.stdout)
+        target = folder / side
+        target.mkdir()
+        archive = ["git", "-C", str(clone), "archive", commit, "--", ":(glob)**/*.py"]
+        packed = subprocess.run(archive, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x", "-C", str(target)], input=packed, check=True)
 
 
 def judge(row: dict[str, Any], checkouts: Path) -> dict[str, Any]:
@@ -82,7 +80,7 @@ def judge(row: dict[str, Any], checkouts: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         export(row, checkouts, folder)
-        before, after = (findings(folder / side) for side in ("before", "after"))
+        before, after = (findings(folder / side, row["files"]) for side in ("before", "after"))
         first, last = function_around(folder / "before" / row["path"], row["line_before"])
     codes = alike(row["code"])
     sides = [

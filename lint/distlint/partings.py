@@ -14,6 +14,9 @@ from distlint.analysis.ways import Visit
 from distlint.syntax import FunctionNode
 from distlint.tracing import Trace, named, way_to
 
+# These carry nothing, so that it does not matter which turn of another rank they meet.
+WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
+
 
 class Made(NamedTuple):
     """A call that makes a collective, itself or in a function that it calls.

@@ -227,9 +227,12 @@ def test_in_a_subgroup(backend: Any) -> None:
     assert results[2].tree == ["text", "text"]
 
 
+_ENDS = [-(1 << 63), (1 << 63) - 1, 0, -1, 5, 1 << 40]
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_ids_from_end_to_end_of_64_bits(world_size: int) -> None:
-    ends = [-(1 << 63), (1 << 63) - 1, 0, -1, 5, 1 << 40]
+@pytest.mark.parametrize("ends", [_ENDS, _ENDS[:1], _ENDS[1:2]])
+def test_ids_from_end_to_end_of_64_bits(world_size: int, ends: list[int]) -> None:
 
     def work(comm: Any) -> Any:
         mine = ends[comm.rank :: comm.world_size]

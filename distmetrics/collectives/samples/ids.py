@@ -90,7 +90,9 @@ def from_part(
     ids = part.to("cpu", torch.int64)
     if ids.ndim == 2:
         start, step, number = ids.view(_STEPS)
-        ids = start + step * torch.arange(int(number))
+        if number != count:  # before memory is taken for what a peer may have made up
+            raise ValueError(f"{int(number)} ids for {count} samples")
+        ids = start + step * torch.arange(count)
     if ids.shape != (count,):
         raise ValueError(f"ids of the shape {[*ids.shape]} for {count} samples")
     return ids
@@ -200,7 +202,7 @@ def _sorted(joined: Tensor) -> tuple[Tensor, Tensor]:
             places = torch.full_like(joined, -1)
             places[joined - low] = torch.arange(len(joined))
             if (places >= 0).all():
-                return torch.arange(low, high + 1), places
+                return low + torch.arange(len(joined)), places
     return joined.sort(stable=True)
 
 

@@ -129,7 +129,7 @@ def _known(state: State, effect: Effect, call: Call) -> Value:
             given = call.node.args[0]
             state.bind(root_of(given)[0] or given, event.result)
         if effect.label:  # it compares and broadcasts the parameters
-            state.block.append(Step(effect.label, state.place(call.node), event, effect, event.has_own_group))
+            state.block.append(Step(effect.label, state.place(call.node), event, effect, event.group))
     elif effect.kind == "exit" or (effect.kind == "backward" and not state.keeps_gradients):
         state.block.append(Step(effect.label, state.place(call.node), event, effect))
     return event.result

@@ -7,6 +7,7 @@ import ast
 from distlint.analysis.events import Event, Step
 from distlint.analysis.measures import measure_in
 from distlint.analysis.metrics import runs_over_examples
+from distlint.analysis.orders import order_with
 from distlint.analysis.state import State
 from distlint.analysis.targets import is_own_key
 from distlint.analysis.tensors import REDUCTIONS
@@ -24,7 +25,7 @@ GROW = Effect("grow", "grow")  # of a list or dict that something is added to
 
 def note_collective(state: State, event: Event) -> None:
     """Note a collective; what it changes in place is the same everywhere from now on."""
-    state.block.append(Step(event.label, state.place(event.node), event, event.effect, event.has_own_group))
+    state.block.append(Step(event.label, state.place(event.node), event, event.effect, event.group))
     for position in event.effect.changes:
         node = event.argument_node(position, ("tensor", "object_list", "tensor_list", "input")[0])
         value = event.argument(position, "tensor")
@@ -60,7 +61,7 @@ def add_to(state: State, node: ast.expr, known: Value, value: Value) -> None:
         is_example = any(guard.kind == "for" and runs_over_examples(guard.test) for guard in state.guards)
         measure = None if is_example else measure_in(value)
         added = value._replace(scale="", elements=(), keys=(), constant=None, formula=None, measure=measure)
-        joined = join(known._replace(elements=(), keys=()), added)
+        joined = join(known._replace(elements=(), keys=()), added)._replace(order=order_with(known, value))
         if isinstance(given, ast.Subscript) and is_own_key(state, root, given.slice):
             joined = joined._replace(order="keys")
         length = known.length or any(guard.test.is_local for guard in state.guards if guard.kind == "branch")

@@ -123,10 +123,21 @@ def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) 
         return _rank_formula(left.family, operator, right)
     if left.family in ("world", "local_world"):
         return _world_formula(operator, right.constant)
+    if left.family == "length" and left.formula is not None:
+        return _entries_formula(left.formula, operator, right.constant)
     if left.formula is not None and isinstance(right.constant, bool):
         same = right.constant is isinstance(operator, ast.Eq | ast.Is)
         return left.formula if same else negate(left.formula)
     return None
+
+
+def _entries_formula(has_some: Formula, operator: ast.cmpop, number: object) -> Formula | None:
+    """The formula of ``len(x) == 0``, ``len(x) > 0`` or the like: whether there are any."""
+    none = (ast.Eq, ast.LtE) if number == 0 else (ast.Lt,)
+    some_ = (ast.NotEq, ast.Gt) if number == 0 else (ast.GtE,)
+    if number not in (0, 1) or not isinstance(operator, (*none, *some_)):
+        return None
+    return negate(has_some) if isinstance(operator, none) else has_some
 
 
 def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:

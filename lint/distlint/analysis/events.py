@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Constant, Formula
+from distlint.analysis.formula import FALSE, TRUE, Atom, Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -70,9 +70,18 @@ class Event:
     @property
     def has_own_group(self) -> bool:
         """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
-        named = (self.argument(-1, name) for name in ("process_group", "comm"))
-        group = self.argument(self.effect.group, "group") or next(filter(None, named), None)
-        return group is not None and group.family != "none" and group.name not in _WORLD
+        return self.group != FALSE
+
+    @property
+    def group(self) -> Formula:
+        """Whether the call names its own process group; of a parameter, that is for the caller to say."""
+        for name in ("group", "process_group", "comm"):
+            position = self.effect.group if name == "group" else -1
+            group, node = self.argument(position, name), self.argument_node(position, name)
+            if group is not None:
+                is_own = group.family != "none" and group.name not in _WORLD
+                return _given(self.function, node) if is_own else FALSE
+        return FALSE
 
     @property
     def is_reached(self) -> bool:
@@ -106,6 +115,15 @@ class Event:
         return self.node.args[position] if 0 <= position < len(self.node.args) else None
 
 
+def _given(function: FunctionNode, node: ast.expr | None) -> Formula:
+    """Whether a caller gives something, where it is a parameter that the function leaves as it is."""
+    if not isinstance(node, ast.Name) or all(node.id != each.arg for each in function.parameters):
+        return TRUE
+    names = (each for each in ast.walk(function.node) if isinstance(each, ast.Name) and each.id == node.id)
+    is_kept = all(isinstance(each.ctx, ast.Load) for each in names)
+    return Atom(node.id, parameter=node.id, owner=function.name) if is_kept else TRUE
+
+
 class Place(NamedTuple):
     """A line of a file, for traces and for helpers in other files."""
 
@@ -122,14 +140,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
-        is_grouped: whether it names its own process group.
+        group: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
-    is_grouped: bool = False
+    group: Formula = FALSE
 
 
 class Branch(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from distlint.analysis.annotations import annotated
 from distlint.analysis.events import Branch, FunctionReport, Guard, Node, matters
 from distlint.analysis.expressions import EXPRESSIONS
 from distlint.analysis.flow import is_gradless
@@ -13,7 +14,7 @@ from distlint.analysis.hooks import stage_of, takes_data
 from distlint.analysis.state import Facts, Language, State
 from distlint.analysis.statements import STATEMENTS
 from distlint.analysis.targets import bind
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Reason, Value
+from distlint.analysis.value import NONE_VALUE, Reason, Value
 from distlint.api import guard_decorator
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -89,8 +90,12 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
             known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
         elif is_step and not name.endswith(_NO_DATA) and name not in settings:
             known = _batch(facts, function, parameter)
-        annotated = _annotated(facts, parameter)
-        values[name] = annotated if annotated is not None and known is None else known or UNKNOWN_VALUE
+        said = annotated(facts, parameter.annotation)
+        if known is not None and (known.family or known.target or known.wrapped or known.name):
+            said = known
+        values[name] = (known or said)._replace(
+            family=said.family, target=said.target, instance=said.instance, name=said.name
+        )
     return values
 
 
@@ -112,16 +117,6 @@ def _steps(facts: Facts, owner: ClassNode, stage: str) -> Iterator[FunctionNode]
         for name in (f"{stage}_step_end", f"{stage}_step"):
             if name in each.methods:
                 yield each.methods[name]
-
-
-def _annotated(facts: Facts, parameter: ast.arg) -> Value | None:
-    """What a parameter is by its annotation."""
-    annotation = parameter.annotation
-    if annotation is None:
-        return None
-    name = facts.index.qualify(annotation)
-    family = facts.family_of(name) if name else ""
-    return Value(family=family, instance=True) if family else None
 
 
 def _read_inside(function: FunctionNode, state: State) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distlint import averageable
+from distlint.analysis.annotations import names_class
 from distlint.analysis.arithmetic import arithmetic
 from distlint.analysis.changes import note_reduction
 from distlint.analysis.given import Call
@@ -51,7 +52,8 @@ def call_imported(state: State, name: str, call: Call) -> Value:
         return UNKNOWN_VALUE
     if name in averageable.DICT_FUNCTIONS:
         return call.given._replace(family="scores")
-    return of_unseen(call.values)._replace(measure=measure)
+    made = of_unseen(call.values)._replace(measure=measure)
+    return made._replace(name=name, instance=True) if names_class(name) else made
 
 
 def _computed(state: State, name: str, call: Call, measure: Measure | None) -> Value:

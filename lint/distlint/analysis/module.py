@@ -13,6 +13,7 @@ from distlint.analysis.events import (
     Step,
     Summary,
 )
+from distlint.analysis.formula import FALSE
 from distlint.analysis.functions import interpret
 from distlint.analysis.project import NO_PROJECT, Project
 from distlint.analysis.results import says_many
@@ -70,7 +71,7 @@ class Analysis:
 
     def needs_all(self, step: Step) -> bool:
         """True if a step is a collective of all ranks."""
-        return step.effect.kind in ("collective", "wrap") and not step.is_grouped
+        return step.effect.kind in ("collective", "wrap") and step.group == FALSE
 
     def reduces_gradients(self, step: Step) -> bool:
         """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from distlint.analysis.annotations import of_attribute
 from distlint.analysis.conditions import told
 from distlint.analysis.formula import UNKNOWN
 from distlint.analysis.state import State
@@ -140,8 +141,11 @@ def _member(state: State, owner: ClassNode, name: str) -> Value | None:
                 return state.facts.read(("return", method, ""), state.function) or UNKNOWN_VALUE
             return Value(0, target=method)
         known = state.facts.read(("attribute", each, name), state.function)
-        if known is not None and (known.is_local or known.family or known.target or known.wrapped):
+        if known is not None and (known.is_local or known.family or known.target or known.wrapped or known.name):
             return known
+        said = of_attribute(state.facts, each, name)
+        if said.instance:
+            return said
     return None
 
 

@@ -125,6 +125,8 @@ def owners(state: State, receiver: Value) -> Iterator[str]:
         for each in state.index.lineage(receiver.target):
             yield f"{state.index.name}.{each.name}"
             yield from filter(None, each.bases)
+    elif receiver.instance and receiver.name:
+        yield receiver.name
 
 
 def defaults(target: FunctionNode) -> dict[str, Formula]:
@@ -153,7 +155,10 @@ def _given(body: tuple[Node, ...], formulas: dict[str, Formula], owner: str) -> 
     if not formulas:
         return body
     inside = (with_bodies(node, lambda part: _given(part, formulas, owner)) for node in body)
-    return tuple(
-        node._replace(test=substitute(node.test, formulas, owner)) if isinstance(node, Branch) else node
-        for node in inside
-    )
+    return tuple(_with_given(node, formulas, owner) for node in inside)
+
+
+def _with_given(node: Node, formulas: dict[str, Formula], owner: str) -> Node:
+    if isinstance(node, Branch):
+        return node._replace(test=substitute(node.test, formulas, owner))
+    return node._replace(group=substitute(node.group, formulas, owner)) if isinstance(node, Step) else node

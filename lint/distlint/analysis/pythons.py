@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from distlint.analysis.doubts import doubt_of
 from distlint.analysis.formula import UNKNOWN
 from distlint.analysis.given import Call
 from distlint.analysis.items import dict_of, element
 from distlint.analysis.measures import measure_in
 from distlint.analysis.names import SHARE_OF, attribute
-from distlint.analysis.orders import order_of_set
+from distlint.analysis.orders import leaves_ties, order_of_set
 from distlint.analysis.state import State
 from distlint.analysis.tensors import own_length
 from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value
@@ -28,7 +29,9 @@ def _next(state: State, call: Call) -> Value:
 
 
 def _len(state: State, call: Call) -> Value:
-    return own_length(call.first, call.given, {})
+    result = own_length(call.first, call.given, {})
+    is_doubted = bool(call.args) and doubt_of(call.first, call.node.args[0], state.function)
+    return result._replace(formula=state.as_formula(call.first, call.node.args[0])) if is_doubted else result
 
 
 def _range(state: State, call: Call) -> Value:
@@ -48,7 +51,7 @@ def _set(state: State, call: Call) -> Value:
 
 
 def _sorted(state: State, call: Call) -> Value:
-    return call.first._replace(family="list", order="")
+    return call.first._replace(family="list", order=call.first.order if leaves_ties(call.node) else "")
 
 
 def _enumerate(state: State, call: Call) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from distlint.analysis.events import Event
-from distlint.analysis.formula import RANK, SAME, UNKNOWN
+from distlint.analysis.formula import RANK, SAME, UNKNOWN, Atom
 from distlint.analysis.items import dict_of
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
@@ -39,9 +39,12 @@ def result_of(state: State, event: Event) -> Value:
     if kind == "share":
         is_even = "apply_padding" in event.options or len(event.args) != 1 or event.args[0].family == "even"
         return Value(RANK, state.reason(event.node), family="list", length=not is_even)
-    if kind in ("list_files", "local_file", "clock"):
+    if kind == "local_file":
+        reason = state.reason(event.node)
+        return Value(UNKNOWN, reason, Atom(reason.text, UNKNOWN, reason=reason, doubt="files"), "flag")
+    if kind in ("list_files", "clock"):
         order = {"os.scandir": "entries"}.get(event.label, "files") if kind == "list_files" else ""
-        return Value(UNKNOWN, family={"list_files": "files", "local_file": "flag"}.get(kind, kind), order=order)
+        return Value(UNKNOWN, family={"list_files": "files"}.get(kind, kind), order=order)
     if kind in ("select", "split"):
         whole = combine(list(event.args))
         family = "shares" if kind == "split" else "tensor"

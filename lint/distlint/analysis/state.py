@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from distlint.analysis.doubts import doubt_of
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
 from distlint.analysis.project import Project
@@ -265,4 +266,5 @@ class State:
             return TRUE
         text = self.index.text_of(node)
         local = "" if text.startswith("self.") else self.function.name
-        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason)
+        doubt = doubt_of(value, node, self.function)
+        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason, doubt)

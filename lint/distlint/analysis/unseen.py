@@ -57,6 +57,10 @@ def call_unseen(state: State, call: Call) -> Value:
     if callee.wrapped or callee.family in CALLED:
         return forward(state, call)
     if isinstance(func, ast.Attribute):
+        owned = (state.facts.find(f"{owner}.{func.attr}") for owner in owners(state, call.receiver))
+        inherited = next(filter(None, owned), None)
+        if inherited is not None:
+            return of_other_file(state, call, inherited)
         handler = _METHODS.get(func.attr)
         known = handler(state, call) if handler is not None else None
         return known if known is not None else _method(state, call)
@@ -79,7 +83,7 @@ def _computed(state: State, name: str, whole: Value) -> Value:
 
 
 def _method(state: State, call: Call) -> Value:
-    """A method that has no handler of its own: of a tensor, of a class of another file, or of anything else."""
+    """A method that has no handler of its own: of a tensor, or of anything else."""
     name, receiver, whole = call.name, call.receiver, call.whole
     if receiver.family == "metric" and name in ("clone", "to", "copy"):
         return receiver
@@ -89,9 +93,6 @@ def _method(state: State, call: Call) -> Value:
         result = function(receiver, whole, with_dimension(call.args, call.options))
         dtype = next(filter(None, map(named_dtype, call.args)), "") if name in ("to", "type") else ""
         return result._replace(dtype=dtype) if dtype else result
-    inherited = next(filter(None, (state.facts.find(f"{owner}.{name}") for owner in owners(state, receiver))), None)
-    if inherited is not None:
-        return of_other_file(state, call, inherited)
     if name not in _OF_PYTHON and not receiver.family:
         opaque(state, name, call)
     if brings_together(name) and not (name in _OF_TENSORS and receiver.is_local):

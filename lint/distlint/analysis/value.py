@@ -183,7 +183,7 @@ def join(first: Value, second: Value) -> Value:
         call=first.call if first.call is second.call else None,
         elements=parts.elements,
         keys=parts.keys,
-        order=_joined_order(first.order, second.order),
+        order=_joined_order(first, second),
     )
 
 
@@ -204,13 +204,16 @@ def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
 
 
-def _joined_order(first: str, second: str) -> str:
-    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
-    if "keys" in (first, second):
+def _joined_order(first: Value, second: Value) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled, as a set's elements."""
+    orders = {first.order, second.order}
+    if "keys" in orders:
         return "keys"
-    if first == second:
-        return first
-    return "set" if {first, second} == {"set", "texts"} else ""
+    if first.family == second.family == "set":
+        orders.discard("")
+    if len(orders) < 2:
+        return "".join(orders)
+    return "set" if orders == {"set", "texts"} else ""
 
 
 def any_of(values: tuple[Value, ...]) -> Value:

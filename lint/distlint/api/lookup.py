@@ -20,6 +20,8 @@ from distlint.api.tables import (
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("torch.distributed.checkpoint.state_dict_loader.", "torch.distributed.checkpoint."),
+    ("torch.distributed.checkpoint.state_dict_saver.", "torch.distributed.checkpoint."),
     ("torch.distributed.nn.functional.", "torch.distributed.nn.functional."),
     ("torch.distributed.nn.", "torch.distributed.nn.functional."),
     ("pytorch_lightning.", "lightning.pytorch."),

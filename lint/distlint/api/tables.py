@@ -253,9 +253,12 @@ TELLING = {
         name: collective(name, "gathered")
         for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
     },
-    **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
+    **dict.fromkeys(
+        ("add_scalar", "add_scalars", "log_metrics", "set_description", "set_postfix", "set_postfix_str"), _SHOW
+    ),
     "save_16bit_model": collective("save_16bit_model", ""),
     "split_between_processes": Effect("share"),
+    **dict.fromkeys(("exists", "is_dir", "is_file"), Effect("local_file")),
 }
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",

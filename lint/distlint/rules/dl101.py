@@ -179,6 +179,21 @@ def save(trainer, path):
 """,
             {3: "only rank 0 reaches this save_checkpoint"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def share(value, group=None):
+    dist.broadcast(value, 0, group=group)
+
+def report(value, half):
+    if dist.get_rank() == 0:
+        share(value)
+    if dist.get_rank() == 0:
+        share(value, half)
+""",
+            {8: "only rank 0 reaches this broadcast (inside share)"},
+        ),
     )
     good = (
         """\
@@ -215,7 +230,14 @@ def gather(x, dst):
         """\
 import torch.distributed as dist
 
+def share(value, group=None):
+    if group is None:
+        group = pair_of_this_rank()
+    dist.broadcast(value, 0, group=group)
+
 def reduce_on_node(x, rank, node_group):
+    if rank == 0:
+        share(x)
     if rank in (0, 1, 2, 3):
         dist.all_reduce(x, group=node_group)
     if dist.is_initialized():

@@ -11,7 +11,7 @@ import libcst as cst
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.concrete import positional, tail
 from distlint.model import Change, Example, Repair, Report, Rule
-from distlint.partings import Made, all_made
+from distlint.partings import WITHOUT_DATA, Made, all_made
 from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ _ORDERS = {
     "keys": _Order("a dict whose keys come from this rank's batches", False, False),
 }
 
-# These carry nothing, so that it does not matter which turn of another rank they meet.
-_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
-
 
 class CollectiveInUnorderedLoop(Rule):
     """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
@@ -52,7 +49,8 @@ class CollectiveInUnorderedLoop(Rule):
     this rank's batches, agree on the keys first (``all_gather_object``), then take the sorted union.
 
     The rule knows sets, set operations on ``keys()``, ``os.listdir``, ``glob`` and ``Path.iterdir`` (the file
-    system's order), and dicts with keys from the batch.
+    system's order), dicts with keys from the batch, and ``sorted(..., key=...)`` of these by a key of few values, such
+    as a test, which leaves the rest in the order in which it came.
 
     Silent: ``sorted(...)``, dicts with keys that the program gives, sets of numbers written out, barriers.
 
@@ -108,6 +106,22 @@ def share(folder):
 """,
             {19: "a set", 21: "keys come from this rank's batches", 25: "list of files", 26: "list of files"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def merge(scores):
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, list(scores))
+    names = set()
+    for part in gathered:
+        names.update(part)
+    for name in sorted(names, key=lambda name: 0 if "norm" in name else 1):
+        dist.all_reduce(scores[name])
+    return scores
+""",
+            {10: "a set"},
+        ),
     )
     good = (
         """\
@@ -129,6 +143,13 @@ def reduce_all(metrics, other, folder):
         print(name)
     for file in sorted(os.listdir(folder)):
         dist.broadcast(load(file), 0)
+    layers = set()
+    for metric in metrics:
+        layers.add(int(metric))
+    for layer in layers:
+        dist.all_reduce(metrics[layer])
+    for name in sorted(set(metrics), key=lambda name: (name.startswith("loss"), name)):
+        dist.all_reduce(metrics[name])
     both = metrics - other
     for value in both:
         dist.all_reduce(value)
@@ -172,7 +193,7 @@ class Model(LightningModule):
         told: set[int] = set()
         for made in all_made(analysis):
             loop = next((each for each in made.event.guards if each.kind == "for" and each.test.order), None)
-            if loop is None or id(loop.node) in told or made.step.label in _WITHOUT_DATA:
+            if loop is None or id(loop.node) in told or made.step.label in WITHOUT_DATA:
                 continue
             told.add(id(loop.node))
             yield _report(analysis, made, loop)

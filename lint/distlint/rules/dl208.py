@@ -135,7 +135,9 @@ def train(model, dataset, epochs):
             texts = [analysis.index.text_of(node) for node in (made.argument_node(0, "dataset"), runs[0].node) if node]
             is_ruled_out = any(map(names_evaluation, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
             if not is_ruled_out:
-                yield Report(made.node, _MESSAGE)
+                over = runs[0].node
+                loop = analysis.index.path, over.lineno, "loop", f"for … in {analysis.index.text_of(over)}"
+                yield Report(made.node, _MESSAGE, (loop,))
 
 
 def _is_repeated(analysis: Analysis, event: Event) -> bool:
