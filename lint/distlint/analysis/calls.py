@@ -10,7 +10,6 @@ from distlint.analysis.given import Call
 from distlint.analysis.imported import call_imported
 from distlint.analysis.names import attribute, ranked
 from distlint.analysis.own import call_own, owners
-from distlint.analysis.placing import note_placing
 from distlint.analysis.results import result_of
 from distlint.analysis.state import State
 from distlint.analysis.unseen import call_unseen
@@ -19,6 +18,7 @@ from distlint.api import Effect, attribute_effect, collective, function_effect, 
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
+_PLACE = Effect("place", "place")
 
 
 def value_of_call(state: State, node: ast.Call) -> Value:
@@ -32,7 +32,7 @@ def value_of_call(state: State, node: ast.Call) -> Value:
     if effect is not None and effect.kind == "log" and not _is_log(state, receiver, node):
         effect = None
     call = Call(node, receiver, callee, *_arguments(state, node, effect))
-    note_placing(state, call)
+    _note_placing(state, call)
     if effect is not None and not is_own:
         return _known(state, effect, call)
     if callee.target is not None:
@@ -162,3 +162,10 @@ def _by_convention(func: ast.expr) -> Effect | None:
 
 def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _note_placing(state: State, call: Call) -> None:
+    """Note a call that is given a device, or may be."""
+    is_mover = call.name in ("cuda", "to") and isinstance(call.node.func, ast.Attribute)
+    if is_mover or "device" in call.options:
+        call.emit(state, _PLACE)

@@ -8,27 +8,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Event
-from distlint.analysis.given import Call
 from distlint.analysis.hooks import takes_data
-from distlint.api import Effect
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted, statements
 
 if TYPE_CHECKING:
     from distlint.analysis.module import Analysis
-    from distlint.analysis.state import State
 
-PLACE = Effect("place", "place")
 _MOVED = frozenset({"callback", "data_module", "fabric", "lightning_module", "module"})
 _MOVERS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})  # whose business devices are
 _CUDA = re.compile(r"cuda(:\d+)?")
 _ASKS_FOR_CUDA = re.compile(r"cuda|get_device|['\"]gpu['\"]", re.IGNORECASE)
-
-
-def note_placing(state: State, call: Call) -> None:
-    """Note a call that is given a device, or may be."""
-    is_mover = call.name in ("cuda", "to") and isinstance(call.node.func, ast.Attribute)
-    if is_mover or "device" in call.options:
-        call.emit(state, PLACE)
 
 
 def device_node(event: Event) -> ast.expr | None:
