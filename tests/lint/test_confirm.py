@@ -21,6 +21,8 @@ HANGS = {code: rule for code, rule in RULES.items() if code.startswith("DL1")}
 
 # Findings of examples that cannot be run: what has to happen before is in no function around them.
 NOT_RUNNABLE = {
+    ("DL103-bad-3", 18): "the list is filled by another method",
+    ("DL103-bad-3", 37): "lists that are empty on one rank alone are none of the answers",
     ("DL105-bad-1", 21): "the dict is filled by another hook",
 }
 # Rules whose findings are of a kind that runs do not show yet: they must say so, and never "refuted".
@@ -31,6 +33,7 @@ NOT_YET = {
 # Good examples that part when they are run with every answer, and why the rules are silent all the same.
 TOLERATED = {
     "DL103-good-1": "batches may hold other keys on each rank, which hardly any do",
+    "DL103-good-3": "a file that only some ranks find, which is loaded: hardly ever so",
     "DL106-good-1": "a function that fails and is called again, with a smaller world",
     "DL107-good-2": "what is logged at each step is reduced at once, what is logged for the epoch at its end",
 }

@@ -7,7 +7,6 @@ from distlint.analysis.annotations import names_class
 from distlint.analysis.arithmetic import arithmetic
 from distlint.analysis.changes import note_reduction
 from distlint.analysis.given import Call
-from distlint.analysis.measures import Measure
 from distlint.analysis.metrics import imported_measure, loss_scale
 from distlint.analysis.names import SHARE_OF, environment, ranked
 from distlint.analysis.own import of_other_file
@@ -15,7 +14,7 @@ from distlint.analysis.results import has_one_device
 from distlint.analysis.state import State
 from distlint.analysis.tensors import METHODS_OF_TENSORS, with_dimension
 from distlint.analysis.unseen import ARITHMETIC, opaque
-from distlint.analysis.value import UNKNOWN_VALUE, Value, of_unseen
+from distlint.analysis.value import UNKNOWN_VALUE, Measure, Value, of_unseen
 from distlint.api import Effect, brings_together, name_effect
 
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})

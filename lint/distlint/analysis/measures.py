@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from distlint import averageable
-
-if TYPE_CHECKING:
-    from distlint.analysis.value import Value
+from distlint.analysis.value import Measure, Value
 
 # Short names that hardly ever stand for a mean over examples, with the entry of the table that they stand for.
 _NAMES = {
@@ -26,26 +23,6 @@ _NAMES = {
 _AROUND = re.compile(r"^(?:compute|calc|calculate|get|eval|evaluate|val|valid|validation|test|train|avg|mean|macro)_")
 _SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})
-
-
-class Measure(NamedTuple):
-    """A metric that must not be averaged over ranks.
-
-    Attributes:
-        what: its name.
-        reason: why the mean of parts is not the whole.
-        line: where it is computed.
-        text: the source there.
-        is_curved: whether it is a function of a mean, so that the mean over examples of it is right.
-        is_guess: whether only the name of a function tells.
-    """
-
-    what: str
-    reason: str
-    line: int
-    text: str
-    is_curved: bool = False
-    is_guess: bool = False
 
 
 Reasons = Callable[[str], "str | None"]  # of a qualified name, why its mean over ranks is wrong

@@ -6,9 +6,9 @@ import ast
 
 from distlint import averageable
 from distlint.analysis.given import Call
-from distlint.analysis.measures import Measure, curved, guessed, told_by_library
+from distlint.analysis.measures import curved, guessed, told_by_library
 from distlint.analysis.state import State
-from distlint.analysis.value import Value, combine
+from distlint.analysis.value import Measure, Value, combine
 from distlint.syntax import FunctionNode
 
 CURVES = frozenset({"exp", "sqrt"})

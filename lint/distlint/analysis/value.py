@@ -6,7 +6,6 @@ import ast
 from typing import Any, NamedTuple
 
 from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
-from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
 _MEANS = {"mean", "mean?"}
@@ -52,6 +51,26 @@ class Cut(NamedTuple):
     text: str
     label: str
     is_sure: bool
+
+
+class Measure(NamedTuple):
+    """A metric that must not be averaged over ranks.
+
+    Attributes:
+        what: its name.
+        reason: why the mean of parts is not the whole.
+        line: where it is computed.
+        text: the source there.
+        is_curved: whether it is a function of a mean, so that the mean over examples of it is right.
+        is_guess: whether only the name of a function tells.
+    """
+
+    what: str
+    reason: str
+    line: int
+    text: str
+    is_curved: bool = False
+    is_guess: bool = False
 
 
 class Value(NamedTuple):

@@ -55,7 +55,12 @@ def try_finding(analysis: Analysis, found: Finding) -> Verdict:
     """Run the function around a finding as two ranks, in many ways of answering."""
     if found.code in _NOT_OF_RUNS:
         return Verdict("not runnable", _NOT_OF_RUNS[found.code], 0)
-    return try_lines(analysis, range(found.line, found.end_line + 1), counts_logs=found.code in ("DL102", "DL107"))
+    lines = range(found.line, found.end_line + 1)
+    verdict = try_lines(analysis, lines, counts_logs=found.code in ("DL102", "DL107"))
+    condition = found.condition
+    if verdict.outcome == "refuted" and condition is not None and condition.lacks == "data":  # runs may not bring it up
+        return replace(verdict, outcome="not runnable", text=f"{verdict.text}, though it may hang {condition.text}")
+    return verdict
 
 
 def try_lines(analysis: Analysis, lines: Sequence[int], counts_logs: bool = False) -> Verdict:

@@ -82,6 +82,7 @@ class About:
         is_even: whether all ranks have as many of it: a batch, and what is in it.
         is_unordered: whether each rank goes through it in an order of its own.
         is_set: whether it is a view of keys, from which sets are computed.
+        is_number: whether it is a whole number: sets of them have one order everywhere.
         items: what was put into it.
     """
 
@@ -99,6 +100,7 @@ class About:
     is_even: bool = False
     is_unordered: bool = False
     is_set: bool = False
+    is_number: bool = False
     items: dict[str, Any] = field(default_factory=dict)
 
 

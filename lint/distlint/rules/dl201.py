@@ -11,7 +11,7 @@ from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
-    from distlint.analysis.measures import Measure
+    from distlint.analysis.value import Measure
 
 _MEANS = frozenset({"avg", "mean"})
 
