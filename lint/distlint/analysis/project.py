@@ -141,6 +141,8 @@ class Project:
 
     def base_family(self, name: str) -> str:
         """The family of what is derived from the class of this dotted name, or ""."""
+        if declares(self.settings.trainer_bases, self._full(name)) is not None:
+            return "lightning_module"
         found = self.find_class(name)
         return found.family if found is not None else base_family(name)
 

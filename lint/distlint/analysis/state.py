@@ -20,7 +20,7 @@ from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
-_LIKE_LIGHTNING = re.compile(r"distmetrics\b")
+_LIKE_LIGHTNING = re.compile(r"(composer|distmetrics)\b")
 _MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
