@@ -71,7 +71,6 @@ def _class(line: int) -> str:
     "program",
     [
         TRAINER + "pl.Trainer(devices=2).fit(Model())",
-        TRAINER + "pl.Trainer(devices=1).fit(Model())",
         TRAINER + "def main():\n    trainer = pl.Trainer(strategy='ddp')\n    model = Model()\n    trainer.fit(model)",
         TRAINER + "model = Model.load_from_checkpoint(p)\ntrainer = pl.Trainer(devices=n)\ntrainer.test(model.eval())",
         TRAINER + "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model)",
@@ -91,6 +90,7 @@ def test_what_a_trainer_is_given_is_placed(seen, program: str) -> None:
     "program",
     [
         TRAINER + "Model().cuda()\npl.Trainer(devices=2)",
+        TRAINER + "pl.Trainer(devices=1).fit(Model())",
         "from nets import Model\nfrom mine import Trainer\nTrainer(devices=2).fit(Model())",
         "from nets import Model\nfrom sklearn.svm import SVC\nSVC().fit(Model())",
         "from nets import Model\ndef run(trainer):\n    trainer.fit(Model())",

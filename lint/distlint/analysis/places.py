@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ _SAME_ATTRIBUTES = frozenset({"H", "T", "data", "imag", "mT", "real"})
 _NO_TENSOR = frozenset({"cpu", "device", "dim", "get_device", "item", "numel", "numpy", "size", "stride", "tolist"})
 _DTYPES = ("dtype", "float", "double", "half", "int", "long", "bool", "uint8", "bfloat16")
 _DEVICE_NAMES = frozenset({"device", "devices"})
+# Tests of where tensors are, or of whether the code is only traced: what their arms do is as they say.
+_ASKS_WHERE = re.compile(r"cuda|device\.type|get_device|gpu|is_tracing|onnx", re.IGNORECASE)
 
 
 class Fresh(NamedTuple):
@@ -78,6 +81,8 @@ class Follower:
                 for node in ast.iter_child_nodes(statement):
                     if isinstance(node, ast.expr):
                         self.place(node)
+            if isinstance(statement, ast.If) and self._asks(statement) and _leaves(statement.body, statement.orelse):
+                return
 
     def place(self, node: ast.expr | None) -> Place:
         """Return where the value of an expression is; note what meets in it."""
@@ -107,21 +112,20 @@ class Follower:
             pairs = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else ()
             for number, each in enumerate(target.elts):
                 inner = self.place(pairs[number]) if pairs else place if isinstance(place, OnDevice) else None
-                self.bind(each, OnDevice(each) if isinstance(inner, OnDevice) else inner)
+                self.bind(each, _seen_at(each, inner))
             return
         name = self._index.text_of(target)
         if isinstance(target, ast.Name) or (isinstance(target, ast.Attribute) and name.startswith("self.")):
-            self.places[name] = OnDevice(target) if isinstance(place, OnDevice) else place
+            self.places[name] = _seen_at(target, place)
             self.stored.setdefault(name, []).append(place)
 
-    def apart(self, *bodies: Iterable[ast.stmt]) -> None:
+    def apart(self, *bodies: list[ast.stmt]) -> None:
         """Follow ways of which one is taken; what is not the same on all of them is not known afterwards."""
         before, ends = dict(self.places), []
         for body in bodies:
             self.places = dict(before)
-            statements = list(body)
-            self.run(statements)
-            if not (statements and isinstance(statements[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)):
+            self.run(body)
+            if not _leaves(body):
                 ends.append(self.places)
         first, *others = ends or [before]
         self.places = {name: place for name, place in first.items() if all(_same(each, name, place) for each in others)}
@@ -148,6 +152,9 @@ class Follower:
             is_elsewhere = not given.isdisjoint({"device", "out", None}) or self._has_default
             for each in arguments:
                 self.place(each)
+            beside = next((each.value for each in node.keywords if each.arg == "device"), None)
+            if isinstance(beside, ast.Attribute) and beside.attr == "device":
+                return _seen_at(node, self.place(beside.value))
             is_fresh = not is_elsewhere and node.args and (name in _FACTORIES or _has_dimensions(name, node.args))
             return Fresh(node) if is_fresh else None
         if not given.isdisjoint({"device"}):
@@ -186,14 +193,9 @@ class Follower:
     def _attribute(self, node: ast.Attribute) -> Place:
         text = self._index.text_of(node)
         if text in self.places:
-            place = self.places[text]
-            return OnDevice(node) if isinstance(place, OnDevice) else place
+            return _seen_at(node, self.places[text])
         inner = self.place(node.value)
         return inner if node.attr in _SAME_ATTRIBUTES else None
-
-    def _name(self, node: ast.Name) -> Place:
-        place = self.places.get(node.id)
-        return OnDevice(node) if isinstance(place, OnDevice) else place
 
     def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         place = self.place(node.value)
@@ -213,7 +215,13 @@ class Follower:
 
     def _if(self, node: ast.If) -> None:
         self.place(node.test)
+        known = len(self.meetings)
         self.apart(node.body, node.orelse)
+        if self._asks(node):
+            del self.meetings[known:]
+
+    def _asks(self, node: ast.If | ast.IfExp) -> bool:
+        return _ASKS_WHERE.search(self._index.text_of(node.test)) is not None
 
     def _with(self, node: ast.With) -> None:
         calls = (item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call))
@@ -229,7 +237,10 @@ class Follower:
 
     def _choice(self, node: ast.IfExp) -> Place:
         self.place(node.test)
+        known = len(self.meetings)
         first, second = self.place(node.body), self.place(node.orelse)
+        if self._asks(node):
+            del self.meetings[known:]
         return first if type(first) is type(second) else None
 
 
@@ -239,7 +250,7 @@ _EXPRESSIONS: dict[type, Callable[[Follower, Any], Place]] = {
     ast.Call: Follower._call,
     ast.Compare: lambda at, node: at.meet(node, [node.left, *node.comparators]),
     ast.IfExp: Follower._choice,
-    ast.Name: Follower._name,
+    ast.Name: lambda at, node: _seen_at(node, at.places.get(node.id)),
     ast.Starred: lambda at, node: at.place(node.value),
     ast.Subscript: lambda at, node: at.place(node.value),
     ast.UnaryOp: lambda at, node: at.place(node.operand),
@@ -259,6 +270,14 @@ _STATEMENTS: dict[type, Callable[[Follower, Any], None]] = {
 
 def _same(places: Places, name: str, place: Place) -> bool:
     return type(places.get(name)) is type(place)
+
+
+def _seen_at(node: ast.expr, place: Place) -> Place:
+    return OnDevice(node) if isinstance(place, OnDevice) else place
+
+
+def _leaves(*bodies: list[ast.stmt]) -> bool:
+    return any(isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break) for body in bodies if body)
 
 
 def _spread(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:

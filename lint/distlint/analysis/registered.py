@@ -66,11 +66,13 @@ def moves_itself(owner: ClassNode) -> bool:
 
 
 def tensors_given(index: SyntaxIndex, function: FunctionNode) -> Places:
-    """Return the parameters that are tensors, by their annotation or by what is asked of them."""
+    """Return the parameters that are tensors, by their annotation or by what is asked of them; and a step's batch."""
     found: Places = {}
+    batch = function.parameters[1:2] if function.name.endswith("_step") else []
     for parameter in function.parameters:
         name = ast.Name(parameter.arg, ast.Load(), lineno=parameter.lineno, col_offset=parameter.col_offset)
-        if parameter.annotation is not None and index.text_of(parameter.annotation).endswith("Tensor"):
+        is_said = parameter.annotation is not None and index.text_of(parameter.annotation).endswith("Tensor")
+        if is_said or parameter in batch:
             found[parameter.arg] = OnDevice(name)
     names = {parameter.arg for parameter in function.parameters[1:]}
     for node in ast.walk(function.node):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis.places import FACTORIES, Follower, Meeting, OnDevice
+from distlint.analysis.places import FACTORIES, Follower, Meeting
 from distlint.analysis.registered import registered, tensors_given
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 
@@ -34,8 +34,8 @@ class TensorWithoutDevice(Rule):
     ``torch.zeros_like(x)``), or once, as a buffer.
 
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
-    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; tensors
-    whose partner is not known; what is given to functions and modules that are not torch's; blocks and files that set
+    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms
+    of tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules that are not torch's; blocks and files that set
     a default device. A module without parameters may be a transform that works on the CPU: for review.
 
     When to ignore: the module never leaves the CPU.
@@ -157,7 +157,8 @@ class Net(nn.Module):
             if owner is None or not is_forward(analysis, function):
                 continue
             tensors, modules = registered(analysis.index, owner)
-            follower = Follower(analysis.index, function, {**tensors, **_given(analysis, function)}, modules)
+            places = {**tensors, **tensors_given(analysis.index, function)}
+            follower = Follower(analysis.index, function, places, modules)
             follower.run(function.node.body)
             is_placed = analysis.facts.family(owner) == "lightning_module" or tensors or modules
             seen: set[ast.AST] = set()
@@ -171,15 +172,6 @@ def is_forward(analysis: Analysis, function: FunctionNode) -> bool:
     """True for ``forward`` and the steps of modules."""
     is_named = function.name == "forward" or function.name.endswith("_step")
     return is_named and function.owner is not None and analysis.facts.family(function.owner) in _FAMILIES
-
-
-def _given(analysis: Analysis, function: FunctionNode) -> dict[str, OnDevice]:
-    """What a function is given on the device: tensors, and the batch of a step."""
-    given = tensors_given(analysis.index, function)
-    if function.name.endswith("_step"):
-        for parameter in function.parameters[1:2]:
-            given[parameter.arg] = OnDevice(ast.Name(parameter.arg, ast.Load(), lineno=parameter.lineno, col_offset=0))
-    return given  # type: ignore[return-value]
 
 
 def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition: Condition | None) -> Report:
