@@ -40,7 +40,6 @@ class Unused(LightningModule):
         return batch.cuda()
 """
 TRAINER = "import lightning.pytorch as pl\nfrom nets import Model, Unused\n"
-USED = ("Base", "Net")
 
 
 @pytest.fixture

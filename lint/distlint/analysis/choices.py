@@ -96,6 +96,4 @@ def and_or(state: State, node: ast.BoolOp) -> Value:
 def note_loop(state: State, node: Located, value: Value, block: list[Node]) -> None:
     """Note statements that run again and again."""
     if block:
-        is_while = isinstance(node, ast.While)
-        is_local = value.is_local if is_while else value.length
-        state.block.append(Loop(tuple(block), state.place(node), value.varies, is_local, node))
+        state.block.append(Loop(tuple(block), state.place(node), value.varies, node))

@@ -166,7 +166,6 @@ class Loop(NamedTuple):
     body: tuple[Node, ...]
     place: Place
     varies: int
-    is_length_local: bool
     node: Located | None = None
 
 

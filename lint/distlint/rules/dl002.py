@@ -33,10 +33,11 @@ class TensorWithoutDevice(Rule):
     How to fix: make it where its partner is (``torch.zeros(3, device=x.device)``, ``x.new_zeros(3)``,
     ``torch.zeros_like(x)``), or once, as a buffer.
 
-    Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
-    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms
-    of tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules that are not torch's; blocks and files that set
-    a default device. A module without parameters may be a transform that works on the CPU: for review.
+    Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved     before
+    it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms     of
+    tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules
+    that are not torch's; blocks and files that set     a default device. A module without parameters may be a transform
+    that works on the CPU: for review.
 
     When to ignore: the module never leaves the CPU.
     """
