@@ -17,16 +17,15 @@ import libcst
 from distlint.analysis import Summary, Value
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Place, Step
 from distlint.analysis.formula import All, Atom, Constant, Not, Some
+from distlint.analysis.project import ClassSummary, Project, Settings
 from distlint.analysis.value import Reason
 from distlint.api import Effect
 from distlint.engine import Examined
-from distlint.facts.handed import Handed
-from distlint.facts.joins import Joiner
-from distlint.facts.outline import Outline
-from distlint.facts.project import ClassSummary, Project, Settings
 from distlint.fix import write_atomically
 from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
-from distlint.scan import Scanned
+from distlint.project.handed import Handed
+from distlint.project.outline import Outline
+from distlint.project.scan import Scanned
 
 FOLDER = ".distlint_cache"
 VARIABLE = "DISTLINT_CACHE_DIR"
@@ -50,7 +49,6 @@ _STORED: dict[tuple[str, str], type] = {
         Handed,
         Handled,
         Inlined,
-        Joiner,
         Loop,
         Not,
         Outline,
@@ -142,16 +140,11 @@ class Cache:
         """
         return digest(
             b"wanted" if is_wanted else b"",
-            b"saves alone" if project.saves_alone else b"",
-            b"is alone" if project.is_alone else b"",
-            b"is placed" if project.is_placed else b"",
             b"spawns" if project.spawns else b"",
             tuple(sorted(project.placed)),
             tuple(sorted(project.pickled)),
             project.evidence,
             tuple(sorted(project.opt_outs)),
-            tuple(sorted(project.devices)),
-            tuple(sorted(project.joining)),
             tuple(sorted(project.names.items())),
             *(self._summary(project.classes[name]) for name in sorted(project.classes)),
             *(self._summary(project.functions[name]) for name in sorted(project.functions)),

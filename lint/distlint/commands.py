@@ -11,21 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from distlint.analysis.project import NO_PROJECT
 from distlint.baseline import Baseline, BaselineError
 from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.config import common_folder, load_config, show_config
-from distlint.discover import discover, discover_settings, is_whole
+from distlint.discover import discover, discover_settings
 from distlint.document import ignore_document
 from distlint.engine import SYNTAX_ERROR
 from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
-from distlint.facts.project import NO_PROJECT
-from distlint.facts.settings import WHOLE
 from distlint.fix import write_atomically
 from distlint.model import Finding, Rule
+from distlint.project.told import read_told
 from distlint.reporters import REPORTERS, report_text
 from distlint.rules import RULES
 from distlint.run import Checked, check_files, check_stdin, fix_findings
-from distlint.scan import find_opt_outs
 from distlint.summary import count, diff, is_coloured, statistics, summary
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
@@ -104,14 +103,13 @@ class Check:
         except FileNotFoundError as error:
             raise UsageError(f"no such file or folder: {error}") from None
         cache = self._cache()
-        told = find_opt_outs(discover_settings(paths, self._config))
         checked = check_files(
             files,
             self._rules,
             jobs=self._args.jobs,
             settings=self._config.settings,
             cache=cache,
-            opt_outs=told | {WHOLE} if is_whole(paths) else told,
+            told=read_told(discover_settings(paths, self._config)),
         )
         try:
             if cache is not None:

@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from distlint.analysis.project import Settings
 from distlint.engine import SYNTAX_ERROR
-from distlint.facts.project import Settings
 from distlint.model import Finding, Rule
 from distlint.modules import is_test
 

@@ -11,7 +11,6 @@ from distlint.config import Config
 EVERYTHING = Config()
 PYTHON = (".py", ".ipynb")
 SETTINGS = (".yaml", ".yml", ".json", ".sh")
-_TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "environment.yml", "README.md")
 _LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
@@ -71,11 +70,6 @@ def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Ite
         for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
             if file.stat().st_size <= _LARGEST_SETTINGS:
                 yield file
-
-
-def is_whole(paths: Iterable[Path]) -> bool:
-    """Whether one of the paths is the top of a project, so that all its files are looked at."""
-    return any((path / mark).exists() for path in paths for mark in _TOPS)
 
 
 def is_excluded(path: Path, config: Config) -> bool:

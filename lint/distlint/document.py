@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from distlint.analysis.project import NO_PROJECT, Project
 from distlint.engine import Examined, check_source, examine, syntax_error
-from distlint.facts.project import NO_PROJECT, Project
 from distlint.fix import Check, Fixed, Judge, fix_source, ignore_source
 from distlint.model import Finding, Rule
 from distlint.notebook import Notebook, NotebookError

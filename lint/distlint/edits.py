@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from distlint.facts import ModuleFacts
-from distlint.facts.tree import walk
+from distlint.concrete import ConcreteTree, walk
 from distlint.model import Change, Edit, Fix, Repair
 from distlint.text import Text, split_lines
 
@@ -18,14 +16,12 @@ class Editor:
     """Makes edits of one module.
 
     Args:
-        facts: the module.
-        position: where a node is.
+        tree: the concrete tree.
         text: the source, for its indentation and line ends.
     """
 
-    def __init__(self, facts: ModuleFacts, position: Callable[[cst.CSTNode], CodeRange], text: Text) -> None:
-        self._facts = facts
-        self._position = position
+    def __init__(self, tree: ConcreteTree, text: Text) -> None:
+        self._tree = tree
         self._text = text
 
     def fix(self, repair: Repair) -> Fix | None:
@@ -41,14 +37,14 @@ class Editor:
     @cached_property
     def _is_exact(self) -> bool:
         """Whether the tree has every character, and so positions that hold: it drops a form feed before a statement."""
-        return self._facts.module.code == self._text.text
+        return self._tree.module.code == self._text.text
 
     def _edit(self, change: Change) -> Edit | None:
         if change.where != "instead":
             return self._beside(change)
         if not change.text:
             return self._removal(change.node)
-        here = self._position(change.node)
+        here = self._tree.position(change.node)
         return self._replace(here, self._text.adapted(self._as_written(change)))
 
     def _as_written(self, change: Change) -> str:
@@ -58,10 +54,10 @@ class Editor:
         """
         text = change.text
         for node in walk(change.node) if "\n" in text else ():
-            made = self._facts.module.code_for_node(node) if isinstance(node, cst.BaseExpression) else ""
+            made = self._tree.module.code_for_node(node) if isinstance(node, cst.BaseExpression) else ""
             if "\n" not in made or made not in text:
                 continue
-            here = self._position(node)
+            here = self._tree.position(node)
             first, last = self._text.span(self._replace(here, ""))
             source = self._text.text[first:last]
             if source.split() == made.split():  # a node's place leaves out parentheses around it
@@ -73,18 +69,18 @@ class Editor:
 
     def _beside(self, change: Change) -> Edit | None:
         """Lines with the statement's own indentation; a statement that shares its line has no room beside it."""
-        statement = self._facts.statement(change.node)
-        here = self._position(statement)
+        statement = self._tree.statement(change.node)
+        here = self._tree.position(statement)
         indentation = self._text.lines[here.start.line - 1][: here.start.column]
         if indentation.strip() or self._is_within_a_line(change.node, statement):
             return None
         first = here.start.line
         if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
-            first = self._position(statement.decorators[0]).start.line
+            first = self._tree.position(statement.decorators[0]).start.line
         added = split_lines(indentation + change.text)  # further lines may be inside a string: they stay as they are
         newline = self._text.newline
         if change.where == "before":
-            is_elif = isinstance(self._facts.parents.get(statement), cst.If)
+            is_elif = isinstance(self._tree.parents.get(statement), cst.If)
             return None if is_elif else Edit(first, 1, first, 1, newline.join([*added, ""]))
         if here.end.line < len(self._text.lines) or self._text.text.endswith(("\n", "\r")):
             return Edit(here.end.line + 1, 1, here.end.line + 1, 1, newline.join([*added, ""]))
@@ -97,15 +93,15 @@ class Editor:
         while current is not statement:
             if isinstance(current, cst.SimpleStatementSuite):
                 return True
-            current = self._facts.parents[current]
+            current = self._tree.parents[current]
         return False
 
     def _removal(self, node: cst.CSTNode) -> Edit:
         """Without a node: a statement or decorator with its lines, an argument with its comma."""
-        parent = self._facts.parents.get(node)
+        parent = self._tree.parents.get(node)
         if isinstance(parent, cst.SimpleStatementLine) and len(parent.body) == 1:
-            node, parent = parent, self._facts.parents.get(parent)
-        here = self._position(node)
+            node, parent = parent, self._tree.parents.get(parent)
+        here = self._tree.position(node)
         if isinstance(node, cst.BaseStatement | cst.Decorator):
             if isinstance(node, cst.BaseStatement) and isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
                 return self._replace(here, "pass")
@@ -116,9 +112,9 @@ class Editor:
 
     def _without_argument(self, call: cst.Call, argument: cst.Arg) -> Edit:
         at = call.args.index(argument)
-        here = self._position(argument)
+        here = self._tree.position(argument)
         if at == 0:
-            after = self._position(call.args[1]).start
+            after = self._tree.position(call.args[1]).start
             return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
-        before = self._position(call.args[at - 1]).end
+        before = self._tree.position(call.args[at - 1]).end
         return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")

@@ -5,28 +5,29 @@ from __future__ import annotations
 import ast
 import gc
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import libcst as cst
-from libcst.metadata import CodeRange, PositionProvider
+from libcst.metadata import CodeRange
 
-from distlint.analysis import Summary
+from distlint.analysis import Analysis, Summary
+from distlint.analysis.project import NO_PROJECT, Project
+from distlint.concrete import ConcreteTree, walk
 from distlint.edits import Editor
-from distlint.facts import ModuleFacts
-from distlint.facts.project import NO_PROJECT, Project
-from distlint.facts.tree import walk
-from distlint.model import Finding, Fix, Hit, Query, Report, Rule, TraceStep, remaining
-from distlint.prefilter import can_matter, may_define_collective, narrow, with_evidence
+from distlint.model import Finding, Fix, Report, Rule
+from distlint.modules import module_key
+from distlint.prefilter import can_matter, may_define_collective, with_evidence
 from distlint.queries import ask
 from distlint.rules import RULES
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
+from distlint.syntax import index_source
 from distlint.text import Text
 
 SYNTAX_ERROR = ("DL000", "syntax-error")
-_TOO_DEEP = ("too deeply nested", "too many")  # ours, and how Python's messages of this kind begin
+_TOO_DEEP = "too deeply nested"
 
 
 def check_source(
@@ -107,93 +108,64 @@ def _examine(
     evident = with_evidence(source, project)
     rules = [rule for rule in applied if not prefilter or can_matter(rule, evident)]
     summarise = summarise and may_define_collective(evident)
+    if is_sound and not rules and not summarise:
+        return Examined([])
     try:
         text = Text.decode(source)
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return Examined([unreadable(path, error)])
     try:
-        said = None if is_sound else python_error(text.text)
-        if said is not None and said.msg.startswith(_TOO_DEEP):  # for LibCST it would be the end of the process
-            return Examined([syntax_error(path, said.lineno or 1, max(1, said.offset or 1), said.msg)])
-        if said is None and not summarise:
-            rules = narrow(rules, text.text) if prefilter else rules
-            if not rules:
-                return Examined([])
-        facts = _Later(lambda: ModuleFacts(cst.parse_module(text.text), path, project))
-        others = [rule for rule in rules if not isinstance(rule, Query)]
-        if others or said is not None:
-            facts()
-        hits = [(rule, hit) for rule in others for hit in rule.check(facts())]
-        findings = _locate(facts(), text, hits) if hits else []
-        queries = [rule for rule in rules if isinstance(rule, Query)] if said is None else []
-        queried = ask(text.text, path, queries, project, summarise and said is None, Mender(facts, text).fix)
-        findings += queried.findings
-    except RecursionError:
-        return Examined([syntax_error(path, 1, 1, _TOO_DEEP[0])])
-    except cst.ParserSyntaxError as error:
-        return Examined([_unparsable(path, text.text, error)])
+        index = index_source(text.text, path, module_key(path))
+        if not rules and not summarise:
+            return Examined([])
+        analysis = Analysis(index, project)
+        findings = ask(analysis, rules, Mender(text).fix)
+        functions = tuple(analysis.summaries()) if summarise else ()
+    except SyntaxError as error:
+        return Examined([syntax_error(path, error.lineno or 1, max(1, error.offset or 1), error.msg)])
+    except ValueError as error:  # null bytes, before Python 3.12
+        return Examined([syntax_error(path, 1, 1, str(error))])
+    except (RecursionError, MemoryError):
+        return Examined([syntax_error(path, 1, 1, _TOO_DEEP)])
     kept = _heed_comments(text, path, findings, applied)
     if project.settings.devices == "one":
         kept = [found for found in kept if found.condition is None or found.condition.lacks != "devices"]
-    return Examined(sorted(kept, key=_place), queried.summaries)
-
-
-class _Positions(PositionProvider):
-    """Where nodes are; found out when the first is asked for. Without a MetadataWrapper, which walks all once more."""
-
-    def __init__(self, module: cst.Module) -> None:
-        super().__init__()
-        self._module = module
-
-    def __getitem__(self, node: cst.CSTNode) -> CodeRange:
-        if not self._computed:
-            self._gen_impl(self._module)
-        found = self._computed[node]
-        assert isinstance(found, CodeRange)
-        return found
-
-
-class _Later:
-    """What costs much, made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], ModuleFacts]) -> None:
-        self._make = make
-        self._made: ModuleFacts | None = None
-
-    def __call__(self) -> ModuleFacts:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+    return Examined(sorted(kept, key=_place), functions)
 
 
 class Mender:
     """Makes fixes of reports: it looks up in the concrete tree what they were made of.
 
     Args:
-        facts: the file.
-        text: its source.
+        text: of the file.
     """
 
-    def __init__(self, facts: _Later, text: Text) -> None:
-        self._facts = facts
+    def __init__(self, text: Text) -> None:
         self._text = text
 
     @cached_property
-    def _position(self) -> Callable[[cst.CSTNode], CodeRange]:
-        return _Positions(self._facts().module).__getitem__
+    def _tree(self) -> ConcreteTree | None:
+        """The tree; None of what Python can parse and LibCST cannot."""
+        try:
+            return ConcreteTree(self._text.text)
+        except cst.ParserSyntaxError:
+            return None
 
     def fix(self, finding: Finding, report: Report) -> Fix | None:
         """Return the fix of a report; None where it has none."""
-        facts = self._facts()
-        nodes = facts.nodes(cst.Call) if isinstance(report.node, ast.Call) else walk(facts.module)
-        node = next((each for each in nodes if self._is_at(each, finding)), None)
-        repair = report.repair(facts, node) if report.repair is not None and node is not None else None
-        return Editor(facts, self._position, self._text).fix(repair) if repair is not None else None
+        tree = self._tree if report.repair is not None else None
+        if tree is None or report.repair is None:
+            return None
+        kind = cst.Call if isinstance(report.node, ast.Call) else cst.CSTNode
+        nodes = (each for each in walk(tree.module) if isinstance(each, kind))
+        node = next((each for each in nodes if _is_at(tree.position(each), finding)), None)
+        repair = report.repair(tree, node) if node is not None else None
+        return Editor(tree, self._text).fix(repair) if repair is not None else None
 
-    def _is_at(self, node: cst.CSTNode, finding: Finding) -> bool:
-        here = self._position(node)
-        start, end = (here.start.line, here.start.column + 1), (here.end.line, here.end.column + 1)
-        return start == (finding.line, finding.column) and end == (finding.end_line, finding.end_column)
+
+def _is_at(here: CodeRange, finding: Finding) -> bool:
+    start, end = (here.start.line, here.start.column + 1), (here.end.line, here.end.column + 1)
+    return start == (finding.line, finding.column) and end == (finding.end_line, finding.end_column)
 
 
 def _heed_comments(text: Text, path: str, findings: list[Finding], applied: Sequence[Rule]) -> list[Finding]:
@@ -222,7 +194,7 @@ def python_error(text: str) -> SyntaxError | None:
     except ValueError as error:  # null bytes, before Python 3.12
         return SyntaxError(str(error))
     except (RecursionError, MemoryError):
-        return SyntaxError(_TOO_DEEP[0])
+        return SyntaxError(_TOO_DEEP)
     return None
 
 
@@ -235,56 +207,8 @@ def unreadable(path: str, error: Exception) -> Finding:
     return syntax_error(path, line, 1, error.strerror or str(error) if isinstance(error, OSError) else str(error))
 
 
-def _unparsable(path: str, text: str, error: cst.ParserSyntaxError) -> Finding:
-    said = python_error(text)
-    if said is not None and said.lineno:
-        return syntax_error(path, said.lineno, max(1, said.offset or 1), said.msg)
-    return syntax_error(path, error.raw_line, error.raw_column + 1, error.message)
-
-
 def syntax_error(path: str, line: int, column: int, message: str) -> Finding:
     """The finding for a file, or a cell of a notebook, that cannot be read."""
     code, name = SYNTAX_ERROR
     first = " ".join(message.split())
     return Finding(code, name, f"cannot be parsed: {first}", path, line, column, line, column, statement=(line, line))
-
-
-def _locate(facts: ModuleFacts, text: Text, hits: Sequence[tuple[Rule, Hit]]) -> list[Finding]:
-    position = _Positions(facts.module).__getitem__
-
-    def step(place: cst.CSTNode, label: str, text: str) -> TraceStep:
-        return TraceStep(facts.path, position(place).start.line, label, text)
-
-    editor = Editor(facts, position, text)
-    findings = []
-    for rule, hit in hits:
-        here = position(hit.node)
-        trace = tuple(step(*each) for each in hit.trace)
-        condition = remaining(hit.condition, facts.project.settings.devices)
-        findings.append(
-            Finding(
-                code=rule.code,
-                name=rule.name,
-                message=hit.message if condition is None else f"{hit.message}, {condition.text}",
-                path=facts.path,
-                line=here.start.line,
-                column=here.start.column + 1,
-                end_line=here.end.line,
-                end_column=here.end.column + 1,
-                severity=rule.severity,
-                fix=None if hit.repair is None else editor.fix(hit.repair),
-                trace=trace,
-                statement=_statement_lines(facts, hit.node, position),
-                condition=condition,
-            )
-        )
-    return findings
-
-
-def _statement_lines(
-    facts: ModuleFacts, node: cst.CSTNode, position: Callable[[cst.CSTNode], CodeRange]
-) -> tuple[int, int]:
-    """First and last line of a simple statement; of a compound one, as far as the node."""
-    statement = facts.statement(node)
-    last = node if isinstance(statement, cst.BaseCompoundStatement) else statement
-    return position(statement).start.line, position(last).end.line

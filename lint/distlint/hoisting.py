@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import libcst as cst
 
-from distlint.facts.flow import reaching
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import names_in, statements, tail, walk
+from distlint.api import unbound
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Repair
-
-if TYPE_CHECKING:
-    from distlint.facts.module import ModuleFacts
+from distlint.syntax import FunctionNode, dotted
 
 # What hands back a new value and leaves everything else alone, so that the other ranks may make it unseen; and what
 # that value is called.
@@ -28,116 +27,131 @@ _HARMLESS = {
 }
 # What every rank is meant to make too, but which writes files.
 _WRITING = frozenset({"save", "save_16bit_model", "save_checkpoint", "save_model", "save_state"})
-_EFFECTS = (cst.Call, cst.Await, cst.Yield, cst.NamedExpr)
-_MAYBE = (cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)
+_EFFECTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+_MAYBE = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+_SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
+_BLOCKS = ("body", "orelse", "finalbody")
 
 
-def hoist(facts: ModuleFacts, call: cst.CSTNode, label: str) -> Repair | None:
+class _Block(NamedTuple):
+    """A block around the call.
+
+    Attributes:
+        owner: the statement, function or module that it belongs to.
+        before: its statements before the one that the call is in.
+        statement: that one.
+    """
+
+    owner: ast.AST
+    before: Sequence[ast.stmt]
+    statement: ast.stmt
+
+
+def hoist(
+    function: FunctionNode, call: ast.expr, label: str
+) -> Callable[[ConcreteTree, cst.CSTNode], Repair | None] | None:
     """Make a call on every rank, right before the branch on the rank around it; None where that may do something else.
 
     It is safe where the call is the first thing that happens in the branch, needs nothing that only this branch has,
     and leaves the other ranks as they were. That nothing but one plain test of the rank keeps ranks from it, the
     caller knows.
     """
-    name = _HARMLESS.get(label)
-    branch = next((above for above in facts.ancestors(call) if isinstance(above, cst.If)), None)
-    if not isinstance(call, cst.Call) or branch is None or (name is None and label not in _WRITING):
+    *around, inner = _blocks(function.node, call)
+    branch = inner.owner
+    if not isinstance(call, ast.Call) or not isinstance(branch, ast.If) or inner.statement not in branch.body:
         return None
-    if not isinstance(facts.parents[branch], cst.IndentedBlock | cst.Module):
-        return None  # an elif
-    if not _is_first(facts, call, branch) or not _can_be_made_before(facts, call, branch):
+    if _is_elif(around[-1]) or not _is_first(inner, call) or not _can_be_made_before(function, around, call):
         return None
-    is_framework = not (facts.resolve(call.func) or "").startswith("torch.")
-    return Repair(name is not None and is_framework, _changes(facts, call, branch, name or "saved"))
+    name = _HARMLESS.get(label, "saved" if label in _WRITING else None)
+    if name is None:
+        return None
+    full = function.module.qualify(call.func, function) or unbound(dotted(call.func))
+    is_safe = label in _HARMLESS and not full.startswith("torch.")
+    used = {each.id for each in ast.walk(function.module.tree) if isinstance(each, ast.Name)}
+    name = name or f"{ast.unparse(call.func).rpartition('.')[2]}_result"
+    fresh = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in used)
+    return lambda tree, node: Repair(is_safe, _changes(tree, node, fresh))
 
 
-def _is_first(facts: ModuleFacts, call: cst.Call, branch: cst.If) -> bool:
+def _blocks(owner: ast.AST, call: ast.expr) -> Iterator[_Block]:
+    """The blocks around a call, outermost first."""
+    for name in _BLOCKS:
+        block = getattr(owner, name, ())
+        for number, statement in enumerate(block):
+            if any(each is call for each in ast.walk(statement)):
+                yield _Block(owner, block[:number], statement)
+                yield from _blocks(statement, call)
+
+
+def _is_elif(around: _Block) -> bool:
+    """Whether the branch continues another one."""
+    above = around.owner
+    is_else = isinstance(above, ast.If) and above.orelse == [around.statement]
+    return is_else and isinstance(above, ast.If) and above.col_offset == around.statement.col_offset
+
+
+def _is_first(inner: _Block, call: ast.Call) -> bool:
     """Whether nothing with an effect comes before the call in its branch."""
-    for statement in statements(branch.body):
-        inside = list(walk(statement))
-        if not isinstance(statement, cst.SimpleStatementLine):
-            return False
-        if call in inside:
-            return len(statement.body) == 1 and _is_evaluated_first(facts, call, statement)
-        if any(isinstance(node, _EFFECTS) for node in inside) or not _only_names(statement):
-            return False
-    return False
-
-
-def _only_names(statement: cst.SimpleStatementLine) -> bool:
-    """``x = y``: a statement that a moved call need not wait for."""
-    parts = [part for part in statement.body if isinstance(part, cst.Assign)]
-    targets = [target.target for part in parts for target in part.targets]
-    return len(parts) == len(statement.body) and all(isinstance(target, cst.Name) for target in targets)
-
-
-def _is_evaluated_first(facts: ModuleFacts, call: cst.Call, statement: cst.CSTNode) -> bool:
-    around = [call]
-    for above in facts.ancestors(call):
-        if isinstance(above, _MAYBE):
-            return False
-        if above is statement:
-            break
-        around.append(above)  # type: ignore[arg-type]
-    place = facts.order[call]
-    before = [node for node in walk(statement) if facts.order[node] < place and node not in around]
-    return not any(isinstance(node, _EFFECTS) for node in before)
-
-
-def _can_be_made_before(facts: ModuleFacts, call: cst.Call, branch: cst.If) -> bool:
-    """Whether receiver and arguments can be had, without effect, where the branch begins."""
-    parts = [call.func, *(arg.value for arg in call.args)]
-    nodes = [node for part in parts for node in walk(part)]
-    if any(isinstance(node, _EFFECTS) for node in nodes) or any(isinstance(node, _MAYBE) for node in nodes):
+    if not isinstance(inner.statement, _SIMPLE) or not all(map(_only_names, inner.before)):
         return False
-    names = [node for node in nodes if isinstance(node, cst.Name) and _is_variable(facts, node)]
-    return all(_is_known_before(facts, name, branch) for name in names)
-
-
-def _is_variable(facts: ModuleFacts, name: cst.Name) -> bool:
-    parent = facts.parents[name]
-    is_member = isinstance(parent, cst.Attribute) and parent.attr is name
-    return not is_member and not (isinstance(parent, cst.Arg) and parent.keyword is name)
-
-
-def _is_known_before(facts: ModuleFacts, name: cst.Name, branch: cst.If) -> bool:
-    """Whether a name has its value before the branch, on every way there."""
-    found = reaching(facts, name)
-    if not found:
-        return bool(facts.scope(name).lookup(name.value))  # of the module
-    blocks = [branch, *facts.ancestors(branch)]
-    for definition in found:
-        statement = facts.statement(definition.node)
-        if isinstance(definition.node, cst.Param) or (isinstance(statement, cst.For) and statement in blocks):
-            return True
-        if facts.parents[statement] in blocks and branch.body is not facts.parents[statement]:
-            return facts.order[statement] < facts.order[branch]
-        if branch in facts.ancestors(statement):
+    place = call.lineno, call.col_offset
+    for node in ast.walk(inner.statement):
+        holds = any(each is call for each in ast.walk(node))
+        if isinstance(node, _MAYBE) and holds:
             return False
-    return False
+        if isinstance(node, _EFFECTS) and not holds and (node.lineno, node.col_offset) < place:
+            return False
+    return True
 
 
-def _changes(facts: ModuleFacts, call: cst.Call, branch: cst.If, name: str) -> tuple[Change, ...]:
-    code = source_at(facts, call, branch)
-    statement = facts.parents[call]
-    if isinstance(statement, cst.Expr):
-        return (Change(branch, code, "before"), _without(facts, statement, branch))
-    name = _fresh(facts, call, name or f"{tail(call.func)}_result")
-    return (Change(branch, f"{name} = {code}", "before"), Change(call, name))
+def _only_names(statement: ast.stmt) -> bool:
+    """``x = y``: a statement that a moved call need not wait for."""
+    is_plain = isinstance(statement, ast.Assign) and all(isinstance(each, ast.Name) for each in statement.targets)
+    return is_plain and not any(isinstance(each, _EFFECTS) for each in ast.walk(statement))
 
 
-def _without(facts: ModuleFacts, statement: cst.Expr, branch: cst.If) -> Change:
-    """The branch without a statement that was all that stood on its line."""
-    if len(statements(branch.body)) == 1:
-        return Change(statement, "pass")
-    return Change(facts.parents[statement], "")
+def _can_be_made_before(function: FunctionNode, around: Sequence[_Block], call: ast.Call) -> bool:
+    """Whether receiver and arguments can be had, without effect, where the branch begins."""
+    parts = [call.func, *call.args, *(each.value for each in call.keywords)]
+    nodes = [node for part in parts for node in ast.walk(part)]
+    if any(isinstance(node, _EFFECTS + _MAYBE) for node in nodes):
+        return False
+    known = {each.arg for each in function.parameters}
+    for block in around:
+        known |= _bound(block.owner, is_whole=False).union(*map(_bound, block.before))
+    unknown = {node.id for node in nodes if isinstance(node, ast.Name)} - known
+    return unknown.isdisjoint(_bound(function.node)) and _unchanged(nodes, around[-1].statement)
 
 
-def _fresh(facts: ModuleFacts, call: cst.Call, name: str) -> str:
-    """``name``, or with a number, so that it hides no other."""
-    used = names_in(facts.function_of(call) or facts.module)
-    number, chosen = 1, name
-    while chosen in used or facts.scope(call).lookup(chosen):
-        number += 1
-        chosen = f"{name}_{number}"
-    return chosen
+def _unchanged(nodes: Sequence[ast.AST], branch: ast.stmt) -> bool:
+    """Whether no name of the call gets a value in the branch."""
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names.isdisjoint(each.id for each in _stores(branch))
+
+
+def _bound(node: ast.AST, is_whole: bool = True) -> set[str]:
+    """Names that get a value in a function; on every way through a statement; of a block's owner, before its block."""
+    if isinstance(node, ast.For | ast.AsyncFor) and not is_whole:
+        return {each.id for each in _stores(node.target)}
+    if isinstance(node, ast.With | ast.AsyncWith) and not is_whole:
+        return {each.id for item in node.items if item.optional_vars for each in _stores(item.optional_vars)}
+    if not is_whole or isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.Match):
+        return set()
+    inside = ast.walk(node)
+    return {each.id for each in _stores(node)} | {each.name for each in inside if isinstance(each, ast.FunctionDef)}
+
+
+def _stores(node: ast.AST) -> Iterator[ast.Name]:
+    inside = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return (each for each in inside if isinstance(each.ctx, ast.Store))
+
+
+def _changes(tree: ConcreteTree, call: cst.CSTNode, name: str) -> tuple[Change, ...]:
+    branch = next(above for above in tree.ancestors(call) if isinstance(above, cst.If))
+    code = tree.source_at(call, branch)
+    statement = tree.parents[call]
+    if not isinstance(statement, cst.Expr):
+        return (Change(branch, f"{name} = {code}", "before"), Change(call, name))
+    is_all = isinstance(branch.body, cst.IndentedBlock) and len(branch.body.body) == 1
+    without = Change(statement, "pass") if is_all else Change(tree.parents[statement], "")
+    return (Change(branch, code, "before"), without)

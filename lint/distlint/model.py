@@ -1,4 +1,4 @@
-"""What the parts of the linter hand to each other: rules, hits, findings."""
+"""What the parts of the linter hand to each other: rules, reports, findings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from distlint.analysis import Analysis
-    from distlint.facts import ModuleFacts
-    from distlint.facts.sketch import Sketch
+    from distlint.concrete import ConcreteTree
     from distlint.syntax import Located
 
 
@@ -165,29 +164,29 @@ class Change:
 
 @dataclass(frozen=True)
 class Repair:
-    """How a hit can be removed; ``safe`` when the changes cannot alter what right code does."""
+    """How a finding can be removed; ``safe`` when the changes cannot alter what right code does."""
 
     safe: bool
     changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True)
-class Hit:
-    """What a rule yields: a node, not yet a position. The engine looks those up for files with hits alone.
+class Report:
+    """What a rule yields: a node of Python's own tree.
 
     Attributes:
         node: the place.
-        message: one sentence, without the condition.
-        trace: further nodes, or calls in other files, each with a label and a text.
-        repair: how it can be removed, if that is known.
+        message: one sentence.
+        trace: further places: path, line, label and text.
         condition: what it depends on, where it does not follow from the code.
+        repair: makes a repair, if there is one, given the place in the concrete tree; asked for files with findings.
     """
 
-    node: cst.CSTNode
+    node: Located
     message: str
-    trace: tuple[tuple[cst.CSTNode, str, str], ...] = ()
-    repair: Repair | None = None
+    trace: tuple[tuple[str, int, str, str], ...] = ()
     condition: Condition | None = None
+    repair: Callable[[ConcreteTree, cst.CSTNode], Repair | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -225,16 +224,12 @@ class Rule(ABC):
     good: ClassVar[Sequence[str]]
 
     @abstractmethod
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Everything that this rule has to say about one module."""
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Everything that this rule has to say about one file."""
 
     def can_matter(self, source: bytes) -> bool:
         """A last question of the prefilter, for rules that tokens cannot tell enough about."""
         return bool(source)
-
-    def can_report(self, sketch: Sketch) -> bool:
-        """The same of the file's outline, asked where it may spare the full tree; rules that ask nothing need it."""
-        return sketch is not None
 
     @classmethod
     def page(cls) -> str:
@@ -245,34 +240,3 @@ class Rule(ABC):
     def summary(cls) -> str:
         """The first line of the page."""
         return cls.page().partition("\n")[0]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a query yields: a node of Python's own tree.
-
-    Attributes:
-        node: the place.
-        message: one sentence.
-        trace: further places: path, line, label and text.
-        condition: what it depends on, where it does not follow from the code.
-        repair: makes a repair, if there is one, given the place in the concrete tree; asked for files with findings.
-    """
-
-    node: Located
-    message: str
-    trace: tuple[tuple[str, int, str, str], ...] = ()
-    condition: Condition | None = None
-    repair: Callable[[ModuleFacts, cst.CSTNode], Repair | None] | None = None
-
-
-class Query(Rule):
-    """A rule that asks the abstract interpreter."""
-
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Nothing: these rules don't read the concrete tree."""
-        return iter(())
-
-    @abstractmethod
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Everything that this rule has to say about one file."""

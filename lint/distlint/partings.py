@@ -9,9 +9,13 @@ from typing import NamedTuple
 from distlint.analysis import Analysis, Event, Guard, Step
 from distlint.analysis.events import Branch, Handled, Inlined, Node, bodies
 from distlint.analysis.formula import Atom, Constant, atoms, negate
-from distlint.analysis.sequences import Divergence, Visit, divergences
+from distlint.analysis.sequences import Divergence, divergences
+from distlint.analysis.ways import Visit
 from distlint.syntax import FunctionNode
 from distlint.tracing import Trace, named, way_to
+
+# These carry nothing, so that it does not matter which turn of another rank they meet.
+WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
 class Made(NamedTuple):

@@ -1,125 +1,41 @@
-"""Rules that ask the interpreter: one analysis a file, reports with positions."""
+"""From what rules report of one file to findings with positions."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from distlint import averageable
-from distlint.analysis import Analysis, Summary
-from distlint.facts.project import Project, Settings, declares
-from distlint.facts.releases import OLD, OLD_HOOKS, SHARDED, read_releases
-from distlint.facts.trainers import ONE, read_devices
-from distlint.model import Finding, Fix, Query, Report, TraceStep, remaining
-from distlint.modules import absolute_name, module_key
-from distlint.syntax import Located, SyntaxIndex, index_source
-
-_DECLARED = "declared so in [tool.distlint]"
-# What classes of other files are, by the kinds that the linker gives them.
-_FAMILIES = {
-    "lightning": "lightning_module",
-    "module": "module",
-    "datamodule": "data_module",
-    "callback": "callback",
-    "metric": "metric",
-    "dataset": "dataset",
-}
+from distlint.analysis import Analysis
+from distlint.model import Finding, Fix, Report, Rule, TraceStep, remaining
+from distlint.syntax import Located, SyntaxIndex
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What queries and callers in other files get.
-
-    Attributes:
-        findings: in no order.
-        summaries: of functions that make collectives or tell the rank.
-    """
-
-    findings: list[Finding]
-    summaries: tuple[Summary, ...] = ()
-
-
-def ask(
-    source: str,
-    path: str,
-    queries: Sequence[Query],
-    project: Project,
-    summarise: bool,
-    mend: Callable[[Finding, Report], Fix | None] = lambda finding, report: None,
-) -> Asked:
-    """Return what queries find in one file, and its summaries if they are wanted; ``mend`` makes a report's fix."""
-    if not queries and not summarise:
-        return Asked([])
-    analysis = analyse(source, path, project)
+def ask(analysis: Analysis, rules: Sequence[Rule], mend: Callable[[Finding, Report], Fix | None]) -> list[Finding]:
+    """Return what rules find in one file, in no order; ``mend`` makes the fix of a report."""
     findings = []
-    for query in queries:
-        for report in query.query(analysis):
-            finding = _finding(analysis.index, query, report, project.settings.devices)
+    for rule in rules:
+        for report in rule.query(analysis):
+            finding = _finding(analysis, rule, report)
             findings.append(replace(finding, fix=mend(finding, report)) if report.repair is not None else finding)
-    return Asked(findings, tuple(analysis.summaries()) if summarise else ())
+    return findings
 
 
-def analyse(source: str, path: str, project: Project) -> Analysis:
-    """Return the analysis of one file, which knows what the project tells of the others."""
-
-    def find(name: str) -> Summary | None:
-        return project.find_function(name) or project.find_method(*name.rpartition(".")[::2])
-
-    def find_family(name: str) -> str:
-        found = project.find_class(name)
-        return next((_FAMILIES[kind] for kind in sorted(found.kinds) if kind in _FAMILIES), "") if found else ""
-
-    index = index_source(source, path, module_key(path))
-    declared = project.settings.collectives
-
-    def is_declared(name: str) -> bool:
-        return bool(declared) and declares(declared, project.names.get(name, name)) is not None
-
-    def find_devices() -> str:
-        devices = project.devices or read_devices(index.tree)
-        return "one" if project.is_alone or devices == {ONE} else ""
-
-    def reason_against(name: str) -> str | None:
-        return _reason_against(project.settings, index, name)
-
-    saves_alone = _saves_alone(index, project)
-    return Analysis(index, find, find_family, is_declared, reason_against, find_devices, saves_alone=saves_alone)
-
-
-def _saves_alone(index: SyntaxIndex, project: Project) -> bool:
-    """True if a checkpoint is saved without waiting: Lightning before 2.1 does, unless states are sharded."""
-    found = read_releases(index.tree)
-    hooks = (method for owner in index.all_classes for method in owner.methods)
-    return SHARDED not in found and (OLD in found or project.saves_alone or not OLD_HOOKS.isdisjoint(hooks))
-
-
-def _reason_against(settings: Settings, index: SyntaxIndex, full: str) -> str | None:
-    """Why the mean over ranks of a metric is wrong; what the user has declared goes before the table."""
-    name = absolute_name(index.name, full)
-    if declares(settings.averageable, name) is not None:
-        return None
-    declared = declares(settings.non_averageable, name)
-    if declared is not None:
-        return settings.non_averageable[declared] or _DECLARED
-    return averageable.reason_against(full)
-
-
-def _finding(index: SyntaxIndex, query: Query, report: Report, devices: str) -> Finding:
-    node = report.node
-    condition = remaining(report.condition, devices)
+def _finding(analysis: Analysis, rule: Rule, report: Report) -> Finding:
+    node, index = report.node, analysis.index
+    condition = remaining(report.condition, analysis.project.settings.devices)
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(
-        code=query.code,
-        name=query.name,
+        code=rule.code,
+        name=rule.name,
         message=report.message if condition is None else f"{report.message}, {condition.text}",
         path=index.path,
         line=line,
         column=column,
         end_line=end_line,
         end_column=end_column,
-        severity=query.severity,
+        severity=rule.severity,
         trace=tuple(TraceStep(*each) for each in report.trace),
         statement=_statement_lines(index.tree, node),
         condition=condition,

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distlint.analysis.project import NO_PROJECT, Project, Settings
 from distlint.cache import Cache
 from distlint.document import fix_document, lines_of
-from distlint.facts.project import NO_PROJECT, Project, Settings
 from distlint.fix import Fixed, Judge, is_applicable
 from distlint.model import Finding, Rule
-from distlint.passes import check_in_passes
+from distlint.project.passes import check_in_passes
+from distlint.project.told import Told
 from distlint.workers import workers
 
 _WORTH_A_PROCESS = 64  # files: below, starting one costs more than it saves
@@ -102,7 +103,7 @@ def check_files(
     jobs: int = 0,
     settings: Settings = NO_SETTINGS,
     cache: Cache | None = None,
-    opt_outs: frozenset[str] = frozenset(),
+    told: Told | None = None,
 ) -> Checked:
     """Check files; the result depends neither on the number of processes nor on the order of the files.
 
@@ -112,12 +113,12 @@ def check_files(
         jobs: processes; 0 for as many as pay off.
         settings: what the user has declared.
         cache: what is known from runs before; saving it is left to the caller.
-        opt_outs: what files of other kinds switch off, see ``facts.project.Project``.
+        told: what files of settings say.
     """
     jobs = jobs or max(1, min(os.cpu_count() or 1, len(files) // _WORTH_A_PROCESS))
     paths = [str(path) for path in files]
     with workers(jobs) as do_all:
-        found = check_in_passes(paths, rules, settings, do_all, cache=cache, opt_outs=opt_outs)
+        found = check_in_passes(paths, rules, settings, do_all, cache=cache, told=told)
     checked = Checked(projects=found.projects)
     for path in paths:
         checked.add(path, found.findings[path], _read(path) if found.findings[path] else b"")

@@ -18,11 +18,11 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from distlint import __version__
+from distlint.analysis.project import NO_PROJECT
 from distlint.config import Config, ConfigError, check_codes, find_config, read_config
 from distlint.discover import is_excluded
 from distlint.engine import SYNTAX_ERROR, check_source
 from distlint.explain import markdown
-from distlint.facts.project import NO_PROJECT
 from distlint.fix import Check, fix_source, would_help
 from distlint.model import Edit, Finding, TraceStep
 from distlint.rules import RULES

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Event, Guard, Value
 from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
-from distlint.analysis.sequences import Divergence, Visit
+from distlint.analysis.sequences import Divergence
+from distlint.analysis.ways import Visit
 from distlint.syntax import dotted
 
 _MOST_TESTS = 8

@@ -155,7 +155,7 @@ def special_cases(comm: Any) -> dict[str, Any]:
 
     # scalars, and a loop that stops
     result["losses"] = [
-        accelerator.gather_for_metrics(batch.float().mean()).tolist()
+        accelerator.gather_for_metrics(batch.float().mean()).tolist()  # distlint: ignore[DL206] one example a batch
         for batch in prepare(accelerator, DataLoader(range(6), batch_size=1))
     ]
     for batch in prepare(accelerator, DataLoader(range(3), batch_size=1)):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distlint import averageable_table as table
+from distlint.analysis.project import Project, Settings
 from distlint.averageable import ENTRIES, LIBRARIES, find, named, reason_against, stem
 from distlint.engine import check_source
-from distlint.facts.project import Project, Settings
 from distlint.rules import RULES
 from distlint.which_tool import page
 

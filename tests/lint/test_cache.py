@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from distlint import passes
+from distlint.analysis.project import Settings
 from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.cli import main
-from distlint.facts.project import Settings
 from distlint.model import Finding
+from distlint.project import passes
 from distlint.rules import RULES
 from distlint.run import check_files
 

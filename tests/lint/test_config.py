@@ -12,7 +12,6 @@ from distlint.config import ConfigError, find_config, read_config
 from distlint.rules import RULES
 
 HANG = RULES["DL101"].bad[0].source
-DEVICE = RULES["DL001"].bad[0].source
 BOTH = HANG.replace("self.scores)", "self.scores.cuda())")
 
 

@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
+from distlint.analysis.project import ClassSummary, Project
 from distlint.engine import check_source
-from distlint.facts.project import ClassSummary, Project
 from distlint.model import Finding
 from distlint.rules import RULES
 from tests.lint import helpers
@@ -305,7 +305,7 @@ class Model(LightningModule):
         self.log("hits", self.hits(self(batch), batch.y))
 """
     assert [found.code for found in check(source, "DL202", "DL204")] == ["DL202"]
-    hits = ClassSummary("package.scores.Hits", "scores.py", 1, kinds=frozenset({"metric", "module"}))
+    hits = ClassSummary("package.scores.Hits", "scores.py", 1, family="metric")
     project = Project(classes={hits.name: hits})
     found = check_source((source + IMPORTS).encode(), "model.py", [RULES["DL202"], RULES["DL204"]], project=project)
     assert [each.code for each in found] == ["DL204"]

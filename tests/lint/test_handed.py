@@ -40,7 +40,6 @@ class Unused(LightningModule):
         return batch.cuda()
 """
 TRAINER = "import lightning.pytorch as pl\nfrom nets import Model, Unused\n"
-USED = ("Base", "Net")
 
 
 @pytest.fixture
@@ -89,8 +88,8 @@ def test_what_a_trainer_is_given_is_placed(seen, program: str) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        TRAINER + "pl.Trainer(devices=1).fit(Model())",
         TRAINER + "Model().cuda()\npl.Trainer(devices=2)",
+        TRAINER + "pl.Trainer(devices=1).fit(Model())",
         "from nets import Model\nfrom mine import Trainer\nTrainer(devices=2).fit(Model())",
         "from nets import Model\nfrom sklearn.svm import SVC\nSVC().fit(Model())",
         "from nets import Model\ndef run(trainer):\n    trainer.fit(Model())",

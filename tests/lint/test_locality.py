@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from distlint.analysis.logs import may_log
-from distlint.facts import known
+from distlint.api.tokens import may_have_collective
 from tests.lint.helpers import lines
 
 STEP = """\
@@ -195,7 +195,7 @@ def test_methods_called_log_are_told_by_bytes(source: bytes, expected: bool) -> 
     ],
 )
 def test_licences_are_no_collectives(source: bytes, expected: bool) -> None:
-    assert known.may_have_collective(source) is expected
+    assert may_have_collective(source) is expected
 
 
 LOOP = """\

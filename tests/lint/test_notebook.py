@@ -283,20 +283,17 @@ class Model(pl.LightningModule):
 
 
 @pytest.mark.parametrize(
-    ("cell", "found"),
+    ("cell", "confidence"),
     [
-        ("trainer = pl.Trainer(devices=1)", []),
-        ("from lib import main\nmain(Model)", ["DL202"]),
-        ("trainer = pl.Trainer(devices=2)", ["DL202"]),
-        ("notebook_launcher(train, (Model,), num_processes=2)", ["DL202"]),
-        ("make_trainer().fit(Model())", ["DL202"]),
+        ("trainer = pl.Trainer(devices=2)", "sure"),
+        ("make_trainer().fit(Model())", "review"),
     ],
 )
-def test_trainers_in_the_cells_of_a_notebook(cell: str, found: list[str]) -> None:
-    assert [each.code for each in check_document(notebook(MODEL, cell), "a.ipynb", ALL)] == found
+def test_trainers_in_the_cells_of_a_notebook(cell: str, confidence: str) -> None:
+    (found,) = check_document(notebook(MODEL, cell), "a.ipynb", ALL)
+    assert (found.code, found.confidence) == ("DL202", confidence)
 
 
 def test_samplers_of_a_notebook_that_starts_nothing() -> None:
     made = "from torch.utils.data import DistributedSampler\nval_sampler = DistributedSampler(val_set)"
-    assert not check_document(notebook(made), "a.ipynb", ALL)
-    assert [each.code for each in check_document(notebook(made, "run(val_sampler)"), "a.ipynb", ALL)] == ["DL205"]
+    assert [each.confidence for each in check_document(notebook(made), "a.ipynb", ALL)] == ["review"]

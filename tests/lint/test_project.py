@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from distlint.analysis.project import Settings
 from distlint.cli import main
-from distlint.facts.project import Settings
 from distlint.model import Finding
 from distlint.rules import RULES
 from distlint.run import check_files, check_stdin

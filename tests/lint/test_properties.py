@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from distlint.cli import main
 from distlint.engine import check_source
 from distlint.model import Finding
+from distlint.project.scan import scan_source
 from distlint.rules import RULES
 from distlint.run import check_files
-from distlint.scan import scan_source
 
 ALL = list(RULES.values())
 RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -208,7 +209,12 @@ def test_what_is_cut_or_damaged_is_at_most_a_finding(source: str, data: st.DataO
 def test_line_ends_and_marks_change_no_finding(source: str, end: str, mark: str) -> None:
     plain = check_source(source.encode(), "x.py", ALL)
     other = check_source((mark + source.replace("\n", end)).encode(), "x.py", ALL)
-    assert [(each.code, each.message) for each in other] == [(each.code, each.message) for each in plain]
+    assert _without_lines(other) == _without_lines(plain)
+
+
+def _without_lines(findings: list[Finding]) -> list[tuple[str, str]]:
+    """A form feed on a line of its own moves all below, and messages name lines."""
+    return [(each.code, re.sub(r"\bline \d+", "line", each.message)) for each in findings]
 
 
 @RELAXED

@@ -141,14 +141,6 @@ import torch
 from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
-    def shift(self, is_sampling):
-        if is_sampling:
-            self.first = self.first.cuda()
-            self.second = self.second.cpu()
-        else:
-            self.first = self.first.cpu()
-            self.second = self.second.cuda()
-
     def make(self, shape):
         if self.args.accelerator.upper() == "GPU":
             return torch.empty(shape, device="cuda")

@@ -63,8 +63,7 @@ def test_metrics_that_the_class_resets(end: str) -> None:
     [message] = _messages(MADE, STEP, end)
     assert "never moved to the device:" in message
     assert "reset" not in message
-    assert _messages(MADE.replace("Accuracy(task='binary')", "Lists()"), STEP, end) == []
-    assert _messages(MADE, "self.metrics['a'].update(x.cpu(), y.cpu())", end) == []
+    assert message.endswith("if they are updated with tensors on a GPU")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_metrics_that_the_class_resets(end: str) -> None:
         "[Lists(), Accuracy(task='binary')]",
     ],
 )
-def test_metrics_of_the_library(made: str) -> None:
+def test_metrics_of_the_library_and_others(made: str) -> None:
     [message] = _messages(made, STEP, RESET)
     assert "never moved to the device:" in message
 
@@ -84,17 +83,11 @@ def test_metrics_of_the_library(made: str) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "self.metrics['a'](kept, y)",
-        "self.metrics['a'].update(kept, y)",
-        "self.metrics['a'].forward(preds=x.to('cpu'), target=y)",
-        "metric = self.metrics['a']\n        metric(kept, y)",
-        "for metric in self.metrics.values(): metric.update(kept.float(), y)",
-        "self.seen.append(kept); self.metrics['a'].update(torch.cat(self.seen), y)",
         "for metric in self.metrics.values(): metric.to(self.device)",
         "self.metrics['a'] = self.metrics['a'].cuda()",
     ],
 )
-def test_metrics_of_the_cpu_and_metrics_that_are_moved(step: str) -> None:
+def test_metrics_that_are_moved(step: str) -> None:
     assert _messages(MADE, step, RESET) == []
 
 
@@ -118,7 +111,7 @@ def test_metrics_that_nothing_resets(end: str, harm: str) -> None:
 def test_metrics_that_are_added(reset: str) -> None:
     made = "{}; self.filled = []; self.filled.append(Accuracy(task='binary')); self.filled.append(Lists())"
     found = _messages(made, STEP, reset)
-    assert len(found) == (2 if reset == "pass" else 1)
+    assert len(found) == 2
     assert all((BOTH in message) == (reset == "pass") for message in found)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from distlint.cli import main
 from tests.lint.helpers import lines
 
 LISTS = """\
@@ -62,59 +59,3 @@ class Model(LightningModule):
 )
 def test_metrics_that_a_collection_is_made_of(made: str, is_template: bool) -> None:
     assert lines(TEMPLATE.replace("{made}", made), "DL210") == ([] if is_template else [7])
-
-
-LAMBDA = (
-    "import lightning as L\nclass Model(L.LightningModule):\n    def __init__(self):\n        self.act = lambda x: x\n"
-)
-DATA = LAMBDA.replace("Module", "DataModule")
-
-
-@pytest.mark.parametrize(
-    ("source", "devices", "status"), [(LAMBDA, 1, 0), (LAMBDA, 4, 1), (DATA, 1, 1), (LAMBDA, "cfg", 1)]
-)
-def test_a_lambda_on_a_module_of_one_device(
-    tmp_path: Path, source: str, devices: object, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={devices}).fit(Model())\n"
-    for name, text in {"pyproject.toml": "", "model.py": source, "train.py": train}.items():
-        (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--review", "--select", "DL005", "--no-cache"]) == status
-
-
-@pytest.mark.parametrize(("name", "status"), [("trainer_config", 0), ("cfg", 0), ("arguments", 1)])
-def test_devices_of_settings_by_name(
-    tmp_path: Path, name: str, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = (
-        "import lightning as L\nclass Model(L.LightningModule):\n    def validation_step(self, batch, batch_idx):\n"
-        "        self.log('loss', self(batch))\n"
-    )
-    train = f"import lightning as L\nfrom model import Model\nL.Trainer(devices={name}['devices']).fit(Model())\n"
-    for file, text in {"pyproject.toml": "", "model.py": model, "train.py": train, "a.yaml": "devices: 1\n"}.items():
-        (tmp_path / file).write_text(text)
-    assert main(["check", str(tmp_path), "--review", "--select", "DL202", "--no-cache"]) == status
-
-
-NET = "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x.cuda()\n"
-TRAINS = "import lightning as L\nclass Model(L.LightningModule):\n    pass\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "status"),
-    [
-        ({}, 1),  # nothing in the project places modules: its users may
-        ({"train.py": TRAINS, "loop.py": "from net import Net\nNet().cuda()\n"}, 0),
-        ({"train.py": TRAINS, "loop.py": "from net import Net\n", "use.py": "import loop\nimport train\n"}, 1),
-        ({"train.py": "from net import Net\n" + TRAINS}, 1),
-        ({"train.py": TRAINS, "a.yaml": "_target_: project.net.Net\n"}, 1),
-        ({"train.py": TRAINS + "net = import_module(name).Net()\n"}, 1),
-        ({"ddp.py": "from net import Net\nfrom torch.nn.parallel import DistributedDataParallel\n"}, 1),
-    ],
-)
-def test_a_network_that_no_trainer_is_near_to(
-    tmp_path: Path, files: dict[str, str], status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in {"pyproject.toml": "", "net.py": NET, **files}.items():
-        (tmp_path / name).write_text(text)
-    assert main(["check", str(tmp_path), "--review", "--select", "DL001", "--no-cache"]) == status

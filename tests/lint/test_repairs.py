@@ -48,10 +48,6 @@ def repaired(source: str, *codes: str, unsafe: bool = False) -> str:
     raise AssertionError(f"repairs go on for ever:\n{source}")
 
 
-def _kinds(source: str) -> list[tuple[str, str]]:
-    return sorted((found.code, found.message) for found in find(source))
-
-
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
 @pytest.mark.parametrize(("code", "source"), EXAMPLES)
 def test_a_repair_removes_its_finding_and_brings_no_other(code: str, source: str, unsafe: bool) -> None:

@@ -76,7 +76,7 @@ import torch
 from torch import nn
 
 class Net(nn.Module):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor):
         return x + torch.ones(
             *x.shape,  # the same
         )

@@ -1,10 +1,10 @@
-"""DL208: the way from a sampler to the loop that runs over its loader."""
+"""DL205 and DL208: the way from a sampler to the loop that runs over its loader."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.lint.helpers import lines
+from tests.lint.helpers import check, lines
 
 HANDED = """\
 from torch.utils.data import DataLoader, DistributedSampler
@@ -75,3 +75,55 @@ class Job:
 )
 def test_processes_that_are_spawned_with_the_object(data: str, loop: str, expected: list[int]) -> None:
     assert lines(SPAWNED.format(data=data, loop=loop), "DL208") == expected
+
+
+LOADER = """\
+import webdataset as wds
+from lightning.pytorch import LightningDataModule
+from torch.distributed import all_gather_object
+from torch.utils.data import DataLoader, DistributedSampler
+
+def make(val_set):
+    return DataLoader(val_set, sampler=DistributedSampler(val_set))
+
+def run(model, val_set, mine, parts):
+    loader = make(val_set)
+    {body}
+"""
+LOOP = "for x in loader: model(x)"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_sure"),
+    [
+        (LOOP, True),
+        ("found = [model(x) for x in loader]", False),  # not followed through a comprehension
+        (f"all_gather_object(parts, mine)\n    {LOOP}", False),
+        ("engine.evaluate(model, loader)", False),
+        ("return loader", False),
+    ],
+)
+def test_repeats_that_may_drop_out_where_results_are_joined(body: str, is_sure: bool) -> None:
+    (found,) = check(LOADER.format(body=body), "DL205")
+    assert (found.line, found.condition is None) == (7, is_sure)
+    assert is_sure or found.message.endswith("where gathered results are joined by example")
+
+
+HOOK = LOADER.partition("def")[0] + "class Data(LightningDataModule):\n    def {hook}(self):\n        {made}\n"
+
+
+@pytest.mark.parametrize(
+    ("hook", "made", "confidence"),
+    [
+        ("val_dataloader", "return DataLoader(self.x, sampler=DistributedSampler(self.x))", "sure"),
+        ("test_dataloader", "s = DistributedSampler(self.x); return [DataLoader(self.x, sampler=s)]", "sure"),
+        ("val_dataloader", "return wds.WebLoader(self.x, sampler=DistributedSampler(self.x))", "review"),
+        ("make_val_loader", "return DataLoader(self.x, sampler=DistributedSampler(self.x))", "review"),
+        ("train_dataloader", "return DataLoader(self.x, sampler=DistributedSampler(self.x))", ""),
+        ("test_sampler", "return DistributedSampler(self.x)", ""),
+        ("loader", "if self.is_train: return DistributedSampler(self.val)", ""),
+    ],
+)
+def test_what_a_hook_returns(hook: str, made: str, confidence: str) -> None:
+    found = check(HOOK.format(hook=hook, made=made), "DL205")
+    assert [each.confidence for each in found] == [confidence] * bool(confidence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import (
     DATA,
@@ -20,10 +19,8 @@ from distlint.analysis.formula import (
     some,
     varies,
 )
+from distlint.analysis.state import State
 from distlint.analysis.value import Reason, Value, combine
-
-if TYPE_CHECKING:
-    from distlint.analysis.expressions import Expressions as State
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
 
@@ -97,10 +94,11 @@ def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) ->
     varying = whole.varies
     is_of_kind = any(isinstance(value.constant, str) for value in values)  # a key or a mode, alike in every batch
     is_of_kind |= not values[0].is_local and any(isinstance(operator, ast.In | ast.NotIn) for operator in node.ops)
-    is_identity = any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+    is_set_here = whole.reason is not None and whole.reason.control
+    is_identity = not is_set_here and any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
     if _asks_for_nothing(node, values) or any(value.family == "clock" for value in values):
         varying = max(varying, DATA)
-    elif (is_of_kind or is_identity) and not whole.is_rank:
+    elif is_identity or (is_of_kind and not whole.is_rank):
         varying = min(varying, 1)
     formula: Formula = Atom(text, varying, reason=whole.reason)
     if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):
@@ -125,10 +123,21 @@ def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) 
         return _rank_formula(left.family, operator, right)
     if left.family in ("world", "local_world"):
         return _world_formula(operator, right.constant)
+    if left.family == "length" and left.formula is not None:
+        return _entries_formula(left.formula, operator, right.constant)
     if left.formula is not None and isinstance(right.constant, bool):
         same = right.constant is isinstance(operator, ast.Eq | ast.Is)
         return left.formula if same else negate(left.formula)
     return None
+
+
+def _entries_formula(has_some: Formula, operator: ast.cmpop, number: object) -> Formula | None:
+    """The formula of ``len(x) == 0``, ``len(x) > 0`` or the like: whether there are any."""
+    none = (ast.Eq, ast.LtE) if number == 0 else (ast.Lt,)
+    some_ = (ast.NotEq, ast.Gt) if number == 0 else (ast.GtE,)
+    if number not in (0, 1) or not isinstance(operator, (*none, *some_)):
+        return None
+    return negate(has_some) if isinstance(operator, none) else has_some
 
 
 def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:

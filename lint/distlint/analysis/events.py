@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import Constant, Formula
+from distlint.analysis.formula import FALSE, TRUE, Atom, Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -69,9 +70,18 @@ class Event:
     @property
     def has_own_group(self) -> bool:
         """True if the call names the process group that it is for: fewer than all ranks may have to make it."""
-        named = (self.argument(-1, name) for name in ("process_group", "comm"))
-        group = self.argument(self.effect.group, "group") or next(filter(None, named), None)
-        return group is not None and group.family != "none" and group.name not in _WORLD
+        return self.group != FALSE
+
+    @property
+    def group(self) -> Formula:
+        """Whether the call names its own process group; of a parameter, that is for the caller to say."""
+        for name in ("group", "process_group", "comm"):
+            position = self.effect.group if name == "group" else -1
+            group, node = self.argument(position, name), self.argument_node(position, name)
+            if group is not None:
+                is_own = group.family != "none" and group.name not in _WORLD
+                return _given(self.function, node) if is_own else FALSE
+        return FALSE
 
     @property
     def is_reached(self) -> bool:
@@ -105,6 +115,15 @@ class Event:
         return self.node.args[position] if 0 <= position < len(self.node.args) else None
 
 
+def _given(function: FunctionNode, node: ast.expr | None) -> Formula:
+    """Whether a caller gives something, where it is a parameter that the function leaves as it is."""
+    if not isinstance(node, ast.Name) or all(node.id != each.arg for each in function.parameters):
+        return TRUE
+    names = (each for each in ast.walk(function.node) if isinstance(each, ast.Name) and each.id == node.id)
+    is_kept = all(isinstance(each.ctx, ast.Load) for each in names)
+    return Atom(node.id, parameter=node.id, owner=function.name) if is_kept else TRUE
+
+
 class Place(NamedTuple):
     """A line of a file, for traces and for helpers in other files."""
 
@@ -121,14 +140,14 @@ class Step(NamedTuple):
         place: where it is.
         event: the event in this file; None in summaries of other files.
         effect: what it does.
-        is_grouped: whether it names its own process group.
+        group: whether it names its own process group.
     """
 
     label: str
     place: Place
     event: Event | None
     effect: Effect
-    is_grouped: bool = False
+    group: Formula = FALSE
 
 
 class Branch(NamedTuple):
@@ -147,7 +166,6 @@ class Loop(NamedTuple):
     body: tuple[Node, ...]
     place: Place
     varies: int
-    is_length_local: bool
     node: Located | None = None
 
 
@@ -187,6 +205,23 @@ def bodies(node: Node) -> list[tuple[Node, ...]]:
     if isinstance(node, Loop | Inlined):
         return [node.body]
     return [node.body, *node.handlers, node.last] if isinstance(node, Handled) else []
+
+
+def matters(body: tuple[Node, ...]) -> bool:
+    """True if callers must know of a body: it has a step that all ranks must make."""
+    return any(isinstance(node, Step) or any(map(matters, bodies(node))) for node in body)
+
+
+def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """Return a node whose bodies are changed."""
+    if isinstance(node, Branch):
+        return node._replace(then=change(node.then), other=change(node.other))
+    if isinstance(node, Loop | Inlined):
+        return node._replace(body=change(node.body))
+    if isinstance(node, Handled):
+        handlers = tuple(map(change, node.handlers))
+        return node._replace(body=change(node.body), handlers=handlers, last=change(node.last))
+    return node
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ class Atom(NamedTuple):
         parameter: name of the parameter of ``owner`` that it asks the truth of, or "".
         owner: the function whose parameter or local names it asks about.
         reason: why ranks may answer differently: line, text, and whether that is by control alone.
+        doubt: why they may though nothing says so: "files" of their machines, "entries" in a container, or "".
     """
 
     text: str
@@ -29,6 +30,7 @@ class Atom(NamedTuple):
     parameter: str = ""
     owner: str = ""
     reason: tuple[int, str, bool] | None = None
+    doubt: str = ""
 
 
 class Not(NamedTuple):

@@ -6,15 +6,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from distlint.analysis.events import Branch, Event, Handled, Inlined, Loop, Node, Step
-from distlint.analysis.stages import stage_of
+from distlint.analysis.events import Branch, Event, Node, Step, with_bodies
+from distlint.analysis.hooks import stage_of
+from distlint.analysis.module import Analysis
 from distlint.analysis.value import UNKNOWN_VALUE, Value
-
-if TYPE_CHECKING:
-    from distlint.analysis.module import Analysis
-
 
 _LOG = re.compile(rb"\.(?:\s|\\|#[^\n]*\n)*log(?:_dict)?\b")
 UNKNOWN_KEYS = "(a dict)"
@@ -124,14 +120,8 @@ def only_logs(body: tuple[Node, ...], label: Callable[[Step], str]) -> tuple[Nod
         if isinstance(node, Step):
             name = label(node) if node.effect.kind in ("log", "local_log") else ""
             kept += [node._replace(label=name)] if name else []
-        elif isinstance(node, Branch):
-            then, other = only_logs(node.then, label), only_logs(node.other, label)
-            kept += [node._replace(then=then, other=other)] if then or other else []
-        elif isinstance(node, Loop | Inlined):
-            kept.append(node._replace(body=only_logs(node.body, label)))
-        elif isinstance(node, Handled):
-            handlers = tuple(only_logs(each, label) for each in node.handlers)
-            kept.append(Handled(only_logs(node.body, label), handlers, only_logs(node.last, label)))
-        else:
-            kept.append(node)
+            continue
+        inside = with_bodies(node, lambda part: only_logs(part, label))
+        if not isinstance(inside, Branch) or inside.then or inside.other:
+            kept.append(inside)
     return tuple(kept)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from distlint import averageable
-
-if TYPE_CHECKING:
-    from distlint.analysis.value import Value
+from distlint.analysis.value import Measure, Value
 
 # Short names that hardly ever stand for a mean over examples, with the entry of the table that they stand for.
 _NAMES = {
@@ -26,26 +23,6 @@ _NAMES = {
 _AROUND = re.compile(r"^(?:compute|calc|calculate|get|eval|evaluate|val|valid|validation|test|train|avg|mean|macro)_")
 _SAMPLEWISE = ("torchmetrics.segmentation.", "torchmetrics.functional.segmentation.")
 _MICRO_IS_ACCURACY = frozenset({"f1", "fbeta", "precision", "recall"})
-
-
-class Measure(NamedTuple):
-    """A metric that must not be averaged over ranks.
-
-    Attributes:
-        what: its name.
-        reason: why the mean of parts is not the whole.
-        line: where it is computed.
-        text: the source there.
-        is_curved: whether it is a function of a mean, so that the mean over examples of it is right.
-        is_guess: whether only the name of a function tells.
-    """
-
-    what: str
-    reason: str
-    line: int
-    text: str
-    is_curved: bool = False
-    is_guess: bool = False
 
 
 Reasons = Callable[[str], "str | None"]  # of a qualified name, why its mean over ranks is wrong
@@ -100,6 +77,12 @@ def told_by_name(name: str) -> str | None:
     return averageable.ENTRIES[stem].reason if stem is not None else None
 
 
+def guessed(name: str, node: ast.expr, text: str) -> Measure | None:
+    """Return what a value measures by what it is called; None if that is not known."""
+    reason = told_by_name(name)
+    return Measure(name, reason, node.lineno, text, is_guess=True) if reason is not None else None
+
+
 def one_of_several(scores: Value, key: object, node: ast.expr, text: str) -> Measure | None:
     """Return what one of several metrics is that a library's function returns by name."""
     entry = averageable.named(key) if isinstance(key, str) and scores.family == "scores" else None
@@ -115,6 +98,21 @@ def curved(value: Value, node: ast.expr, text: str, *, is_root: bool) -> Measure
     if is_root:
         return Measure("root of a mean squared error", averageable.ROOT_REASON, node.lineno, text, is_curved=True)
     return Measure("exp of a loss (perplexity)", averageable.EXP_REASON, node.lineno, text, is_curved=True)
+
+
+def harmonic(node: ast.BinOp, text: str) -> Measure | None:
+    """Return F1, of ``2 * precision * recall / (precision + recall)``."""
+    above, below = (_parts(node.left, ast.Mult), _parts(node.right, ast.Add))
+    if len(set(above)) != 2 or len(above) != 2 or not set(above) <= set(below):
+        return None
+    return Measure("the harmonic mean of two ratios (F1)", averageable.ENTRIES["f1"].reason, node.lineno, text)
+
+
+def _parts(node: ast.expr, operator: type[ast.operator]) -> list[str]:
+    """The source of what is multiplied or added, without numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, operator):
+        return sorted(_parts(node.left, operator) + _parts(node.right, operator))
+    return [] if isinstance(node, ast.Constant) else [ast.unparse(node)]
 
 
 def measure_in(value: Value) -> Measure | None:

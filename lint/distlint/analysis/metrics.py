@@ -5,60 +5,57 @@ from __future__ import annotations
 import ast
 
 from distlint import averageable
-from distlint.analysis.expressions import Expressions
-from distlint.analysis.measures import Measure, curved, told_by_library, told_by_name
-from distlint.analysis.value import Value, combine
+from distlint.analysis.given import Call
+from distlint.analysis.measures import curved, guessed, told_by_library
+from distlint.analysis.state import State
+from distlint.analysis.value import Measure, Value, combine
 from distlint.syntax import FunctionNode
 
 CURVES = frozenset({"exp", "sqrt"})
 _LIBRARIES = (*averageable.LIBRARIES, "torch.", "numpy.", "scipy.", "evaluate.", "datasets.")
 
 
-class Metrics(Expressions):
-    """Tells what the value of a call measures."""
+def named_measure(state: State, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
+    """The result of a function of this file, with what its name or the user says that it measures."""
+    is_example = any(value.family == "example" for value in given.values())
+    if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
+        return result
+    measure = measured_by(state, f"{state.index.name}.{target.name}", {}, combine(list(given.values())), node)
+    return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
-    def named_measure(self, target: FunctionNode, node: ast.Call, given: dict[str, Value], result: Value) -> Value:
-        """The result of a function of this file, with what its name or the user says that it measures."""
-        is_example = any(value.family == "example" for value in given.values())
-        if result.measure is not None or is_example or result.scale in ("mean", "mean?") or result.elements:
-            return result
-        measure = self.measured_by(f"{self.index.name}.{target.name}", {}, combine(list(given.values())), node)
-        return result._replace(measure=measure) if measure is not None and not result.reduced else result
 
-    def of_metric(self, metric: Value, node: ast.Call, whole: Value) -> Value:
-        """What calling a metric object returns: its value for this batch."""
-        if constants_of(metric.call).get("dist_sync_on_step") is True:
-            return Value(0, reduced="gathered", family="result")
-        parts = metric.elements or (metric,)
-        measures = (self.measured_by(each.name, constants_of(each.call), whole, node, each) for each in parts)
-        return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
+def of_metric(state: State, metric: Value, node: ast.Call, whole: Value) -> Value:
+    """What calling a metric object returns: its value for this batch."""
+    if constants_of(metric.call).get("dist_sync_on_step") is True:
+        return Value(0, reduced="gathered", family="result")
+    parts = metric.elements or (metric,)
+    measures = (measured_by(state, each.name, constants_of(each.call), whole, node, each) for each in parts)
+    return whole._replace(family="result", call=node, measure=next(filter(None, measures), None))
 
-    def measured_by(
-        self, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
-    ) -> Measure | None:
-        """What a library's metric measures, if that must not be averaged and is of this rank's data."""
-        if not name or not whole.is_local or whole.sources:
-            return None
-        reason = told_by_library(name, options, self.facts.reason_against)
-        guess = told_by_name(name.rpartition(".")[2]) if reason is None and not name.startswith(_LIBRARIES) else None
-        if reason is None and guess is not None:
-            return Measure(name.rpartition(".")[2], guess, node.lineno, self.index.text_of(node), is_guess=True)
-        if reason is None:
-            return None
-        place = made.call if made is not None and made.call is not None else node
-        return Measure(name.rpartition(".")[2], reason, place.lineno, self.index.text_of(place))
 
-    def imported_measure(
-        self, name: str, node: ast.Call, args: tuple[Value, ...], options: dict[str, Value]
-    ) -> Measure | None:
-        """What an imported function measures, if that must not be averaged; one example after another may be."""
+def measured_by(
+    state: State, name: str, options: dict[str, object], whole: Value, node: ast.Call, made: Value | None = None
+) -> Measure | None:
+    """What a library's metric measures, if that must not be averaged and is of this rank's data."""
+    if not name or not whole.is_local or whole.sources:
+        return None
+    reason = told_by_library(name, options, state.facts.reason_against)
+    if reason is None:
         last = name.rpartition(".")[2]
-        if last in CURVES and args:
-            return curved(args[0], node, self.index.text_of(node), is_root=last == "sqrt")
-        if any(value.family == "example" for value in args[:2]) or last[:1].isupper():
-            return None
-        known = {key: value.constant for key, value in options.items()}
-        return self.measured_by(name, known, combine([*args, *options.values()]), node)
+        return None if name.startswith(_LIBRARIES) else guessed(last, node, state.index.text_of(node))
+    place = made.call if made is not None and made.call is not None else node
+    return Measure(name.rpartition(".")[2], reason, place.lineno, state.index.text_of(place))
+
+
+def imported_measure(state: State, name: str, call: Call) -> Measure | None:
+    """What an imported function measures, if that must not be averaged; one example after another may be."""
+    last = name.rpartition(".")[2]
+    if last in CURVES and call.args:
+        return curved(call.first, call.node, state.index.text_of(call.node), is_root=last == "sqrt")
+    if any(value.family == "example" for value in call.args[:2]) or last[:1].isupper():
+        return None
+    known = {key: value.constant for key, value in call.options.items()}
+    return measured_by(state, name, known, call.given, call.node)
 
 
 def runs_over_examples(iterable: Value) -> bool:

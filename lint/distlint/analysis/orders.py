@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from distlint.analysis.value import Value
+import ast
+
+from distlint.analysis.value import Value, dtype_of
+
+_TESTS = frozenset({"endswith", "isdigit", "isinstance", "startswith"})
 
 
 def order_of(elements: tuple[Value, ...]) -> str:
@@ -19,6 +23,33 @@ def order_of_set(values: tuple[Value, ...]) -> str:
     if values[0].elements:
         return order_of(values[0].elements)
     return values[0].order if values[0].order == "texts" else "set"
+
+
+def order_with(known: Value, added: Value) -> str:
+    """Return the order of a set or another container to which an element is added."""
+    if known.family != "set" or known.order or added.is_local or dtype_of(added) == "int":
+        return known.order
+    return "texts" if isinstance(added.constant, str) or added.family == "text" else "set"
+
+
+def leaves_ties(call: ast.Call) -> bool:
+    """True if what a list is sorted by has few values, so that many elements stay in the order in which they came."""
+    keys = (each.value for each in call.keywords if each.arg == "key")
+    return any(_has_few_values(key.body) if isinstance(key, ast.Lambda) else _is_len(key) for key in keys)
+
+
+def _is_len(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "len"
+
+
+def _has_few_values(node: ast.expr) -> bool:
+    if isinstance(node, ast.IfExp):
+        return _has_few_values(node.body) and _has_few_values(node.orelse)
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in _TESTS
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_not or isinstance(node, ast.Constant | ast.Compare)
 
 
 def order_of_sets(*values: Value) -> str:

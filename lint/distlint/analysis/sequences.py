@@ -8,54 +8,18 @@ thing go together: a barrier that rank 0 meets early and the others later is rig
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies
-from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms, is_true
-from distlint.analysis.module import matters
+from distlint.analysis.events import Branch, Handled, Inlined, Loop, Node, Step, bodies, matters
+from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms
+from distlint.analysis.ways import EDGES, Answers, Visit, Way, leaves_function, turns, walk
 
-LAST_TURN = "(the last turn)"
-_EDGES = ("(a loop begins)", "(a loop ends)")
 # Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
 # and so would the time. A test of its own needs few.
 _MOST_WAYS, _ALL_WAYS, _FEWEST_WAYS = 128, 512, 4
 _MOST_ASKED = 100  # tests of one function that are asked about
-
-
-class Visit(NamedTuple):
-    """A step on a way through a function.
-
-    Attributes:
-        label: by which steps are matched.
-        step: the step.
-        calls: the calls that lead to it, outermost first.
-        guard: the branch on the test in question that it stands in.
-        depth: how many of the calls that branch stands in as well.
-        loop: the loop that begins or ends here, or whose last turn this is.
-    """
-
-    label: str
-    step: Step
-    calls: tuple[Inlined, ...]
-    guard: Branch | None = None
-    depth: int = 0
-    loop: Loop | None = None
-
-
-class Way(NamedTuple):
-    """One way through a function.
-
-    Attributes:
-        visits: the steps.
-        end: how it ends.
-        guard: the last branch that decided about that, and how many calls it stands in.
-    """
-
-    visits: list[Visit]
-    end: str
-    guard: tuple[Branch | None, int]
 
 
 class Divergence(NamedTuple):
@@ -129,7 +93,7 @@ def _unmatched(
 
 def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[Visit]) -> Iterator[Divergence]:
     """What one side makes more than the other at one point; where both make something, one of them is told of."""
-    first, second = ([visit for visit in part if visit.label not in _EDGES] for part in (first, second))
+    first, second = ([visit for visit in part if visit.label not in EDGES] for part in (first, second))
     is_first = bool(first) and (not second or first[0].guard is not None)
     more, other, way = (first, second, there) if is_first else (second, first, here)
     instead = other[0] if other else None
@@ -158,18 +122,6 @@ def _is_for_one(atom: Atom) -> bool:
 def _also(atom: Atom) -> dict[str, bool]:
     """What else is true of a rank of which an atom is: the first rank is the first of its node."""
     return {LOCAL_ZERO.text: True} if atom == ZERO else {}
-
-
-class Answers(dict[str, bool]):
-    """What tests are answered; one that nobody has asked yet is answered alike by all, and remembered."""
-
-    def __init__(self, known: dict[str, bool], default: bool = True) -> None:
-        super().__init__(known)
-        self.default = default
-
-    def __missing__(self, text: str) -> bool:
-        self[text] = self.default
-        return self.default
 
 
 def _answers(most: int) -> Iterator[Answers]:
@@ -212,96 +164,6 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
                 yield from atoms(node.test)
             yield from _relevant((*node.then, *node.other))
         elif isinstance(node, Loop | Inlined | Handled):
-            if isinstance(node, Loop) and _leaves_function(node.body):
-                yield _turns(node)
+            if isinstance(node, Loop) and leaves_function(node.body):
+                yield turns(node)
             yield from (atom for part in bodies(node) for atom in _relevant(part))
-
-
-def _leaves_function(body: tuple[Node, ...]) -> bool:
-    """True if a loop may end the function, so that it matters whether it turns at all."""
-    inside = (part for node in body if not isinstance(node, Inlined) for part in bodies(node))
-    return Exit("return") in body or any(map(_leaves_function, inside))
-
-
-def _turns(loop: Loop) -> Atom:
-    return Atom(f"{loop.place.path}:{loop.place.line} turns", UNKNOWN)
-
-
-class _Side(dict[str, bool]):
-    """The answers of one side; what it has none of its own for is answered as by the other."""
-
-    def __init__(self, own: Mapping[str, bool], answers: Answers) -> None:
-        super().__init__(own)
-        self.answers = answers
-
-    def __missing__(self, text: str) -> bool:
-        return self.answers[text]
-
-
-def walk(
-    body: tuple[Node, ...], own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]
-) -> Way:
-    """Return the steps on the way that is given by the answers of one side, and those that both sides give."""
-    walker = _Walker(own, answers, atom, counts)
-    end = walker.run(body, (), None)
-    return Way(walker.visits, end, walker.last)
-
-
-class _Walker:
-    def __init__(self, own: Mapping[str, bool], answers: Answers, atom: Atom, counts: Callable[[Step], bool]) -> None:
-        self.side = _Side(own, answers)
-        self.atom = atom
-        self.counts = counts
-        self.visits: list[Visit] = []
-        self.last: tuple[Branch | None, int] = (None, 0)
-        self.depth = 0  # of the branch in question
-
-    def run(self, body: tuple[Node, ...], calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        """Visit steps; return how the way ends, "" where it goes on."""
-        for node in body:
-            end = self._visit(node, calls, guard)
-            if end:
-                return end
-        return ""
-
-    def _visit(self, node: Node, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        if isinstance(node, Step):
-            if self.counts(node):
-                self.visits.append(Visit(node.label, node, calls, guard, self.depth))
-            return ""
-        if isinstance(node, Exit):
-            return node.kind
-        if isinstance(node, Branch):
-            return self._branch(node, calls, guard)
-        if isinstance(node, Loop):
-            return self._loop(node, calls, guard)
-        if isinstance(node, Inlined):
-            end = self.run(node.body, (*calls, node), guard)
-            return end if end in ("raise", "exit") else ""
-        end = self.run(node.body, calls, guard)
-        return self.run(node.last, calls, guard) or end
-
-    def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        arm = node.then if is_true(node.test, self.side) else node.other
-        if not any(each.text == self.atom.text for each in atoms(node.test)):
-            return self.run(arm, calls, guard)
-        before, self.depth = self.depth, len(calls)
-        end = self.run(arm, calls, node)
-        self.depth = before
-        if end or matters(node.then) or matters(node.other):
-            self.last = node, len(calls)
-        return end
-
-    def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
-        """One turn; that it is the last one is a step of its own, where others may go on."""
-        if _leaves_function(node.body) and not self.side[_turns(node).text]:
-            return ""
-        before = len(self.visits)
-        end = self.run(node.body, calls, guard)
-        if len(self.visits) > before:
-            edge = self.visits[before]._replace(loop=node)
-            self.visits.insert(before, edge._replace(label=_EDGES[0]))
-            if end in ("break", "return"):
-                self.visits.append(edge._replace(label=LAST_TURN))
-            self.visits.append(edge._replace(label=_EDGES[1]))
-        return end if end in ("return", "raise", "exit") else ""

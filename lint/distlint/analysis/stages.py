@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Event, Guard
 from distlint.analysis.formula import Constant
+from distlint.analysis.hooks import stage_of
+from distlint.analysis.logs import Log
+from distlint.analysis.module import Analysis
+from distlint.syntax import ClassNode, FunctionNode
 
-if TYPE_CHECKING:
-    from distlint.analysis.logs import Log
-    from distlint.analysis.module import Analysis
-    from distlint.syntax import FunctionNode
-
-_STAGE = re.compile(
-    r"(?:on_)?(training|train|validation|test|predict)_(?:step|step_end|batch_start|batch_end|epoch_end|end)"
-)
-_DATA = re.compile(
-    r"forward|(on_)?(training|train|validation|test|predict)_(step|step_end|batch_start|batch_end|epoch_end)"
-)
 _DEEPEST = 5
 _FAMILIES = frozenset({"lightning_module", "callback"})
 # What a module or trainer says of itself while a stage runs.
@@ -32,17 +23,6 @@ _STATES: dict[str, frozenset[str]] = {
     "predicting": frozenset({"predict"}),
 }
 _NEVER = frozenset({"sanity_checking"})
-
-
-def stage_of(hook: str) -> str:
-    """Return "training", "validation", "test" or "predict" of the name of a hook, or ""."""
-    found = _STAGE.fullmatch(hook)
-    return "" if found is None else "training" if found[1] == "train" else found[1]
-
-
-def takes_data(hook: str) -> bool:
-    """True if a hook of this name is given batches, or what came of them."""
-    return _DATA.fullmatch(hook) is not None
 
 
 @dataclass(frozen=True)
@@ -84,6 +64,13 @@ class Stages:
         """How a place is reached; nothing where no hook leads to it, or where the stage is not known to."""
         ways = self._ways.get(event.function, [])
         return [way for way in ways if passes(event.guards, way)]
+
+    def epoch_ends(self, owner: ClassNode) -> Iterator[FunctionNode]:
+        """The methods of a class and its bases that run where an epoch ends."""
+        for each in self._analysis.index.lineage(owner):
+            for method in each.methods.values():
+                if any(way.hook.endswith("epoch_end") for way in self._ways.get(method, ())):
+                    yield method
 
     def is_evaluation(self, log: Log) -> bool:
         """True if validation or test logs something on all ranks alike, through Lightning."""

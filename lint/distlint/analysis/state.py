@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
-from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, Summary, bodies
+from distlint.analysis.doubts import doubt_of
+from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
 from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
-from distlint.analysis.value import Value, join
-from distlint.api import Effect, named_family, unbound
+from distlint.analysis.project import Project
+from distlint.analysis.value import NONE_VALUE, Reason, Value, combine, join
+from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
 _HOOKS = frozenset({"training_step", "validation_step", "test_step"})
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\b")
+_LIKE_LIGHTNING = re.compile(r"(composer|distmetrics)\b")
 _MOST_PARTS = 12  # of a tuple or dict that functions hand to each other
 Key = tuple[str, object, str]  # "attribute" | "parameter" | "return" | "name", of what, name
 
@@ -24,25 +30,15 @@ class Facts:
 
     Args:
         index: the file.
-        find: returns the summary of a function of another file by its dotted name, or None.
-        family_of: returns the family of a class by its dotted name, or "".
-        is_declared: whether the user says that a function of this name is collective.
-        reason_against: returns why the mean over ranks of a metric is wrong, by its dotted name, or None.
+        project: what is known of other files, and what the user has declared.
     """
 
-    def __init__(
-        self,
-        index: SyntaxIndex,
-        find: Callable[[str], Summary | None],
-        family_of: Callable[[str], str],
-        is_declared: Callable[[str], bool],
-        reason_against: Callable[[str], str | None],
-    ) -> None:
+    def __init__(self, index: SyntaxIndex, project: Project) -> None:
         self.index = index
-        self.find = find
-        self.family_of = family_of
-        self.is_declared = is_declared
-        self.reason_against = reason_against
+        self.project = project
+        self.find = project.find
+        self.is_declared = project.is_collective
+        self.reason_against = partial(project.reason_against, index.name)
         self.families: dict[ClassNode, str] = {}
         self.values: dict[Key, Value] = {}
         self.readers: dict[Key, set[FunctionNode]] = {}
@@ -54,22 +50,29 @@ class Facts:
         """Return the family that a class of the file has by its bases, or ""."""
         if owner not in self.families:
             bases = (base for each in self.index.lineage(owner) for base in each.bases)
-            names = (name for base in bases for name in (base, unbound(base)))
-            found = next(filter(None, map(self.family_of, names)), "")
+            others = (base for base in bases if not base.startswith(f"{self.index.name}."))
+            names = (name for base in others for name in (base, unbound(base)))
+            found = next(filter(None, map(self.project.base_family, names)), "")
             self.families[owner] = found or self._by_hooks(owner)
         return self.families[owner]
 
-    @property
-    def _uses_lightning(self) -> bool:
-        return any(map(_LIGHTNING.match, self.index.imports.values()))
+    def family_of(self, name: str) -> str:
+        """Return the family of a class of the frameworks or of another file by its dotted name, or ""."""
+        return family_of(name) or self.project.family(name)
+
+    def _uses(self, package: re.Pattern[str]) -> bool:
+        return any(map(package.match, self.index.imports.values()))
 
     def _by_hooks(self, owner: ClassNode) -> str:
-        """What a class of unknown bases is by its methods, in a file that uses Lightning."""
+        """What a class of unknown bases is, in a file that uses Lightning or by methods as only Lightning has them."""
         bases = {base for each in self.index.lineage(owner) for base in each.bases}
         is_known = all(base.startswith((f"{self.index.name}.", "object", "abc.", "typing.")) for base in bases)
         if is_known or _HOOKS.isdisjoint(owner.methods):
             return ""
-        return "lightning_module" if self._uses_lightning else ""
+        steps = (owner.methods[name] for name in _HOOKS & owner.methods.keys())
+        is_like_it = any(each.arg == "batch_idx" for step in steps for each in step.parameters)
+        is_lightning = self._uses(_LIGHTNING) or (is_like_it and not self._uses(_LIKE_LIGHTNING))
+        return "lightning_module" if is_lightning else ""
 
     def believed(self, name: str, function: FunctionNode) -> str:
         """Return the family of a receiver that is only known by its name, or "".
@@ -79,7 +82,7 @@ class Facts:
         family = named_family(name)
         if family != "trainer":
             return family
-        if self._uses_lightning:
+        if self._uses(_LIGHTNING):
             return "lightning_trainer"
         if function.owner is None:
             return family
@@ -131,10 +134,38 @@ def _told(node: Node) -> object:
     return node[0] if isinstance(node, Branch | Exit | Step) else ""
 
 
+@dataclass
+class Section:
+    """A part of a function.
+
+    Attributes:
+        body: what happens there.
+        exits: guards that were found in it and stay in force afterwards.
+    """
+
+    body: list[Node]
+    exits: tuple[Guard, ...] = ()
+
+
+class Language(NamedTuple):
+    """What is done with each type of node.
+
+    Attributes:
+        expressions: returns the value of one.
+        statements: interprets one, and returns how it ends, see ``State.run``.
+        bind: gives a value to what an assignment names.
+    """
+
+    expressions: Mapping[type[ast.expr], Callable[[State, Any], Value]]
+    statements: Mapping[type[ast.stmt], Callable[[State, Any], str]]
+    bind: Callable[[State, ast.expr, Value], None]
+
+
 class State:
     """The state of one function while it is interpreted."""
 
-    def __init__(self, function: FunctionNode, facts: Facts) -> None:
+    def __init__(self, function: FunctionNode, facts: Facts, language: Language) -> None:
+        self.language = language
         self.function = function
         self.facts = facts
         self.index = facts.index
@@ -146,7 +177,10 @@ class State:
         self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
+        self.is_quick = False  # a loop's first round: it tells what the second begins with
+        self.breaks: list[list[Value]] = []
         self.returns: Value | None = None
+        self.returned: dict[int, tuple[ast.Return, Value]] = {}
         self.read: frozenset[int] = frozenset()
         self.shown: frozenset[int] = frozenset()
         self.named: frozenset[int] = frozenset()  # of collectives whose results have a name
@@ -156,28 +190,56 @@ class State:
         self.numbers: dict[int, int] = {}  # of nodes, so that both rounds of a loop name a call alike
         self.by_node: dict[tuple[int, str], int] = {}
 
+    def value(self, node: ast.expr | None) -> Value:
+        """Return what is known of an expression, and note what it does."""
+        if node is None:
+            return NONE_VALUE
+        handler = self.language.expressions.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        return combine([self.value(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+
+    def run(self, body: Sequence[ast.stmt]) -> str:
+        """Interpret statements; return how every way through them ends: with "return", "break", … or ""."""
+        for statement in body:
+            handler = self.language.statements.get(type(statement))
+            end = handler(self, statement) if handler is not None else ""
+            if end:
+                return end
+        return ""
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Give a value to a name, an attribute, or the parts of a tuple."""
+        self.language.bind(self, target, value)
+
+    def reason(self, node: Located) -> Reason:
+        """Return a reason that begins at a node."""
+        return Reason(node.lineno, self.index.text_of(node))
+
     def place(self, node: Located) -> Place:
         """Return the line of a node with its text."""
         return Place(self.index.path, node.lineno, self.index.text_of(node))
 
     @contextmanager
-    def guarded(self, guard: Guard) -> Iterator[None]:
-        """Within, places are reached only as the guard says; exits found inside stay in force afterwards."""
-        before = self.guards
-        self.guards = (*before, guard)
+    def section(self, *guards: Guard) -> Iterator[Section]:
+        """Within, places are reached only as the guards say, and what happens is put into a list of its own."""
+        outer, block = self.guards, self.block
+        section = Section([])
+        self.guards, self.block = (*outer, *guards), section.body
+        try:
+            yield section
+        finally:
+            section.exits = self.guards[len(outer) + len(guards) :]
+            self.guards, self.block = outer, block
+
+    @contextmanager
+    def assigning(self) -> Iterator[None]:
+        """Within, only the names are told that are given a value there."""
+        outer, self.assigned = self.assigned, set()
         try:
             yield
         finally:
-            self.guards = before
-
-    @contextmanager
-    def collected(self) -> Iterator[list[Node]]:
-        """Within, what happens is put into a list of its own."""
-        outer, self.block = self.block, []
-        try:
-            yield self.block
-        finally:
-            self.block = outer
+            self.assigned |= outer
 
     def number(self, node: ast.AST) -> int:
         """Return the number of a call, the same each time it is interpreted."""
@@ -204,4 +266,5 @@ class State:
             return TRUE
         text = self.index.text_of(node)
         local = "" if text.startswith("self.") else self.function.name
-        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason)
+        doubt = doubt_of(value, node, self.function)
+        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason, doubt)

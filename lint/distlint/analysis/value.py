@@ -6,7 +6,6 @@ import ast
 from typing import Any, NamedTuple
 
 from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
-from distlint.analysis.measures import Measure
 
 _NOTHING: frozenset[int] = frozenset()
 _MEANS = {"mean", "mean?"}
@@ -29,6 +28,15 @@ class Reason(NamedTuple):
     control: bool = False
 
 
+class Written(NamedTuple):
+    """A key that is not known, by its source."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class Cut(NamedTuple):
     """A collective that lets no gradient through.
 
@@ -43,6 +51,26 @@ class Cut(NamedTuple):
     text: str
     label: str
     is_sure: bool
+
+
+class Measure(NamedTuple):
+    """A metric that must not be averaged over ranks.
+
+    Attributes:
+        what: its name.
+        reason: why the mean of parts is not the whole.
+        line: where it is computed.
+        text: the source there.
+        is_curved: whether it is a function of a mean, so that the mean over examples of it is right.
+        is_guess: whether only the name of a function tells.
+    """
+
+    what: str
+    reason: str
+    line: int
+    text: str
+    is_curved: bool = False
+    is_guess: bool = False
 
 
 class Value(NamedTuple):
@@ -72,7 +100,7 @@ class Value(NamedTuple):
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
         sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
         elements: its parts, of a tuple, list or dict that is written out.
-        keys: of a dict that is written out, one for each of its parts.
+        keys: of a dict that is written out, one for each of its parts: a constant, or what is written there.
         constant: the constant that it is.
         order: why the order of its elements is this process's own: "set", "texts" (a set of them), "files",
             "entries" (of a folder), "keys" (of a dict, from this rank's batches) or "".
@@ -174,8 +202,13 @@ def join(first: Value, second: Value) -> Value:
         call=first.call if first.call is second.call else None,
         elements=parts.elements,
         keys=parts.keys,
-        order=_joined_order(first.order, second.order),
+        order=_joined_order(first, second),
     )
+
+
+def items_of(value: Value) -> dict[Any, Value]:
+    """Return the items of a dict that is written out; nothing of another value."""
+    return dict(zip(value.keys, value.elements, strict=False))
 
 
 def dtype_of(value: Value) -> str:
@@ -190,13 +223,16 @@ def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
 
 
-def _joined_order(first: str, second: str) -> str:
-    """The order of a value that is one of two: a dict's keys come from wherever it is filled."""
-    if "keys" in (first, second):
+def _joined_order(first: Value, second: Value) -> str:
+    """The order of a value that is one of two: a dict's keys come from wherever it is filled, as a set's elements."""
+    orders = {first.order, second.order}
+    if "keys" in orders:
         return "keys"
-    if first == second:
-        return first
-    return "set" if {first, second} == {"set", "texts"} else ""
+    if first.family == second.family == "set":
+        orders.discard("")
+    if len(orders) < 2:
+        return "".join(orders)
+    return "set" if orders == {"set", "texts"} else ""
 
 
 def any_of(values: tuple[Value, ...]) -> Value:

@@ -3,6 +3,7 @@
 from distlint.api.effects import Effect, collective
 from distlint.api.lookup import (
     attribute_effect,
+    base_family,
     brings_together,
     environment_kind,
     family_of,
@@ -20,6 +21,7 @@ from distlint.api.lookup import (
 __all__ = [
     "Effect",
     "attribute_effect",
+    "base_family",
     "brings_together",
     "collective",
     "environment_kind",

@@ -10,7 +10,8 @@ class Effect(NamedTuple):
 
     Attributes:
         kind: collective | rank | local_rank | world | zero | local_zero | distributed | log | backward | save |
-            loader | sampler | wrap | metric | trainer | tensor | move | list_files | clock | share | setup.
+            loader | sampler | wrap | metric | trainer | tensor | move | list_files | clock | share | setup |
+            grow | place | put | reduced | replicate | update.
         label: what it is called in messages and by what collectives are matched.
         changes: positions of arguments that it changes in place, so that all ranks have the same afterwards.
         returns: "" nothing that is known | "same" on all ranks | "gathered" | "local".

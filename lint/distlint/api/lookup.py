@@ -20,6 +20,8 @@ from distlint.api.tables import (
 
 _ALIASES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
+    ("torch.distributed.checkpoint.state_dict_loader.", "torch.distributed.checkpoint."),
+    ("torch.distributed.checkpoint.state_dict_saver.", "torch.distributed.checkpoint."),
     ("torch.distributed.nn.functional.", "torch.distributed.nn.functional."),
     ("torch.distributed.nn.", "torch.distributed.nn.functional."),
     ("pytorch_lightning.", "lightning.pytorch."),
@@ -88,6 +90,26 @@ def family_of(name: str) -> str:
         return "callback"
     found = FAMILIES.get((root, last), "")
     return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
+
+
+_TORCH_DATA = ("torch.utils.data.", "torchvision.datasets.", "torchaudio.datasets.", "torchtext.datasets.")
+_BASES = {"Callback": "callback", "DataModule": "data_module", "Dataset": "dataset", "PreTrainedModel": "module"}
+_OTHERS = ("flax", "jax", "keras", "tensorflow")  # have callbacks and data sets of their own
+
+
+@_remembered
+def base_family(name: str) -> str:
+    """Return the family of what is derived from a class of this qualified name, or ""."""
+    found = family_of(name)
+    if found or name.startswith(_OTHERS):
+        return found
+    if name.startswith("torch.nn."):
+        return "module"
+    if name.startswith(("transformers.", "trl.")) and name.endswith("Trainer"):
+        return "hf_trainer"
+    if name.startswith(_TORCH_DATA) and not name.endswith("Sampler"):
+        return "dataset"
+    return next((family for end, family in _BASES.items() if name.endswith(end)), "")
 
 
 @_remembered

@@ -123,6 +123,8 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.distributed.fsdp.FullyShardedDataParallel": _FSDP_WRAP,
     "torch.distributed.fsdp.fully_shard": _FSDP_WRAP._replace(changes=(0,)),
     "torch.distributed._composable.fsdp.fully_shard": _FSDP_WRAP._replace(changes=(0,)),
+    "torch.nn.DataParallel": Effect("replicate", "DataParallel"),
+    "torch.nn.parallel.DataParallel": Effect("replicate", "DataParallel"),
     "torch.utils.data.DataLoader": Effect("loader"),
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
@@ -242,7 +244,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "backward": _BACKWARD,
     },
     "logger": dict.fromkeys((*_LEVELS, "log_metrics", "log_dict", "add_scalar", "add_scalars"), _SHOW),
-    "metric": {"compute": collective("compute")},
+    "metric": {"compute": collective("compute"), "update": Effect("update", "update")},
     "ddp": {"no_sync": Effect("no_sync")},
 }
 # Methods whose name alone says what they are, whatever they are called on.
@@ -251,9 +253,12 @@ TELLING = {
         name: collective(name, "gathered")
         for name in ("consolidate_state_dict", "full_tensor", "gather_for_metrics", "wait_for_everyone")
     },
-    **dict.fromkeys(("add_scalar", "add_scalars", "log_metrics", "set_postfix", "set_postfix_str"), _SHOW),
+    **dict.fromkeys(
+        ("add_scalar", "add_scalars", "log_metrics", "set_description", "set_postfix", "set_postfix_str"), _SHOW
+    ),
     "save_16bit_model": collective("save_16bit_model", ""),
     "split_between_processes": Effect("share"),
+    **dict.fromkeys(("exists", "is_dir", "is_file"), Effect("local_file")),
 }
 ATTRIBUTES: dict[str, str] = {
     "is_global_zero": "zero",

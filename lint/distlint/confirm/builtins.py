@@ -5,12 +5,10 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distlint.confirm.stand_ins import StandIn, about, derive, has_stand_in
-
-if TYPE_CHECKING:
-    from distlint.confirm.rank import Rank
+from distlint.confirm.rank import Rank
+from distlint.confirm.stand_ins import StandIn, about, derive, has_stand_in, key_of
 
 _OUTSIDE = ("open", "input", "exec", "eval", "compile", "breakpoint", "help", "exit", "quit", "globals", "memoryview")
 _DERIVED = ("len", "int", "float", "abs", "round", "str", "sum", "min", "max", "any", "all", "reversed", "pow")
@@ -26,7 +24,7 @@ class Unordered(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         values = list(super().__iter__())
-        if all(isinstance(each, int) and not isinstance(each, bool) for each in values):
+        if all(map(_is_number, values)):
             return iter(values)  # Python orders numbers alike everywhere
         return self._rank.in_own_order(values)
 
@@ -82,9 +80,16 @@ def _is(value: object) -> bool:
     return isinstance(value, StandIn)
 
 
+def _is_number(value: object) -> bool:
+    if isinstance(value, StandIn):
+        return about(value).is_number
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _derived(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any, **options: Any) -> Any:
-        return derive(name, args, options) if any(map(_is, args)) else real(*args, **options)
+        is_number = name in ("int", "len")
+        return derive(name, args, options, is_number=is_number) if any(map(_is, args)) else real(*args, **options)
 
     if name in ("int", "float", "str"):  # they are asked for as classes, too
         return type(name, (real,), {"__new__": lambda cls, *args, **options: function(*args, **options)})  # type: ignore[arg-type]
@@ -111,6 +116,9 @@ def _sorted(values: Any, **options: Any) -> Any:
     if _is(values):
         return derive("sorted", values)
     plain = list(list.__iter__(values)) if isinstance(values, Unordered) else list(values)
+    key = options.get("key")
+    if isinstance(values, Unordered) and key is not None and len({key_of(key(each)) for each in plain}) < len(plain):
+        return values  # those that have one key keep the order in which they came
     if has_stand_in(plain) or options:
         return sorted(plain, key=repr)
     return sorted(plain)

@@ -7,12 +7,13 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from distlint.analysis import Analysis
 from distlint.confirm.search import Verdict, try_finding
 from distlint.engine import check_source
-from distlint.facts.project import NO_PROJECT
 from distlint.model import Finding
-from distlint.queries import analyse
+from distlint.modules import module_key
 from distlint.rules import RULES
+from distlint.syntax import index_source
 from distlint.text import Text
 
 CONFIRMED, REFUTED, NOT_RUNNABLE = 1, 0, 2
@@ -33,7 +34,7 @@ def confirm(args: argparse.Namespace) -> int:
     if not found:
         raise ConfirmError(f"no finding of DL1 in {path}, line {line}: `distlint check --select DL1 {path}` lists them")
     sys.stdout.write(f"running the code around {path}:{line} as two ranks, with stand-ins for all that it imports\n")
-    analysis = analyse(Text.decode(source).text, path, NO_PROJECT)
+    analysis = Analysis(index_source(Text.decode(source).text, path, module_key(path)))
     verdicts = [(each, try_finding(analysis, each)) for each in found]
     for each, verdict in verdicts:
         sys.stdout.write(described(each, verdict))

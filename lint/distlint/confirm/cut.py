@@ -13,6 +13,7 @@ from typing import Any
 
 from distlint.analysis import Analysis, Value
 from distlint.analysis.formula import DATA, RANK
+from distlint.analysis.functions import parameters
 from distlint.api import guard_decorator, name_effect, named_family
 from distlint.confirm.builtins import Unordered, builtins_for, options_of
 from distlint.confirm.rank import Rank
@@ -73,7 +74,7 @@ class Cut:
         analysis: of the file.
 
     Attributes:
-        counts_logs: see ``Rank``.
+        counts_logs: see ``Meeting``.
     """
 
     def __init__(self, analysis: Analysis) -> None:
@@ -102,7 +103,7 @@ class Cut:
             "__builtins__": builtins_for(rank),
             "__name__": "__main__",
             "__unordered__": functools.partial(Unordered, rank),
-            "__attempt__": rank.attempt,
+            "__attempt__": rank.answers.attempt,
             "__options__": options_of,
         }
         for name in self._names - rank.globals["__builtins__"].keys():
@@ -169,7 +170,7 @@ class Cut:
         result = rank.functions[function](*args, **options)
         family = self.analysis.facts.family(function.owner) if function.owner is not None else ""
         if family == "lightning_module" and function.name == "training_step" and result is not None:
-            rank.meet("backward of the trainer", ())
+            rank.meeting.meet("backward of the trainer")
         if isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, StandIn):
             with result:
                 pass
@@ -179,7 +180,7 @@ class Cut:
 
     def _arguments(self, rank: Rank, function: FunctionNode) -> tuple[list[Any], dict[str, Any]]:
         assert isinstance(function.node, Function)
-        known = self.analysis.parameters(function)
+        known = parameters(self.analysis.facts, function)
         given = {name: self._argument(rank, name, value) for name, value in known.items()}
         if function.is_method and function.owner is not None and not function.is_static and given:
             first = next(iter(given))
@@ -193,7 +194,7 @@ class Cut:
         init = next(
             (each.methods["__init__"] for each in self.index.lineage(owner) if "__init__" in each.methods), None
         )
-        names = list(self.analysis.parameters(init).items())[1:] if init is not None else []
+        names = list(parameters(self.analysis.facts, init).items())[1:] if init is not None else []
         made = StandIn(About(rank, key_of("self"), "self", family=self.analysis.facts.family(owner), cls=owner))
         if init is not None:
             with contextlib.suppress(Exception):

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distlint.analysis import Analysis
+from distlint.confirm.answers import Answers, Asked, EndlessError, Scenario
+from distlint.confirm.calls import call
 from distlint.confirm.cut import Cut
-from distlint.confirm.rank import WORLD, Asked, EndlessError, Rank, Scenario, StoppedError, source_lines
+from distlint.confirm.meeting import Meeting, StoppedError
+from distlint.confirm.rank import WORLD, Rank, source_lines
 from distlint.model import Finding
 from distlint.syntax import FunctionNode
 
@@ -45,14 +48,19 @@ class _Ended:
 
     @property
     def stopped(self) -> BaseException | None:
-        return next((rank.stopped for rank in self.ranks if rank.stopped is not None), None)
+        return next((rank.meeting.stopped for rank in self.ranks if rank.meeting.stopped is not None), None)
 
 
 def try_finding(analysis: Analysis, found: Finding) -> Verdict:
     """Run the function around a finding as two ranks, in many ways of answering."""
     if found.code in _NOT_OF_RUNS:
         return Verdict("not runnable", _NOT_OF_RUNS[found.code], 0)
-    return try_lines(analysis, range(found.line, found.end_line + 1), counts_logs=found.code in ("DL102", "DL107"))
+    lines = range(found.line, found.end_line + 1)
+    verdict = try_lines(analysis, lines, counts_logs=found.code in ("DL102", "DL107"))
+    condition = found.condition
+    if verdict.outcome == "refuted" and condition is not None and condition.lacks == "data":  # runs may not bring it up
+        return replace(verdict, outcome="not runnable", text=f"{verdict.text}, though it may hang {condition.text}")
+    return verdict
 
 
 def try_lines(analysis: Analysis, lines: Sequence[int], counts_logs: bool = False) -> Verdict:
@@ -127,12 +135,12 @@ class _Search:
             scenario = pending.pop(0)
             ended = _run(self._cut, self._function, scenario, self._muted)
             runs += 1
-            asked = {key: each for rank in ended.ranks for key, each in rank.asked.items()}
+            asked = {key: each for rank in ended.ranks for key, each in rank.answers.asked.items()}
             if ended.stopped is not None and not ended.own:
-                if any(rank.last & self._lines for rank in ended.ranks) or self._part(ended):
+                if any(rank.meeting.last & self._lines for rank in ended.ranks) or self._part(ended):
                     return Verdict("confirmed", str(ended.stopped), runs, tuple(asked.values()))
-                self.elsewhere |= {rank.here for rank in ended.ranks} - {0}
-            lines = {each.line for each in asked.values()}.union(*(rank.reached for rank in ended.ranks))
+                self.elsewhere |= {rank.meeting.here for rank in ended.ranks} - {0}
+            lines = {each.line for each in asked.values()}.union(*(rank.meeting.reached for rank in ended.ranks))
             is_reached = is_reached or bool(lines & self._lines)
             whole += not ended.own and ended.stopped is None
             reason = reason or ended.own
@@ -146,7 +154,7 @@ class _Search:
     def _part(self, ended: _Ended) -> bool:
         """Whether the ranks have answered a test in the lines differently: a finding may be about the test."""
         answers = [
-            sorted((each.line, each.answer) for each in rank.asked.values() if each.line in self._lines)
+            sorted((each.line, each.answer) for each in rank.answers.asked.values() if each.line in self._lines)
             for rank in ended.ranks
         ]
         return any(each != answers[0] for each in answers)
@@ -173,11 +181,12 @@ def _run(cut: Cut, function: FunctionNode, scenario: Scenario, muted: frozenset[
 
     def main(comm: object) -> None:
         number = int(comm.rank)  # type: ignore[attr-defined]
-        rank = ranks[number] = Rank(number, comm, cut.index, scenario)
-        rank.muted, rank.counts_logs = muted, cut.counts_logs
+        path = cut.index.path
+        answers, meeting = Answers(number, path, scenario), Meeting(path, comm, muted, cut.counts_logs)
+        rank = ranks[number] = Rank(number, cut.index, answers, meeting, call)
         cut.load(rank)
         cut.run(rank, function)
-        rank.finish()
+        meeting.finish()
 
     own = ""
     for outcome in outcomes(WORLD, main, limit=_LIMIT):

@@ -8,11 +8,35 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from distlint.confirm.rank import Rank
-    from distlint.syntax import ClassNode
+from distlint.syntax import ClassNode
+
+
+class Owner(Protocol):
+    """The rank that a stand-in is of, which answers for it."""
+
+    def error_class(self, name: str) -> type[BaseException]:
+        """Return a class of errors of a library's."""
+
+    def attribute(self, value: StandIn, name: str) -> Any:
+        """Return an attribute that nobody has set."""
+
+    def call(self, callee: StandIn, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Return what a call returns."""
+
+    def decide(self, value: StandIn) -> bool:
+        """Answer a test."""
+
+    def items(self, value: StandIn) -> Iterator[Any]:
+        """Go through a stand-in."""
+
+    def item(self, value: StandIn, index: Any) -> Any:
+        """Return an item."""
+
+    def text_here(self) -> str:
+        """Return the line that is being executed."""
+
 
 _TWO = (
     "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift radd rsub rmul rtruediv rfloordiv rmod rpow "
@@ -58,10 +82,11 @@ class About:
         is_even: whether all ranks have as many of it: a batch, and what is in it.
         is_unordered: whether each rank goes through it in an order of its own.
         is_set: whether it is a view of keys, from which sets are computed.
+        is_number: whether it is a whole number: sets of them have one order everywhere.
         items: what was put into it.
     """
 
-    rank: Rank
+    rank: Owner
     key: str
     text: str = "a value"
     family: str = ""
@@ -75,6 +100,7 @@ class About:
     is_even: bool = False
     is_unordered: bool = False
     is_set: bool = False
+    is_number: bool = False
     items: dict[str, Any] = field(default_factory=dict)
 
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS, ClassFacts
-from distlint.facts.devices import hard_coded, is_chosen
-from distlint.facts.hosts import runs_on_cuda_alone
-from distlint.facts.rewrite import source_at
-from distlint.facts.trainers import ONE
-from distlint.facts.tree import keyword, positional, tail, walk
-from distlint.model import Change, Condition, Example, Hit, Repair, Rule, Severity
+from distlint.analysis.placing import (
+    assigned_in,
+    device_node,
+    family_of,
+    hard_coded,
+    has_own_device,
+    is_chosen,
+    is_moved,
+    is_seen_moved,
+    method_around,
+)
+from distlint.concrete import keyword, positional, tail
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.sketch import Sketch
+    from distlint.analysis import Analysis, Event
+    from distlint.concrete import ConcreteTree
+    from distlint.syntax import FunctionNode
 
-_PLACED = frozenset({"module", "datamodule", "callback", "lite"})
-_DEVICE_METHODS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})
 _ELSEWHERE = Condition("devices", "if this code is placed on other devices")
 _LEFT_BEHIND = (
     "self.device is still the CPU in __init__: the tensor stays there when the module moves; register it as a buffer"
@@ -46,11 +53,8 @@ class HardCodedDevice(Rule):
     one that makes or extends it, and not for one device alone: elsewhere nobody may ever place it.
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or ``to``; code
-    that runs only where CUDA is used (``if x.is_cuda``, ``if use_cuda``, files built on Megatron, Transformer
-    Engine, spconv, pointops, MinkowskiEngine or gsplat), after the way out of machines without it (``if not
-    torch.cuda.is_available(): raise``) and in ``with torch.cuda.device_of(x)``; modules without parameters
-    (``nn.Softmax(1).cuda()``); a plain module that calls ``backward()`` itself, which no trainer places, or one of
-    a project with trainers or wrappers, where no file that imports it names any.
+    that is reached where CUDA is asked for (``if x.is_cuda``, ``if use_cuda``), and in ``with
+    torch.cuda.device_of(x)``.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
     """
@@ -96,6 +100,27 @@ def forward(self, x):
     return x
 """,
             {2: "cuda"},
+        ),
+        Example(
+            """\
+import lightning as L
+import torch
+from torch import nn
+
+class Loss(nn.Module):
+    def forward(self, x, y):
+        weight = torch.full_like(y, 0.5).cuda()
+        return (weight * (x - y) ** 2).mean()
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.loss = Loss()
+
+def main(loader):
+    L.Trainer(devices=4).fit(Model(), loader)
+""",
+            {7: "cuda"},
         ),
     )
     good = (
@@ -148,142 +173,59 @@ class Net(nn.Module):
             mask = mask.cuda()
         return x * mask
 """,
-        """\
-from torch import nn
-
-class Student(nn.Module):
-    def forward_backward(self, batch):
-        loss = self.loss(batch["image"].cuda(non_blocking=True))
-        loss.backward()
-        return loss
-""",
-        """\
-import torch
-from megatron.core import parallel_state
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def training_step(self, batch, batch_idx):
-        if parallel_state.is_pipeline_last_stage():
-            return self.loss(batch)
-        return torch.tensor(0.0).cuda()
-""",
     )
 
-    def can_report(self, sketch: Sketch) -> bool:
-        """Only where something is called ``cuda``, moved to a number, or a text names a device."""
-        if sketch.reads_device_in_init or any(text.startswith("cuda") for text in sketch.strings):
-            return True
-        return any(call.name == "cuda" or (call.name == "to" and _takes_number(call.node)) for call in sketch.calls)
-
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Look at every call that names a device."""
-        is_for_cuda = runs_on_cuda_alone(facts)
-        for call in () if is_for_cuda else facts.nodes(cst.Call):
-            found = hard_coded(facts, call)
-            if found is None or not _is_placed(facts, call) or is_chosen(facts, call):
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Ask of every call that is given a device whether it is written down in what a trainer moves."""
+        for event in analysis.events("place"):
+            if not is_moved(analysis, event.function):
                 continue
-            message = f"{found} ties this code to one device: follow a tensor or self.device instead"
-            yield Hit(call, message, repair=_repair(facts, call), condition=_condition(facts, call))
-        for call in facts.nodes(cst.Call):
-            if _own_device_in_init(facts, call):
-                yield Hit(call, _LEFT_BEHIND, condition=_condition(facts, call))
+            method, found = method_around(event.function), hard_coded(event)
+            condition = None if is_seen_moved(analysis, method.owner) and analysis.devices != "one" else _ELSEWHERE
+            if found and not is_chosen(analysis.index, event):
+                message = f"{found} ties this code to one device: follow a tensor or self.device instead"
+                device = _own_device(analysis, method)
+                repair = partial(_repair, device) if device else None
+                yield Report(event.node, message, condition=condition, repair=repair)
+            elif _is_left_behind(analysis, method, event):
+                yield Report(event.node, _LEFT_BEHIND, condition=condition)
 
 
-def _condition(facts: ModuleFacts, call: cst.Call) -> Condition | None:
-    """None where a trainer for several devices, or Fabric, is seen to be given an object of this class."""
-    owner = facts.owner(call)
-    is_seen = owner is not None and ("lite" in owner.kinds or facts.full_name(owner) in facts.project.placed)
-    return None if is_seen and facts.project.devices != {ONE} else _ELSEWHERE
-
-
-def _takes_number(call: ast.Call) -> bool:
-    return any(isinstance(value, ast.Constant) and isinstance(value.value, int) for value in call.args)
-
-
-def _is_placed(facts: ModuleFacts, call: cst.Call) -> bool:
-    method = facts.method_of(call)
-    if method is None:
-        return _is_loose_hook(facts.function_of(call))
-    owner = facts.class_of(method)
-    if owner is None or method.name.value in _DEVICE_METHODS or _trains_itself(owner):
+def _is_left_behind(analysis: Analysis, method: FunctionNode, event: Event) -> bool:
+    """Whether ``__init__`` of a LightningModule keeps a new tensor on ``self.device``."""
+    owner, device, call = method.owner, device_node(event), event.node
+    if owner is None or device is None or not isinstance(call, ast.Call) or method.name != "__init__":
         return False
-    return bool(owner.kinds & _PLACED) and (facts.project.is_placed or "lightning" in owner.kinds)
-
-
-def _trains_itself(owner: ClassFacts) -> bool:
-    """A plain module that makes its own backward pass: it places its batches as well."""
-    if "lightning" in owner.kinds or "module" not in owner.kinds:
+    if dotted(device) != "self.device" or family_of(analysis, owner) != "lightning_module":
         return False
-    return any(isinstance(node, cst.Call) and tail(node.func) == "backward" for node in walk(owner.node))
+    mover = call.func if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else None
+    made = call if mover is None else mover.value
+    full = analysis.index.qualify(made.func, event.function) if isinstance(made, ast.Call) else ""
+    is_tensor = full.startswith("torch.") and full.rpartition(".")[2].islower()
+    kept = assigned_in(method, to_self=mover is None)
+    return is_tensor and not has_own_device(analysis, owner) and call in kept
 
 
-def _is_loose_hook(function: cst.FunctionDef | None) -> bool:
-    """``def forward(self, x)`` shown without its class, as documentation does."""
-    if function is None or function.name.value not in STEP_HOOKS | {"forward"}:
-        return False
-    params = function.params.params
-    return bool(params) and params[0].name.value == "self"
+def _own_device(analysis: Analysis, method: FunctionNode) -> str:
+    """What the device of the module is called in a method that runs after it was placed, or ""."""
+    owner, names = method.owner, [each.arg for each in method.parameters]
+    if owner is None or not names or method.name in ("__init__", "setup", "configure_model"):
+        return ""
+    family = family_of(analysis, owner)
+    if family == "callback":
+        return "pl_module.device" if "pl_module" in names else ""
+    return f"{names[0]}.device" if family == "lightning_module" and not has_own_device(analysis, owner) else ""
 
 
-def _own_device_in_init(facts: ModuleFacts, call: cst.Call) -> bool:
-    """A new tensor put on ``self.device`` in ``__init__`` of a LightningModule without an own attribute."""
-    method = facts.function_of(call)
-    owner = facts.class_of(method) if method is not None else None
-    if method is None or owner is None or method.name.value != "__init__" or "lightning" not in owner.kinds:
-        return False
-    if owner.values("device") or owner.method("device") is not None:
-        return False
-    if tail(call.func) != "to" or not isinstance(call.func, cst.Attribute):
-        return facts.self_attribute(keyword(call, "device")) == "device" and _is_kept(facts, call)
-    given = [keyword(call, "device"), *positional(call)[:1]]
-    return any(facts.self_attribute(value) == "device" for value in given) and _makes_tensor(facts, call.func.value)
-
-
-def _makes_tensor(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
-    """A call of torch's functions, as opposed to a module, which moves with its parent."""
-    full = facts.resolve(node.func) if isinstance(node, cst.Call) else None
-    return full is not None and full.startswith("torch.") and full.rpartition(".")[2].islower()
-
-
-def _is_kept(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether a new tensor is stored on ``self`` as it is."""
-    assign = facts.parents.get(call)
-    if not isinstance(assign, cst.Assign) or not _makes_tensor(facts, call):
-        return False
-    return any(facts.self_attribute(target.target) is not None for target in assign.targets)
-
-
-def _repair(facts: ModuleFacts, call: cst.Call) -> Repair | None:
-    """The device of the module instead of the one that is written down, where the module has one."""
-    device = _own_device(facts, call)
-    if device is None:
+def _repair(device: str, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
+    """The device of the module instead of the one that is written down."""
+    if not isinstance(call, cst.Call):
         return None
-    given = keyword(call, "device") or next(iter(positional(call)), None)
-    if tail(call.func) not in ("cuda", "to"):
-        given = keyword(call, "device")
-        return None if given is None else Repair(False, (Change(given, device),))
+    name = tail(call.func)
+    given = keyword(call, "device") or (next(iter(positional(call)), None) if name in ("cuda", "to") else None)
+    if name != "cuda":
+        return Repair(False, (Change(given, device),)) if given is not None else None
     if not isinstance(call.func, cst.Attribute):
         return None
-    if given is not None and tail(call.func) == "to":
-        return Repair(False, (Change(given, device),))
-    rest = (_argument(facts, arg) for arg in call.args if arg.value is not given)
-    code = source_at(facts, call.func.value)
-    return Repair(False, (Change(call, f"{code}.to({', '.join([device, *rest])})"),))
-
-
-def _argument(facts: ModuleFacts, arg: cst.Arg) -> str:
-    name = f"{arg.keyword.value}=" if arg.keyword is not None else arg.star
-    return name + source_at(facts, arg.value)
-
-
-def _own_device(facts: ModuleFacts, call: cst.Call) -> str | None:
-    """``self.device`` in a LightningModule once it is placed; ``pl_module.device`` where a callback is given one."""
-    method, owner = facts.method_of(call), facts.owner(call)
-    if method is None or owner is None or method.name.value in ("__init__", "setup", "configure_model"):
-        return None
-    names = [param.name.value for param in method.params.params]
-    if "callback" in owner.kinds:
-        return "pl_module.device" if "pl_module" in names else None
-    is_own = bool(owner.values("device")) or owner.method("device") is not None
-    return f"{names[0]}.device" if "lightning" in owner.kinds and names and not is_own else None
+    rest = [tree.code(arg).rstrip(", ") for arg in call.args if arg.value is not given]
+    return Repair(False, (Change(call, f"{tree.source_at(call.func.value)}.to({', '.join([device, *rest])})"),))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import STEP_HOOKS
-from distlint.facts.exports import is_export_file, is_under_export
-from distlint.facts.factories import Place, may_be_fresh
-from distlint.facts.hosts import has_no_accelerator, sets_device, works_on_host
-from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import makes_fresh, place
-from distlint.facts.rewrite import source_at
-from distlint.facts.tensor_names import FACTORIES
-from distlint.facts.tree import tail
-from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+from distlint.analysis.places import FACTORIES, Follower, Meeting
+from distlint.analysis.registered import registered, tensors_given
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.sketch import Sketch
+    from distlint.analysis import Analysis
+    from distlint.concrete import ConcreteTree
+    from distlint.syntax import FunctionNode
 
-_FORWARD = STEP_HOOKS | {"forward"}
+_FAMILIES = ("module", "lightning_module")
+_NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 
 
 class TensorWithoutDevice(Rule):
@@ -36,13 +33,11 @@ class TensorWithoutDevice(Rule):
     How to fix: make it where its partner is (``torch.zeros(3, device=x.device)``, ``x.new_zeros(3)``,
     ``torch.zeros_like(x)``), or once, as a buffer.
 
-    Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved
-    before it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``); tensors whose partner is not known; what is
-    given to a loss or a library's object that is not known to have weights, and to a module that moves it itself or
-    hands it to one; what a test leaves for the CPU (``x.cuda() if self.is_cuda() else x``); transforms and modules in
-    folders of data sets, which work on the CPU in the loader, and in tests; files that set a default device; code for
-    export, under ``if torch.jit.is_tracing()`` and its like, in files named after ONNX and in scripts that call its
-    exporter.
+    Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved     before
+    it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms     of
+    tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules
+    that are not torch's; blocks and files that set     a default device. A module without parameters may be a transform
+    that works on the CPU: for review.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -85,6 +80,17 @@ class Model(pl.LightningModule):
 """,
             {8: "weight * y", 9: "mse_loss"},
         ),
+        Example(
+            """\
+import torch
+from torch import nn
+
+class Cutmix(nn.Module):
+    def forward(self, image: torch.Tensor):
+        return image * torch.rand(4, 3)
+""",
+            {6: "if this module runs on an accelerator"},
+        ),
     )
     good = (
         """\
@@ -126,11 +132,6 @@ class Model(LightningModule):
 """,
         """\
 import torch
-from torch import nn
-
-class RandomCutmix(nn.Module):
-    def forward(self, image):
-        return image * torch.rand(image.shape)
 
 def forward(x):
     return x + torch.zeros(3)
@@ -148,58 +149,51 @@ class Net(nn.Module):
 """,
     )
 
-    def can_report(self, sketch: Sketch) -> bool:
-        """Only where ``forward`` or a step makes a tensor without a device."""
-        return any(call.functions and call.functions[-1] in _FORWARD and may_be_fresh(call) for call in sketch.calls)
-
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Follow every tensor that ``forward`` or a step makes on the CPU."""
-        for call in () if is_export_file(facts) else facts.nodes(cst.Call):
-            if tail(call.func) not in FACTORIES or not _is_forward(facts, call) or not makes_fresh(facts, call):
+        if "set_default_device" in analysis.index.source:
+            return
+        for function in analysis.index.all_functions:
+            owner = function.owner
+            if owner is None or not is_forward(analysis, function):
                 continue
-            met = meeting(facts, call)
-            if met is None or any(_is_elsewhere(facts, node) for node in (call, met.node)):
-                continue
-            if not sets_device(facts, call):
-                trace = ((met.node, "meets", facts.code(met.node)),)
-                yield Hit(call, _message(facts, met), trace=trace, repair=_repair(facts, call, met))
+            tensors, modules = registered(analysis.index, owner)
+            places = {**tensors, **tensors_given(analysis.index, function)}
+            follower = Follower(analysis.index, function, places, modules)
+            follower.run(function.node.body)
+            is_placed = analysis.facts.family(owner) == "lightning_module" or tensors or modules
+            seen: set[ast.AST] = set()
+            for met in follower.meetings:
+                if isinstance(met.origin, ast.Call) and met.origin not in seen:
+                    seen.add(met.origin)
+                    yield _report(analysis, function, met, None if is_placed else _NOT_SEEN)
 
 
-def _is_elsewhere(facts: ModuleFacts, node: cst.CSTNode) -> bool:
-    """Whether a node is reached only by an export, or only without an accelerator."""
-    return is_under_export(facts, node) or has_no_accelerator(facts, node)
+def is_forward(analysis: Analysis, function: FunctionNode) -> bool:
+    """True for ``forward`` and the steps of modules."""
+    is_named = function.name == "forward" or function.name.endswith("_step")
+    return is_named and function.owner is not None and analysis.facts.family(function.owner) in _FAMILIES
 
 
-def _message(facts: ModuleFacts, met: Meeting) -> str:
-    if isinstance(met.node, cst.Call) and met.partner is met.node.func:
-        return f"made on the CPU, meets the module's parameters in {met.text(facts)}: make it on the module's device"
-    partner = facts.code(met.partner)
-    return (
-        f"made on the CPU, meets a tensor of the module's device in {met.text(facts)}: give it the device of {partner}"
-    )
+def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition: Condition | None) -> Report:
+    text = " ".join(analysis.index.text_of(met.node).split())[:80]
+    trace = ((analysis.index.path, met.node.lineno, "meets", text),)
+    assert isinstance(met.origin, ast.Call)
+    if met.partner is None:
+        message = f"made on the CPU, meets the module's parameters in {text}: make it on the module's device"
+        return Report(met.origin, message, trace, condition)
+    partner = analysis.index.text_of(met.partner)
+    message = f"made on the CPU, meets a tensor of the module's device in {text}: give it the device of {partner}"
+    is_name = isinstance(met.partner, ast.Name) and partner in {each.arg for each in function.parameters}
+    stores = (node for node in ast.walk(function.node) if isinstance(node, ast.Name) and node.id == partner)
+    is_kept = is_name and all(isinstance(node.ctx, ast.Load) for node in stores)
+    return Report(met.origin, message, trace, condition, partial(_repair, partner) if is_kept else None)
 
 
-def _is_forward(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether the call stands in ``forward`` or a step of a module that a trainer or a user moves to a device."""
-    function = facts.function_of(call)
-    if function is None or function.name.value not in _FORWARD:
-        return False
-    owner = facts.class_of(function)
-    return owner is not None and "module" in owner.kinds and not works_on_host(facts, owner.name)
-
-
-def _repair(facts: ModuleFacts, call: cst.Call, met: Meeting) -> Repair | None:
-    """``device=x.device``, where the partner is a parameter of the function and stays on the device."""
-    partner = met.partner
-    function = facts.function_of(call)
-    if not isinstance(partner, cst.Name) or function is None or not call.args:
-        return None
-    bindings = facts.own_scope(function).bindings.get(partner.value, ())
-    if not any(binding.kind == "param" for binding in bindings):
-        return None
-    others = [binding.value for binding in bindings if binding.kind != "param"]
-    if any(place(facts, value) is not Place.DEVICE for value in others):
+def _repair(partner: str, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
+    """``device=x.device``, where the partner is a parameter of the function."""
+    if not isinstance(call, cst.Call) or not call.args:
         return None
     last = call.args[-1]
-    text = source_at(facts, last.with_changes(comma=cst.MaybeSentinel.DEFAULT), last).rstrip()
-    return Repair(True, (Change(last, f"{text}, device={partner.value}.device"),))
+    text = tree.source_at(last.with_changes(comma=cst.MaybeSentinel.DEFAULT), last).rstrip()
+    return Repair(True, (Change(last, f"{text}, device={partner}.device"),))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import ClassFacts
-from distlint.facts.factories import Place, may_be_fresh
-from distlint.facts.hosts import works_on_host
-from distlint.facts.meeting import Meeting, meeting
-from distlint.facts.placement import place
-from distlint.facts.rewrite import source_at
-from distlint.facts.submodules import registered_buffers
-from distlint.facts.tensor_names import FACTORIES
-from distlint.facts.tree import tail, walk, walk_scope
-from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting
+from distlint.analysis.registered import moves_itself, registered, tensors_given
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
+from distlint.syntax import last_name
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.sketch import Sketch
+    from distlint.analysis import Analysis
+    from distlint.concrete import ConcreteTree
+    from distlint.syntax import ClassNode, FunctionNode
 
-_OWN_MOVES = frozenset({"_apply", "cuda", "to"})
+_NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 
 
 class TensorAttributeNotBuffer(Rule):
@@ -37,9 +34,8 @@ class TensorAttributeNotBuffer(Rule):
     How to fix: ``self.register_buffer("mean", mean)``; with ``persistent=False`` checkpoints stay as they are.
 
     Silent: tensors of rank 0; tensors that are moved where they are used (``self.mean.to(x)``), that are
-    assigned anew elsewhere, that are made of a tensor on the device that the module is given, that serve as an
-    index alone, or whose partner is not known; modules that move
-    them in ``to`` or ``_apply``; transforms, which work on the CPU in the loader.
+    assigned anew elsewhere, that serve as an index alone, or whose partner is not known; modules that move them in
+    ``to`` or ``_apply``. A module without parameters may be a transform that works on the CPU: for review.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -68,7 +64,23 @@ class Net(nn.Module):
         angles = x[:, None] * self.steps
         return torch.matmul(y, self.table) + angles
 """,
-            {7: "x - self.mean", 8: "x[:, None] * self.steps", 9: "torch.matmul"},
+            {7: "x - self.mean", 8: "if this module runs on an accelerator", 9: "torch.matmul"},
+        ),
+        Example(
+            """\
+import torch
+from torch import nn
+
+class Encoder(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.project = nn.Linear(width, width)
+        self.scales = torch.linspace(0.0, 1.0, width)
+
+    def forward(self, features):
+        return self.project(features.flatten(1)) * self.scales
+""",
+            {8: "self.project(features.flatten(1)) * self.scales"},
         ),
     )
     good = (
@@ -112,14 +124,6 @@ class Net(nn.Module):
     def forward(self, x):
         return x - self.mean
 
-class RandomShift(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.offsets = torch.arange(3)
-
-    def forward(self, x):
-        return x + self.offsets
-
 class Plain:
     def __init__(self):
         self.offsets = torch.arange(3)
@@ -129,71 +133,70 @@ class Plain:
 """,
     )
 
-    def can_report(self, sketch: Sketch) -> bool:
-        """Only where a tensor made without a device may be stored: at once, or from a name that it was given."""
-        fresh = [call for call in sketch.calls if may_be_fresh(call)]
-        if fresh and sketch.local:  # a class made in a function sees the names of that function
-            return True
-        return any(call.is_stored or "__init__" in call.functions or not call.functions for call in fresh)
-
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Look at what every module's ``__init__`` stores."""
-        for owner in facts.classes.values():
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Look at what every module's ``__init__`` stores, and what it meets in the other methods."""
+        for owner in analysis.index.all_classes:
             init = owner.methods.get("__init__")
-            if init is None or "module" not in owner.kinds or works_on_host(facts, owner.name):
+            is_module = analysis.facts.family(owner) in ("module", "lightning_module")
+            if init is None or not is_module or moves_itself(owner):
                 continue
-            if any(owner.method(name) is not None for name in _OWN_MOVES):
-                continue
-            for assign, attribute in _left_behind(facts, owner, init):
-                met = _first_meeting(facts, owner, attribute)
-                if met is not None:
-                    yield _hit(facts, assign, attribute, met)
+            left = dict(_left_behind(analysis, owner, init))
+            if left:
+                yield from _reports(analysis, owner, init, left)
 
 
-def _left_behind(facts: ModuleFacts, owner: ClassFacts, init: cst.FunctionDef) -> Iterator[tuple[cst.Assign, str]]:
-    """Assignments of a fresh tensor to an attribute that nothing else assigns."""
-    for node in walk_scope(init.body):
-        if not isinstance(node, cst.Assign) or len(node.targets) != 1:
-            continue
-        name = facts.self_attribute(node.targets[0].target)
-        if name is None or len(owner.values(name)) != 1 or not _may_be_fresh(node.value):
-            continue
-        if place(facts, node.value) is Place.FRESH and name not in registered_buffers(facts, owner):
-            yield node, name
+def _left_behind(analysis: Analysis, owner: ClassNode, init: FunctionNode) -> Iterator[tuple[str, ast.Assign]]:
+    """Attributes that ``__init__`` makes on the CPU and that nothing else assigns."""
+    follower = Follower(analysis.index, init, {})
+    follower.run(init.node.body)
+    stored: dict[str, list[ast.AST]] = {}
+    for method in owner.methods.values():
+        for node in ast.walk(method.node):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                stored.setdefault(analysis.index.text_of(node), []).append(node)
+    for node in ast.walk(init.node):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            name = analysis.index.text_of(node.targets[0])
+            is_once = len(stored.get(name, ())) == 1 and name.startswith("self.")
+            if is_once and any(isinstance(place, Fresh) for place in follower.stored.get(name, ())):
+                yield name, node
 
 
-def _may_be_fresh(value: cst.BaseExpression) -> bool:
-    """A quick answer for most assignments."""
-    return not isinstance(value, cst.BaseNumber | cst.BaseString) and not (
-        isinstance(value, cst.Call) and tail(value.func) == "Parameter"
-    )
-
-
-def _first_meeting(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Meeting | None:
+def _reports(analysis: Analysis, owner: ClassNode, init: FunctionNode, left: dict[str, ast.Assign]) -> Iterator[Report]:
+    tensors, modules = registered(analysis.index, owner)
+    is_placed = analysis.facts.family(owner) == "lightning_module" or bool(tensors or modules)
+    places = {**{name: Fresh(assign) for name, assign in left.items()}, **tensors}
+    met: dict[ast.AST, Meeting] = {}
     for name, method in owner.methods.items():
-        for node in walk(method.body) if name != "__init__" else ():
-            if isinstance(node, cst.Attribute) and facts.self_attribute(node) == attribute:
-                met = meeting(facts, node)
-                if met is not None:
-                    return met
-    return None
+        if name != "__init__":
+            given = {**places, **tensors_given(analysis.index, method)}
+            follower = Follower(analysis.index, method, given, modules)
+            follower.run(method.node.body)
+            for meeting in follower.meetings:
+                met.setdefault(meeting.origin, meeting)
+    for attribute, assign in left.items():
+        if assign in met:
+            text = " ".join(analysis.index.text_of(met[assign].node).split())[:80]
+            message = (
+                f"{attribute} is no buffer and stays on the CPU when the module moves;"
+                f" it meets the device in {text}: use register_buffer"
+            )
+            trace = ((analysis.index.path, met[assign].node.lineno, "meets", text),)
+            repair = partial(_repair, attribute.removeprefix("self.")) if _is_ready(init, assign) else None
+            yield Report(assign, message, trace, None if is_placed else _NOT_SEEN, repair)
 
 
-def _hit(facts: ModuleFacts, assign: cst.Assign, attribute: str, met: Meeting) -> Hit:
-    message = (
-        f"self.{attribute} is no buffer and stays on the CPU when the module moves;"
-        f" it meets the device in {met.text(facts)}: use register_buffer"
-    )
-    trace = ((met.node, "meets", facts.code(met.node)),)
-    return Hit(assign, message, trace=trace, repair=_repair(facts, assign, attribute))
+def _is_ready(init: FunctionNode, assign: ast.Assign) -> bool:
+    """True if the module itself is made before an attribute is."""
+    calls = (node for node in ast.walk(init.node) if isinstance(node, ast.Call))
+    return any(last_name(call.func) == "__init__" and call.lineno < assign.lineno for call in calls)
 
 
-def _repair(facts: ModuleFacts, assign: cst.Assign, attribute: str) -> Repair | None:
-    """A buffer that checkpoints do not hold, once the module itself is made."""
-    init = facts.function_of(assign)
-    calls = [node for node in walk_scope(init.body) if isinstance(node, cst.Call)] if init is not None else []
-    ready = [call for call in calls if tail(call.func) == "__init__" and facts.order[call] < facts.order[assign]]
-    if not ready:
+def _repair(attribute: str, tree: ConcreteTree, assign: cst.CSTNode) -> Repair | None:
+    """A buffer that checkpoints do not hold."""
+    if isinstance(assign, cst.SimpleStatementLine):  # which it is alone in
+        assign = assign.body[0]
+    if not isinstance(assign, cst.Assign):
         return None
-    value = source_at(facts, assign.value)
+    value = tree.source_at(assign.value)
     return Repair(True, (Change(assign, f'self.register_buffer("{attribute}", {value}, persistent=False)'),))

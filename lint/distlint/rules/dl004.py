@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.classes import ClassFacts
-from distlint.facts.flow import reaching
-from distlint.facts.programs import SAMPLER_SWITCHES
-from distlint.facts.samplers import feeds_other_loader
-from distlint.facts.tree import argument, is_name, keyword, tail, text_of, walk
-from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+from distlint.analysis.samplers import makers
+from distlint.concrete import argument, keyword, tail
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event
+    from distlint.concrete import ConcreteTree
 
-_SAMPLERS = frozenset(
-    {
-        "torch.utils.data.DistributedSampler",
-        "torch.utils.data.distributed.DistributedSampler",
-        "DistributedSampler",
-    }
+_SWITCHES = frozenset({"use_distributed_sampler", "replace_sampler_ddp"})
+_DRIVEN = frozenset({"data_module", "lightning_module"})
+_TELLS = (("num_replicas", "world"), ("rank", "rank"))
+_MESSAGE = (
+    "a DistributedSampler where the trainer puts in its own: leave it out,"
+    " or tell the trainer use_distributed_sampler=False"
 )
-_WORLD = frozenset({"get_world_size", "world_size", "num_replicas", "WORLD_SIZE"})
-_RANK = frozenset({"get_rank", "global_rank", "rank", "RANK"})
-_FRAMEWORKS = ("torch.distributed", "lightning", "pytorch_lightning")
+_DRIVES = Condition("data", "if a trainer drives this class")
 
 
 class ManualDistributedSampler(Rule):
@@ -47,8 +44,9 @@ class ManualDistributedSampler(Rule):
 
     Silent: projects in which a trainer is told not to (``use_distributed_sampler=False``,
     ``replace_sampler_ddp=False``); samplers behind a switch of the class (``if self.distributed``), for a part
-    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), whose maker
-    the function is given, or for a loop of one's own; scripts and classes that no trainer drives.
+    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), or for a loop
+    of one's own; scripts and classes that no trainer drives. For review where no trainer is seen to be handed the
+    data module: some are written for a loop of one's own.
 
     When to ignore: the loaders are used in a loop of one's own.
     """
@@ -131,18 +129,13 @@ class Model(LightningModule):
 """,
         """\
 from lightning.pytorch import LightningDataModule
-from megatron.core import parallel_state
 from torch.utils.data import DataLoader, DistributedSampler
 
 from .samplers import BucketDistributedSampler
 
 class Data(LightningDataModule):
     def train_dataloader(self):
-        sampler = DistributedSampler(
-            self.train,
-            num_replicas=parallel_state.get_data_parallel_world_size(),
-            rank=parallel_state.get_data_parallel_rank(),
-        )
+        sampler = DistributedSampler(self.train, num_replicas=self.readers, rank=self.reader)
         return DataLoader(self.train, sampler=sampler)
 
     def val_dataloader(self):
@@ -154,120 +147,45 @@ class Data(LightningDataModule):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Look at every sampler made where a trainer is at work."""
-        if facts.project.opt_outs.intersection(SAMPLER_SWITCHES):
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Look at every sampler that a loader of a trainer's hook deals out by."""
+        if analysis.project.opt_outs & _SWITCHES or any(name in analysis.index.source for name in _SWITCHES):
             return
-        found = [call for call in facts.nodes(cst.Call) if tail(call.func) == "DistributedSampler"]
-        if not found or _opts_out(facts):
-            return
-        for call in found:
-            if not _is_driven(facts, call) or _by_own_switch(facts, call):
+        for made in analysis.events("sampler"):
+            owner = made.function.owner
+            family = analysis.facts.family(owner) if owner is not None else ""
+            if owner is None or family not in _DRIVEN or not _is_of_all_ranks(made) or _is_by_switch(analysis, made):
                 continue
-            if feeds_other_loader(facts, call):
-                continue
-            if _is_torch(facts, call) and _is_of_all_ranks(facts, call):
-                yield Hit(
-                    call,
-                    "a DistributedSampler where the trainer puts in its own: leave it out,"
-                    " or tell the trainer use_distributed_sampler=False",
-                    repair=_repair(call, facts.parents.get(call), facts),
-                )
+            loaders = [each for each in analysis.events("loader") if each.result.sampler is made.node]
+            is_hooked = any(name.endswith(("_dataloader", "_dataloaders")) for name in makers(analysis, made))
+            if loaders and (is_hooked or family == "data_module"):
+                is_sure = is_hooked and (family == "lightning_module" or analysis.is_placed(owner))
+                yield Report(made.node, _MESSAGE, condition=None if is_sure else _DRIVES, repair=_repair)
 
 
-def _opts_out(facts: ModuleFacts) -> bool:
-    """``use_distributed_sampler=False`` anywhere in the file, as an argument, a key or an attribute."""
-    for node in walk(facts.module):
-        if isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value in SAMPLER_SWITCHES:
-            return True
-        if isinstance(node, cst.DictElement) and text_of(node.key) in SAMPLER_SWITCHES:
-            return True
-        if isinstance(node, cst.Attribute) and node.attr.value in SAMPLER_SWITCHES:
-            return True
-    return False
+def _is_of_all_ranks(made: Event) -> bool:
+    """True if the sampler shares the data among all ranks, as the trainer's own would."""
+    given = [made.argument(place, name) for place, (name, _) in enumerate(_TELLS, 1)]
+    told = [family for _, family in _TELLS]
+    return all(value is None or value.family in ("none", family) for value, family in zip(given, told, strict=True))
 
 
-def _is_driven(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether a trainer gets the loader: from a data module, or from a module's hook or what that calls."""
-    owner, method = facts.owner(call), facts.method_of(call)
-    if owner is None or method is None:
-        return False
-    if owner.kinds & {"datamodule", "lite"}:
-        return True
-    name = method.name.value
-    return "lightning" in owner.kinds and (_gives_loaders(name) or _is_called_for_loaders(facts, owner, name))
-
-
-def _gives_loaders(name: str) -> bool:
-    return name == "setup" or name.endswith(("_dataloader", "_dataloaders"))
-
-
-def _is_called_for_loaders(facts: ModuleFacts, owner: ClassFacts, name: str) -> bool:
-    hooks = (method for hook, method in owner.methods.items() if _gives_loaders(hook))
-    calls = (node for method in hooks for node in walk(method) if isinstance(node, cst.Call))
-    return any(facts.self_attribute(call.func) == name for call in calls)
-
-
-def _by_own_switch(facts: ModuleFacts, call: cst.Call) -> bool:
+def _is_by_switch(analysis: Analysis, made: Event) -> bool:
     """Under ``if self.distributed``: whoever sets the switch also decides what the trainer does."""
-    for above in facts.ancestors(call):
-        if isinstance(above, cst.FunctionDef):
-            return False
-        test = above.test if isinstance(above, cst.If | cst.IfExp) else None
-        for node in walk(test) if test is not None else ():
-            attribute = facts.self_attribute(node) if isinstance(node, cst.Attribute) else None
-            if attribute is not None and attribute != "trainer":
-                return True
-    return False
+    tests = (guard.node for guard in made.guards if guard.kind == "branch" and isinstance(guard.node, ast.expr))
+    parts = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Attribute))
+    return any(
+        isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr != "trainer" for node in parts
+    )
 
 
-def _is_torch(facts: ModuleFacts, call: cst.Call) -> bool:
-    full = facts.resolve(call.func)
-    return full is None or full in _SAMPLERS
-
-
-def _is_of_all_ranks(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether the sampler shares the data among all ranks, as the trainer's own would."""
-    replicas, rank = argument(call, 1, "num_replicas"), argument(call, 2, "rank")
-    return _is_world(facts, replicas, _WORLD) and _is_world(facts, rank, _RANK)
-
-
-def _is_world(facts: ModuleFacts, node: cst.BaseExpression | None, words: frozenset[str], depth: int = 0) -> bool:
-    if node is None or is_name(node, "None"):
-        return True
-    if isinstance(node, cst.Call):
-        full = facts.resolve(node.func) or ""
-        return tail(node.func) in words and (not full or full.startswith((*_FRAMEWORKS, "<here>.")))
-    if tail(node) in words and not isinstance(node, cst.Name):
-        return True
-    if isinstance(node, cst.Name) and depth < 3:
-        definitions = reaching(facts, node)
-        steps = [each for each in definitions if each.value is not None]
-        if not steps:
-            return node.value in words
-        return all(_taken(facts, each.value, each.steps, words, depth) for each in steps)
-    return False
-
-
-def _taken(
-    facts: ModuleFacts,
-    value: cst.BaseExpression | None,
-    steps: tuple[int | str, ...],
-    words: frozenset[str],
-    depth: int,
-) -> bool:
-    """A value, or one part of a tuple that is written out."""
-    if steps and isinstance(value, cst.Tuple) and isinstance(steps[0], int) and steps[0] < len(value.elements):
-        return _taken(facts, value.elements[steps[0]].value, steps[1:], words, depth)
-    return not steps and _is_world(facts, value, words, depth + 1)
-
-
-def _repair(call: cst.Call, parent: cst.CSTNode | None, facts: ModuleFacts) -> Repair | None:
+def _repair(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """``sampler=DistributedSampler(data, shuffle=False)`` becomes ``shuffle=False``."""
-    loader = facts.parents.get(parent) if isinstance(parent, cst.Arg) else None
+    parent = tree.parents.get(call)
+    loader = tree.parents.get(parent) if isinstance(parent, cst.Arg) else None
     if not isinstance(parent, cst.Arg) or not isinstance(loader, cst.Call) or tail(loader.func) != "DataLoader":
         return None
-    if parent.keyword is None or parent.keyword.value != "sampler" or keyword(loader, "shuffle") is not None:
+    if tail(parent.keyword) != "sampler" or keyword(loader, "shuffle") is not None or not isinstance(call, cst.Call):
         return None
     shuffle = argument(call, 3, "shuffle")
-    return Repair(False, (Change(parent, f"shuffle={facts.code(shuffle) if shuffle is not None else 'True'}"),))
+    return Repair(False, (Change(parent, f"shuffle={tree.code(shuffle) if shuffle is not None else 'True'}"),))

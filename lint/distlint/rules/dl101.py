@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
 from distlint.analysis.sequences import Divergence
-from distlint.facts import known
-from distlint.facts.rank_names import RANK_TOKENS
+from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collective
 from distlint.hoisting import hoist
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from distlint.analysis import Analysis, Event
-    from distlint.facts import ModuleFacts
-    from distlint.model import Repair
 
 _NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
 
 
-class CollectiveUnderRankGuard(Query):
+class CollectiveUnderRankGuard(Rule):
     """A collective that only some ranks reach: the others never answer, and the job hangs.
 
     Every rank must make the same collectives in the same order. Where a test of the rank lets one rank into
@@ -48,22 +42,22 @@ class CollectiveUnderRankGuard(Query):
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
     For review: calls that wait for all ranks only where the model is sharded (``accelerator.get_state_dict``,
-    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; a test of a variable that is set
+    ``save_state``, ``save_model``), in a file that names neither FSDP nor DeepSpeed; ``trainer.save_checkpoint`` in a
+    file that imports ``pytorch_lightning``, which waits for nobody before 2.1; a test of a variable that is set
     under a test of the rank, and that may come out the same everywhere.
 
     Silent: the same collective in both arms; complementary guards, such as a barrier that the other ranks
     meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
     which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and may
     make the call there, or that wait for the same call in an endless loop, as followers do for their leader;
-    ``trainer.save_checkpoint`` in a file or project that uses what Lightning 2.0 took away (before 2.1 it waits for
-    nobody) and names nothing that shards states, or in a class that Lightning does not drive; a trainer of one device;
-    a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
+    ``trainer.save_checkpoint`` in a class that Lightning does not drive; a trainer of one device that is made under the
+    guard; a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
 
     When to ignore: the ranks that the guard lets in are all there are.
     """
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
-    tokens = (RANK_TOKENS, known.TOKENS)
+    tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
     bad = (
         Example(
             """\
@@ -185,6 +179,21 @@ def save(trainer, path):
 """,
             {3: "only rank 0 reaches this save_checkpoint"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def share(value, group=None):
+    dist.broadcast(value, 0, group=group)
+
+def report(value, half):
+    if dist.get_rank() == 0:
+        share(value)
+    if dist.get_rank() == 0:
+        share(value, half)
+""",
+            {8: "only rank 0 reaches this broadcast (inside share)"},
+        ),
     )
     good = (
         """\
@@ -221,7 +230,14 @@ def gather(x, dst):
         """\
 import torch.distributed as dist
 
+def share(value, group=None):
+    if group is None:
+        group = pair_of_this_rank()
+    dist.broadcast(value, 0, group=group)
+
 def reduce_on_node(x, rank, node_group):
+    if rank == 0:
+        share(x)
     if rank in (0, 1, 2, 3):
         dist.all_reduce(x, group=node_group)
     if dist.is_initialized():
@@ -270,7 +286,7 @@ def rerun(model, data):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return known.may_have_collective(source)
+        return may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function."""
@@ -278,8 +294,9 @@ def rerun(model, data):
             if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
                 continue
             trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
-            condition = _condition(found, event) if not analysis.shards_states or not _needs_shards(found) else None
-            repair = partial(_repair, found.visit.step.label) if _is_plain(found, event) else None
+            condition = _condition(analysis, found, event)
+            is_plain = _is_plain(found, event)
+            repair = hoist(event.function, event.node, found.visit.step.label) if is_plain else None
             yield Report(event.node, _message(found, what), trace, condition, repair)
 
 
@@ -289,10 +306,14 @@ def _is_told_elsewhere(found: Divergence) -> bool:
     return reason is not None and reason[2]
 
 
-def _condition(found: Divergence, event: Event) -> Condition | None:
+def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if _needs_shards(found):
-        return Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
+        return None if analysis.shards_states else Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
+    roots = {name.partition(".")[0] for name in analysis.index.imports.values()}
+    is_saved = found.visit.step.label == "save_checkpoint" and "pytorch_lightning" in roots
+    if is_saved and not analysis.shards_states:
+        return Condition("sharded", "if Lightning is 2.1 or later, or the model is sharded")
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
     return None
@@ -340,7 +361,3 @@ def _is_plain(found: Divergence, event: Event) -> bool:
     tests = [each for each in event.guards if each.test.is_rank]
     is_plain = guard is not None and isinstance(guard.test, Atom) and found.is_around and not guard.other
     return is_plain and event is found.visit.step.event and found.instead is None and len(tests) == 1
-
-
-def _repair(label: str, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
-    return hoist(facts, call, label)

@@ -11,18 +11,17 @@ from distlint.analysis import key_of, only_logs
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
 from distlint.analysis.logs import may_log
 from distlint.analysis.sequences import Divergence, divergences
-from distlint.facts.rank_names import RANK_TOKENS
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import is_name, keyword
-from distlint.model import Change, Example, Query, Repair, Report
+from distlint.api.tokens import RANK_TOKENS
+from distlint.concrete import is_name, keyword
+from distlint.model import Change, Example, Repair, Report, Rule
 from distlint.tracing import guard_of, named, way_to, who
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 
-class LogUnderRankGuard(Query):
+class LogUnderRankGuard(Rule):
     """``self.log`` that only some ranks reach, without ``rank_zero_only=True``: Lightning takes it for all ranks'.
 
     Lightning keeps the logged values of each rank in a collection of its own and reads it at the end of the
@@ -199,12 +198,12 @@ def _report(found: Divergence) -> Iterator[Report]:
     yield Report(event.node, message, (*guard_of(found), *way_to(found.visit)), repair=_say_so if is_first else None)
 
 
-def _say_so(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _say_so(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
-    return Repair(True, tuple(_changes(facts, call))) if isinstance(call, cst.Call) else None
+    return Repair(True, tuple(_changes(tree, call))) if isinstance(call, cst.Call) else None
 
 
-def _changes(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
+def _changes(tree: ConcreteTree, call: cst.Call) -> Iterator[Change]:
     """``rank_zero_only=True`` in place of what contradicts it, or after the last argument."""
     denied, synced = keyword(call, "rank_zero_only"), keyword(call, "sync_dist")
     if denied is not None:
@@ -214,4 +213,4 @@ def _changes(facts: ModuleFacts, call: cst.Call) -> Iterator[Change]:
             yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
     if denied is None and not is_name(synced, "True"):
         last = call.args[-1].value
-        yield Change(last, f"{source_at(facts, last)}, rank_zero_only=True")
+        yield Change(last, f"{tree.source_at(last)}, rank_zero_only=True")

@@ -6,18 +6,23 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distlint.analysis.formula import DATA
-from distlint.facts import known
-from distlint.model import Example, Query, Report
-from distlint.partings import Partings
+from distlint.analysis.formula import DATA, UNKNOWN, Atom
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.model import Condition, Example, Report, Rule
+from distlint.partings import WITHOUT_DATA, Partings
 from distlint.tracing import guard_of, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Step
     from distlint.analysis.sequences import Divergence
 
+_CONDITIONS = {
+    "files": Condition("data", "if ranks may see different files at that moment"),
+    "entries": Condition("data", "if that is empty on some ranks alone"),
+}
 
-class CollectiveUnderDataGuard(Query):
+
+class CollectiveUnderDataGuard(Rule):
     """A collective that depends on this rank's data: the ranks decide differently, and the job hangs.
 
     Each rank sees other batches, so a test of a loss, a mask or a clock can hold on one rank and not on the next:
@@ -41,6 +46,9 @@ class CollectiveUnderDataGuard(Query):
     lists and variables into tests: comparisons, ``isnan``, ``any()``, ``item()``, counts of what a mask selects;
     and the time that has passed by this rank's clock.
 
+    For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
+    differently; and whether a list that is filled while the program runs has any entries.
+
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
     that an unseen function was given and gave back; ``raise`` and ``sys.exit``; what a step, where it was
@@ -51,7 +59,7 @@ class CollectiveUnderDataGuard(Query):
     """
 
     code, name, group = "DL103", "collective-under-data-guard", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"),)
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"),)
     bad = (
         Example(
             """\
@@ -110,6 +118,54 @@ def train(accelerator: Accelerator, model, train_dataloader, val_dataloader):
 """,
             {9: "this save_state", 17: "this save_state"},
         ),
+        Example(
+            """\
+import os
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+class Meter:
+    def __init__(self, group):
+        self.group = group
+        self.values = []
+
+    def add(self, value):
+        self.values.append(value)
+
+    def flush(self):
+        if not self.values:
+            return None
+        total = torch.tensor(sum(self.values))
+        dist.all_reduce(total, group=self.group)
+        self.values.clear()
+        return total
+
+def load(folder: Path):
+    found = (folder / "state.pt").exists()
+    if found:
+        kept = [torch.load(folder / "state.pt")]
+        dist.broadcast_object_list(kept, 0)
+    if os.path.isdir(folder / "cache"):
+        return
+    write(folder / "cache")
+    dist.barrier()
+
+def norm(grads):
+    norms = [grad.norm() for grad in grads if grad is not None]
+    if len(norms) == 0:
+        return 0.0
+    total = torch.stack(norms).square().sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+""",
+            {
+                18: "its own data (if not self.values)",
+                26: "the files that it sees (if found)",
+                30: "if ranks may see different files",
+                37: "if that is empty on some ranks alone",
+            },
+        ),
     )
     good = (
         """\
@@ -161,6 +217,30 @@ def train(model, train_loader):
             loss.backward()
 """,
         """\
+import os
+import torch.distributed as dist
+from accelerate import Accelerator
+
+class Loop:
+    def __init__(self):
+        self.hooks = []
+
+    def add(self, hook):
+        self.hooks.append(hook)
+
+    def run(self, accelerator: Accelerator, folder, scores):
+        if self.hooks:
+            dist.barrier()
+        if os.path.exists(folder):
+            accelerator.load_state(folder)
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, list(scores))
+        names = sorted({name for part in found for name in part})
+        if not names:
+            return
+        dist.barrier()
+""",
+        """\
 from accelerate import Accelerator
 
 def evaluate(accelerator: Accelerator, model, loader, best):
@@ -181,25 +261,51 @@ def save(model, loader):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what a rank does where a test of its data holds with what it does where not."""
         partings = Partings(analysis)
         told: set[int] = set()
-        for is_patient in (True, False):  # a collective may follow a log for the epoch
-            counts = partial(_counts, analysis, is_patient)
-            for found, what, event in partings.find(lambda atom: atom.varies == DATA, counts):
+        patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
+        questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
+        for is_asked, counts in questions:
+            for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
-                if not is_late and id(event.node) not in told:
+                is_flush = found.atom.doubt == "entries" and found.is_around  # what is left of a list of parameters
+                if not is_late and not is_flush and id(event.node) not in told:
                     told.add(id(event.node))
-                    yield Report(event.node, _message(found, what), (*guard_of(found), *way_to(found.visit)))
+                    trace = (*guard_of(found), *way_to(found.visit))
+                    yield Report(event.node, _message(found, what), trace, _CONDITIONS.get(found.atom.doubt))
+
+
+def _is_own(atom: Atom) -> bool:
+    return atom.varies == DATA
+
+
+def _may_differ(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and atom.doubt == "files"
+
+
+def _may_be_empty(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and atom.doubt == "entries"
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
     if step.effect.kind == "log":
         return is_patient or not _waits_for_epoch(step.event)
     return analysis.needs_all(step)
+
+
+def _waits(step: Step) -> bool:
+    """A collective of any group, whatever the strategy, but what loads the file that was asked for."""
+    is_collective = step.effect.kind == "collective" and not step.effect.sharded
+    return is_collective and not step.label.startswith("load")
+
+
+def _carries_data(step: Step) -> bool:
+    """What is empty on some ranks alone is seldom what decides about a barrier."""
+    return _waits(step) and step.label not in WITHOUT_DATA
 
 
 def _waits_for_epoch(event: Event | None) -> bool:
@@ -215,7 +321,7 @@ def _waits_for_epoch(event: Event | None) -> bool:
 def _message(found: Divergence, what: str) -> str:
     guard = found.visit.guard
     shown = f" (if {guard.place.text})" if guard is not None else ""
+    of = "the files that it sees" if found.atom.doubt == "files" else "its own data"
     return (
-        f"whether a rank reaches this {what} depends on its own data{shown}: "
-        "those that do wait for ever for those that do not"
+        f"whether a rank reaches this {what} depends on {of}{shown}: those that do wait for ever for those that do not"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
 from distlint.tracing import of_guard
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard
 
 
-class CollectiveInLocalLoop(Query):
+class CollectiveInLocalLoop(Rule):
     """A collective in a loop that is longer on some ranks than on others: the longest waits for ever.
 
     A collective per turn is right only where every rank makes as many turns. A share of the files, the classes
@@ -39,7 +39,7 @@ class CollectiveInLocalLoop(Query):
     """
 
     code, name, group = "DL104", "collective-in-local-loop", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"), (b"for", b"while"))
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for", b"while"))
     bad = (
         Example(
             """\
@@ -135,7 +135,7 @@ def train(model, loader, accelerator, prompts):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
-from distlint.facts import known
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import positional, tail
-from distlint.model import Change, Example, Query, Repair, Report
-from distlint.partings import Made, all_made
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.concrete import positional, tail
+from distlint.model import Change, Example, Repair, Report, Rule
+from distlint.partings import WITHOUT_DATA, Made, all_made
 from distlint.tracing import of_guard
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 
 class _Order(NamedTuple):
@@ -34,11 +33,8 @@ _ORDERS = {
     "keys": _Order("a dict whose keys come from this rank's batches", False, False),
 }
 
-# These carry nothing, so that it does not matter which turn of another rank they meet.
-_WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
-
-class CollectiveInUnorderedLoop(Query):
+class CollectiveInUnorderedLoop(Rule):
     """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
 
     Python's hash of a string differs from process to process, so sets of the same names come in different orders,
@@ -53,7 +49,8 @@ class CollectiveInUnorderedLoop(Query):
     this rank's batches, agree on the keys first (``all_gather_object``), then take the sorted union.
 
     The rule knows sets, set operations on ``keys()``, ``os.listdir``, ``glob`` and ``Path.iterdir`` (the file
-    system's order), and dicts with keys from the batch.
+    system's order), dicts with keys from the batch, and ``sorted(..., key=...)`` of these by a key of few values, such
+    as a test, which leaves the rest in the order in which it came.
 
     Silent: ``sorted(...)``, dicts with keys that the program gives, sets of numbers written out, barriers.
 
@@ -61,7 +58,7 @@ class CollectiveInUnorderedLoop(Query):
     """
 
     code, name, group = "DL105", "collective-in-unordered-loop", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"), (b"for",))
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for",))
     bad = (
         Example(
             """\
@@ -109,6 +106,22 @@ def share(folder):
 """,
             {19: "a set", 21: "keys come from this rank's batches", 25: "list of files", 26: "list of files"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def merge(scores):
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, list(scores))
+    names = set()
+    for part in gathered:
+        names.update(part)
+    for name in sorted(names, key=lambda name: 0 if "norm" in name else 1):
+        dist.all_reduce(scores[name])
+    return scores
+""",
+            {10: "a set"},
+        ),
     )
     good = (
         """\
@@ -130,6 +143,13 @@ def reduce_all(metrics, other, folder):
         print(name)
     for file in sorted(os.listdir(folder)):
         dist.broadcast(load(file), 0)
+    layers = set()
+    for metric in metrics:
+        layers.add(int(metric))
+    for layer in layers:
+        dist.all_reduce(metrics[layer])
+    for name in sorted(set(metrics), key=lambda name: (name.startswith("loss"), name)):
+        dist.all_reduce(metrics[name])
     both = metrics - other
     for value in both:
         dist.all_reduce(value)
@@ -166,14 +186,14 @@ class Model(LightningModule):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what it runs over; one finding for each loop."""
         told: set[int] = set()
         for made in all_made(analysis):
             loop = next((each for each in made.event.guards if each.kind == "for" and each.test.order), None)
-            if loop is None or id(loop.node) in told or made.step.label in _WITHOUT_DATA:
+            if loop is None or id(loop.node) in told or made.step.label in WITHOUT_DATA:
                 continue
             told.add(id(loop.node))
             yield _report(analysis, made, loop)
@@ -189,10 +209,10 @@ def _report(analysis: Analysis, made: Made, loop: Guard) -> Report:
     return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), repair=repair)
 
 
-def _sorted(shown: str, is_safe: bool, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _sorted(shown: str, is_safe: bool, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """``sorted(...)`` around what the loop runs over."""
-    loops = (above for above in facts.ancestors(call) if isinstance(above, cst.For | cst.CompFor))
-    over = next((loop.iter for loop in loops if " ".join(facts.code(loop.iter).split()) == shown), None)
+    loops = (above for above in tree.ancestors(call) if isinstance(above, cst.For | cst.CompFor))
+    over = next((loop.iter for loop in loops if tree.code(loop.iter) == shown), None)
     while isinstance(over, cst.Call) and tail(over.func) in ("enumerate", "tqdm", "track") and positional(over):
         over = positional(over)[0]
-    return Repair(is_safe, (Change(over, f"sorted({source_at(facts, over)})"),)) if over is not None else None
+    return Repair(is_safe, (Change(over, f"sorted({tree.source_at(over)})"),)) if over is not None else None

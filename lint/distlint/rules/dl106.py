@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.model import Condition, Example, Report, Rule
 from distlint.modules import is_test
 from distlint.partings import Made, all_made
 from distlint.syntax import TRY_STAR, FunctionNode, dotted
@@ -34,7 +34,7 @@ _LEAVES = frozenset({"_exit", "destroy_process_group", "exit"})
 _STARTERS = frozenset({"Process", "launch", "notebook_launcher", "spawn", "start_processes"})
 
 
-class CollectiveInExcept(Query):
+class CollectiveInExcept(Rule):
     """A collective inside ``except`` or ``finally``: the rank that failed makes it, the others do not.
 
     An exception is most often one rank's own: out of memory, a broken file, a NaN. That rank then waits in the
@@ -62,7 +62,7 @@ class CollectiveInExcept(Query):
     """
 
     code, name, group = "DL106", "collective-in-except", "divergence"
-    tokens = ((*known.TOKENS, b"sync_dist"), (b"except", b"finally"))
+    tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"except", b"finally"))
     bad = (
         Example(
             """\
@@ -179,7 +179,7 @@ def train(trainer, model):
 
     def can_matter(self, source: bytes) -> bool:
         """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or known.may_have_collective(source)
+        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look above every collective for a handler; one finding for each."""

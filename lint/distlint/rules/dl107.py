@@ -10,8 +10,8 @@ from distlint.analysis import Log, key_of, logs, only_logs
 from distlint.analysis.formula import DATA, RANK, atoms, is_true
 from distlint.analysis.logs import UNKNOWN_KEYS, may_log
 from distlint.analysis.sequences import Divergence, divergences
-from distlint.facts.rank_names import RANK_TOKENS
-from distlint.model import Example, Query, Report
+from distlint.api.tokens import RANK_TOKENS
+from distlint.model import Example, Report, Rule
 from distlint.tracing import guard_of, named
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distlint.analysis.events import Node
 
 
-class LogKeysDiffer(Query):
+class LogKeysDiffer(Rule):
     """Ranks log under different keys: Lightning reduces one rank's value with another value of the next.
 
     With ``sync_dist=True`` every rank reduces its logged values one after the other, and nothing but their order

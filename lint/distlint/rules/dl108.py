@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, way_to
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distlint.syntax import Located
 
 
-class RankLocalControl(Query):
+class RankLocalControl(Rule):
     """A variable that only some ranks change decides whether, or how often, a collective is made.
 
     The loop or branch looks the same on every rank, but its variable is not: one rank moves it on, restores it, or sets
@@ -44,7 +44,7 @@ class RankLocalControl(Query):
     """
 
     code, name, group = "DL108", "rank-local-control", "divergence"
-    tokens = ((*known.TOKENS, b"DDP", b"FSDP", b"fully_shard"),)
+    tokens = ((*COLLECTIVE_TOKENS, b"DDP", b"FSDP", b"fully_shard"),)
     bad = (
         Example(
             """\

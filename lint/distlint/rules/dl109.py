@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from distlint.analysis.handling import attempts, reached, ways_out
 from distlint.analysis.sequences import steps
 from distlint.api import function_effect
-from distlint.facts import known
-from distlint.model import SEVERAL_DEVICES, Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
 from distlint.syntax import dotted
 from distlint.tracing import is_by_rank
 
@@ -30,7 +30,7 @@ _LATER = Condition("data", "if the job goes on after that")
 _MAY_FAIL = frozenset({"call", "forward", "make", "opaque"})
 
 
-class SwallowedCollective(Query):
+class SwallowedCollective(Rule):
     """An exception before a collective is caught and dropped, and the rank goes on without it.
 
     What fails on one rank alone, such as a broken sample or a batch that is too large for the memory, takes that rank
@@ -59,7 +59,7 @@ class SwallowedCollective(Query):
     """
 
     code, name, group = "DL109", "swallowed-collective", "divergence"
-    tokens = (known.TOKENS, (b"except",))
+    tokens = (COLLECTIVE_TOKENS, (b"except",))
     bad = (
         Example(
             """\

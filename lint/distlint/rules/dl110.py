@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import DATA, Atom
 from distlint.analysis.sequences import divergences, steps
-from distlint.model import SEVERAL_DEVICES, Condition, Example, Query, Report
+from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
 from distlint.tracing import guard_of, stands_in, way_to
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distlint.analysis.sequences import Divergence
 
 
-class SkippedBackward(Query):
+class SkippedBackward(Rule):
     """A rank skips the backward pass of a wrapped model because of its own data.
 
     DistributedDataParallel reduces gradients inside `backward()`, FSDP also gathers shards inside `forward()`. Both

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, Atom
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.syntax import ClassNode
 from distlint.tracing import guard_of, model_of, way_to
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BUFFERS = ("BatchNorm", "register_buffer")
 
 
-class WrappedForwardOnOneRank(Query):
+class WrappedForwardOnOneRank(Rule):
     """Some ranks alone run the forward pass of a model that is wrapped for all.
 
     A wrapped model talks to the other ranks while it runs. FSDP gathers each layer's parameters;

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -20,7 +20,7 @@ _OF_TOKENS = frozenset(
 _PADDED = Condition("data", "if batches are padded to the longest of their own samples")
 
 
-class GatherOfLocalShapes(Query):
+class GatherOfLocalShapes(Rule):
     """Tensors are gathered whose length is each rank's own.
 
     A gather of tensors takes for granted that all ranks bring the same shape. What was selected by a mask, padded to
@@ -43,7 +43,7 @@ class GatherOfLocalShapes(Query):
     """
 
     code, name, group = "DL112", "gather-of-local-shapes", "divergence"
-    tokens = (known.TOKENS, (b"gather",))
+    tokens = (COLLECTIVE_TOKENS, (b"gather",))
     bad = (
         Example(
             """\

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, logs
 from distlint.averageable import named
-from distlint.model import Condition, Example, Query, Report
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.analysis.measures import Measure
+    from distlint.analysis import Analysis, Event
+    from distlint.analysis.value import Measure
 
 _MEANS = frozenset({"avg", "mean"})
 
 
-class SyncDistNonAverageable(Query):
+class SyncDistNonAverageable(Rule):
     """``sync_dist=True`` on a metric that is no mean over examples: the logged number is wrong, silently.
 
     ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all data for a loss or an
@@ -140,6 +140,34 @@ class Model(LightningModule):
 """,
             {8: "compute_auc", 10: "perplexity", 11: "root"},
         ),
+        Example(
+            """\
+from collections import OrderedDict
+from lightning.pytorch import LightningModule
+from sklearn.metrics import average_precision_score
+from .scores import pitch_scores
+
+class Model(LightningModule):
+    def ratios(self, hits, batch):
+        precision = hits.sum() / batch["predicted"].sum()
+        recall = hits.sum() / batch["wanted"].sum()
+        return {"recall": recall, "harmonic": 2 * precision * recall / (precision + recall + 1e-8)}
+
+    def validation_step(self, batch, batch_idx):
+        hits = self(batch["x"])
+        for name, value in self.ratios(hits, batch).items():
+            self.log(name, value, sync_dist=True)
+        error, f1_score = pitch_scores(hits, batch["x"])
+        self.log("error", error, sync_dist=True)
+        return OrderedDict({self.prefix + "ap": average_precision_score(batch["y"], hits), "f1": f1_score})
+
+    def validation_epoch_end(self, outputs):
+        scores = [x[self.prefix + "ap"] for x in outputs]
+        self.log_dict({self.prefix + "ap": sum(scores) / len(scores)}, sync_dist=True)
+        self.log("f1", sum(x["f1"] for x in outputs) / len(outputs), sync_dist=True)
+""",
+            {15: "harmonic", 22: "average_precision", 23: "f1_score"},
+        ),
     )
     good = (
         """\
@@ -215,12 +243,26 @@ class Model(LightningModule):
         else:
             self.log("f1", f1, sync_dist=True)
 """,
+        """\
+from lightning.pytorch import LightningModule
+from sklearn.metrics import f1_score
+
+class Model(LightningModule):
+    def validation_step(self, batch, batch_idx):
+        scores = {"val_loss": self.loss(batch), "val_accuracy": (self(batch) == batch["y"]).float().mean()}
+        scores["val_f1"] = f1_score(batch["y"], self(batch))
+        self.log("val", scores["val_" + self.watched], sync_dist=True)
+        self.log("loss", scores["val_loss"], sync_dist=True)
+        self.seen = scores
+""",
     )
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge the values of every call that logs with ``sync_dist=True``."""
         for log in logs(analysis):
             if not log.flag("sync_dist") or _has_own_reduction(log) or not log.event.is_reached:
+                continue
+            if any(_are_alternatives(log.event, each) for each in analysis.events("collective")):
                 continue
             found = next(((key, value.measure) for key, value in log.entries() if value.measure is not None), None)
             if found is not None:
@@ -240,6 +282,12 @@ def _message(key: str, measure: Measure) -> str:
         f"sync_dist=True logs{where} the mean over ranks of {measure.what}, which is not that of all data: "
         f"{measure.reason}{way_out}"
     )
+
+
+def _are_alternatives(log: Event, gather: Event) -> bool:
+    """Whether one test chooses between a gather and a log, which then is that of a job without other ranks."""
+    taken = {id(guard.node): guard.taken for guard in gather.guards if guard.kind == "branch"}
+    return any(taken.get(id(guard.node), guard.taken) != guard.taken for guard in log.guards)
 
 
 def _has_own_reduction(log: Log) -> bool:

@@ -10,19 +10,18 @@ import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
 from distlint.api import was_brought_together
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import is_name, keyword
-from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.concrete import is_name, keyword
+from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Value
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 _LONGEST = 40  # characters of a value that a message shows
 
 
-class EvalLogNotSynced(Query):
+class EvalLogNotSynced(Rule):
     """A value of one rank's shard is logged in validation or test: the number is rank 0's, silently.
 
     Every rank evaluates its own share of the data. Without synchronisation, what the logger writes, and what
@@ -49,10 +48,8 @@ class EvalLogNotSynced(Query):
     data of this rank (learning rate, epoch, parameters), logs of the training step, a flag that is not written out
     (``sync_dist=self.distributed``), a class with a ``log`` of its own, modules of ``distmetrics`` (their epoch
     values are those of all ranks), logs under a test of the rank (DL102) and with ``rank_zero_only=True`` (DL203);
-    a value of each batch alone (``on_step=True, on_epoch=False``); modules whose trainers, in the file or in those
-    that import it and all others of the project, are made for one device, or see one (``CUDA_VISIBLE_DEVICES``); a
-    file whose trainers are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank
-    evaluates all data.
+    a value of each batch alone (``on_step=True, on_epoch=False``); a file whose trainers
+    are told ``use_distributed_sampler=False`` while nothing in it is a sampler, so that every rank evaluates all data.
 
     When to ignore: the evaluation runs on one device, or every rank evaluates all data.
     """
@@ -154,16 +151,6 @@ class Model(Base):
 """,
         """\
 import torch
-from lightning.pytorch import LightningModule, Trainer
-
-class Model(LightningModule):
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss(batch))
-
-Trainer(accelerator="gpu", devices=min(1, torch.cuda.device_count())).fit(Model(), data)
-""",
-        """\
-import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
 
@@ -259,7 +246,7 @@ class Model(LightningModule):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what validation and test log without synchronisation."""
-        if analysis.devices == "one" or analysis.evaluates_everything:
+        if analysis.evaluates_everything:
             return
         stages = Stages(analysis)
         for log in logs(analysis):
@@ -299,10 +286,10 @@ def _message(log: Log, value: Value) -> str:
     return f"the logged {shown} is made from this rank's share of the data: {help_}; the number is rank 0's"
 
 
-def _sync(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _sync(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     assert isinstance(call, cst.Call)
     given = keyword(call, "sync_dist")
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))
     last = call.args[-1]
-    return Repair(True, (Change(last.value, f"{source_at(facts, last.value)}, sync_dist=True"),))
+    return Repair(True, (Change(last.value, f"{tree.source_at(last.value)}, sync_dist=True"),))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, Stages, logs
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _NOT_SYNCED = (
 )
 
 
-class RankZeroOnlyNotSynced(Query):
+class RankZeroOnlyNotSynced(Rule):
     """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all data.
 
     The flag only says who logs. It synchronises nothing, and it switches ``sync_dist=True`` off: with both,

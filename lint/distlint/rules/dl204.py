@@ -11,12 +11,12 @@ import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
 from distlint.analysis.metrics import constants_of
-from distlint.facts.tree import argument
-from distlint.model import SEVERAL_DEVICES, Change, Example, Query, Repair, Report
+from distlint.concrete import argument
+from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (
@@ -34,7 +34,7 @@ _MANY = (
 )
 
 
-class MetricForwardLogged(Query):
+class MetricForwardLogged(Rule):
     """The value of calling a metric object is logged in validation or test, instead of the object.
 
     ``self.f1(x, y)`` returns the metric of this batch, on this rank. What is logged is then the mean of rank
@@ -48,12 +48,11 @@ class MetricForwardLogged(Query):
     over all batches and all ranks, and resets it. ``--fix`` does so where the metric belongs to this step alone.
 
     Silent: metric objects that are logged, ``compute()``, losses and other callables, the training step (where
-    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); where every
-    trainer is for one device (``devices=1``, see DL202), metrics for which the mean over batches is right (accuracy);
-    a log that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202
-    reports the value.
+    the value of the batch is wanted), ``dist_sync_on_step=True``, any ``sync_dist`` (DL201 judges that); a log
+    that is kept nowhere (``on_step=False, on_epoch=False``). Where the class of the metric cannot be seen, DL202
+    reports the value. For review, as in DL202: metrics for which the mean over batches is right (accuracy).
 
-    When to ignore: one device that only the command line tells of, and such a metric.
+    When to ignore: one device, and such a metric.
     """
 
     code, name, group = "DL204", "metric-forward-logged", "wrong value"
@@ -152,20 +151,17 @@ class Model(LightningModule):
             value = next((each for _, each in log.entries() if each.call is not None and each.is_share), None)
             if value is None or value.call is None or not (log.is_plain and stages.is_evaluation(log)):
                 continue
-            is_wrong_alone = (
-                value.measure is not None
-            )  # batch by batch, it is not averaged rightly on one device either
-            if is_wrong_alone or analysis.devices != "one":
-                metric = index.text_of(value.call.func)
-                seen = "the batches" if log.event.function.name.endswith("end") else "one batch"
-                message = (
-                    f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
-                    "which counts over all batches and ranks"
-                )
-                condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
-                trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
-                repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
-                yield Report(log.event.node, message, trace, condition, repair)
+            is_wrong_alone = value.measure is not None  # the mean over batches is wrong on one device, too
+            metric = index.text_of(value.call.func)
+            seen = "the batches" if log.event.function.name.endswith("end") else "one batch"
+            message = (
+                f"the logged value is {metric} of {seen} on one rank: update {metric} and log the object itself, "
+                "which counts over all batches and ranks"
+            )
+            condition = None if is_wrong_alone or analysis.devices == "many" else SEVERAL_DEVICES
+            trace = ((index.path, value.call.lineno, "value", index.text_of(value.call)),)
+            repair = partial(_repair, metric, log) if _is_mendable(analysis, log, value) else None
+            yield Report(log.event.node, message, trace, condition, repair)
 
 
 def _is_mendable(analysis: Analysis, log: Log, value: Value) -> bool:
@@ -190,17 +186,17 @@ def _is_one_number(made: Event) -> bool:
     return bool(name) and not name.endswith(_MANY) and average != "none" and average is not None
 
 
-def _repair(metric: str, log: Log, facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _repair(metric: str, log: Log, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     """Log the object; what was called in the same place is updated before."""
     assert isinstance(call, cst.Call)
     value = argument(call, 0, "dictionary") if log.many else argument(call, 1, "value")
     if isinstance(value, cst.Name):
         return Repair(True, (Change(value, metric),))
-    statement = facts.statement(call)
-    if not isinstance(value, cst.Call) or facts.code(value.func) != metric:
+    statement = tree.statement(call)
+    if not isinstance(value, cst.Call) or tree.code(value.func) != metric:
         return None
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     way = metric if log.flag("on_step") is not False else f"{metric}.update"
-    given = ", ".join(facts.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args)
+    given = ", ".join(tree.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args)
     return Repair(True, (Change(statement, f"{way}({given})", "before"), Change(value, metric)))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.joins import MODULE, evaluations, joining, read_joiners
-from distlint.facts.programs import Programs
-from distlint.facts.samplers import Purposes, feeds_other_loader, samplers, shuffles
-from distlint.facts.tree import argument
-from distlint.model import Example, Hit, Rule
+from distlint.analysis.results import operation_of
+from distlint.analysis.samplers import is_for_evaluation, is_used_here
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis
+
+_MESSAGE = (
+    "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill up the last rank: "
+    "pass shuffle=False, and drop the repeats before the metric"
+)
+_JOINED = Condition("data", "unless they drop out already, where gathered results are joined by example")
 
 
 class EvaluationSamplerRepeats(Rule):
@@ -37,10 +38,8 @@ class EvaluationSamplerRepeats(Rule):
 
     Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
     ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
-    names nor hooks tell, loaders that are none of torch's (``webdataset.WebLoader``), notebooks that start nothing, and
-    evaluations in the file, or that it calls, in which repeats drop out since gathered results are joined by example:
-    ``results.update(part)`` for every rank's dict, ``{each["id"]: each for each in gathered}``,
-    ``np.unique(ids, return_index=True)``.
+    names nor hooks nor loops tell. For review where results may be joined by example, as in ``{each["id"]: each for
+    each in gathered}``: loaders that only other files use, and files that gather.
 
     When to ignore: the number of examples divides by that of ranks, and their order does not matter.
     """
@@ -97,6 +96,20 @@ class Trainer:
 """,
             {9: "shuffle=False"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+def evaluate(model, test_set):
+    loader = DataLoader(test_set, sampler=DistributedSampler(test_set))
+    results = {name: model(x) for x, name in loader}
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, results)
+    return {name: result for part in parts for name, result in part.items()}
+""",
+            {5: "unless they drop out"},
+        ),
     )
     good = (
         """\
@@ -140,17 +153,6 @@ class Data(LightningDataModule):
         return self.loader(self._sampler(self.val, "val"))
 """,
         """\
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
-
-def evaluate(model, test_set):
-    loader = DataLoader(test_set, sampler=DistributedSampler(test_set))
-    results = {name: model(x) for x, name in loader}
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, results)
-    return {name: result for part in parts for name, result in part.items()}
-""",
-        """\
 from torch.utils.data import DistributedSampler
 
 def sampler(dataset, is_train, test_mode):
@@ -162,24 +164,11 @@ def sampler(dataset, is_train, test_mode):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge every sampler that shuffles since nobody said otherwise."""
-        found = [call for call in samplers(facts) if shuffles(call) and argument(call, 3, "shuffle") is None]
-        purposes = Purposes(facts) if found and not Programs(facts).is_lone_notebook else None
-        for call in found:
-            if purposes is None or not purposes.is_for_evaluation(call):
+        for made in analysis.events("sampler"):
+            if "**" in made.options or made.argument(3, "shuffle") is not None or not is_for_evaluation(analysis, made):
                 continue
-            if not feeds_other_loader(facts, call) and not _joins_results(facts, call):
-                message = (
-                    "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill "
-                    "up the last rank: pass shuffle=False, and drop the repeats before the metric"
-                )
-                yield Hit(call, message)
-
-
-def _joins_results(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Whether an evaluation that uses the loader joins what it gathers by example."""
-    joiners = read_joiners(ast.parse(facts.module.code))
-    above = [each for each in facts.ancestors(call) if isinstance(each, cst.FunctionDef | cst.ClassDef)]
-    places = evaluations(joiners, above[-1].name.value if above else MODULE)
-    return not places.isdisjoint(joining(joiners, facts.project.joining))
+            may_join = any(operation_of(event) == "gathered" for event in analysis.events("collective"))
+            is_sure = is_used_here(analysis, made) and not may_join
+            yield Report(made.node, _MESSAGE, condition=None if is_sure else _JOINED)

@@ -11,18 +11,17 @@ import libcst as cst
 from distlint.analysis.formula import SAME
 from distlint.analysis.results import operation_of
 from distlint.analysis.value import dtype_of
-from distlint.facts.rewrite import source_at
-from distlint.facts.tree import argument
-from distlint.model import Change, Example, Query, Repair, Report
+from distlint.concrete import argument
+from distlint.model import Change, Example, Repair, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
-    from distlint.facts import ModuleFacts
+    from distlint.concrete import ConcreteTree
 
 _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or raises: make it a float tensor first"
 
 
-class IntegerMean(Query):
+class IntegerMean(Rule):
     """A mean over ranks of an integer tensor: the fraction is lost, or the call raises.
 
     The tensor that is reduced keeps its type. With integers the mean is cut to a whole number, or refused:
@@ -114,10 +113,10 @@ def _is_integer(event: Event) -> bool:
     return not (isinstance(node, ast.Call) and value.varies == SAME)
 
 
-def _as_float(facts: ModuleFacts, call: cst.CSTNode) -> Repair | None:
+def _as_float(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     value = argument(call, 0, "tensor") if isinstance(call, cst.Call) else None
     if value is None:
         return None
-    code = source_at(facts, value)
+    code = tree.source_at(value)
     is_whole = isinstance(value, cst.Name | cst.Attribute | cst.Call)
     return Repair(True, (Change(value, f"{code}.float()" if is_whole else f"({code}).float()"),))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.model import Example, Query, Report
+from distlint.analysis.samplers import names_evaluation
+from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Guard
     from distlint.syntax import FunctionNode
 
-_EVALUATION = re.compile(r"(?:^|[\W_])(?:val|valid|validation|dev|eval|evaluation|test)(?:$|[\W_])")
 _DEEPEST = 4
 _MESSAGE = (
     "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
@@ -22,7 +21,7 @@ _MESSAGE = (
 )
 
 
-class SamplerWithoutSetEpoch(Query):
+class SamplerWithoutSetEpoch(Rule):
     """A shuffling ``DistributedSampler`` whose ``set_epoch`` is never called: every epoch has the same order.
 
     The sampler draws its order from its seed and its epoch, and only ``set_epoch`` changes the epoch:
@@ -134,9 +133,11 @@ def train(model, dataset, epochs):
             if not runs or (shuffle is not None and shuffle.constant is not True) or "**" in made.options:
                 continue
             texts = [analysis.index.text_of(node) for node in (made.argument_node(0, "dataset"), runs[0].node) if node]
-            is_ruled_out = any(map(_EVALUATION.search, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
+            is_ruled_out = any(map(names_evaluation, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
             if not is_ruled_out:
-                yield Report(made.node, _MESSAGE)
+                over = runs[0].node
+                loop = analysis.index.path, over.lineno, "loop", f"for … in {analysis.index.text_of(over)}"
+                yield Report(made.node, _MESSAGE, (loop,))
 
 
 def _is_repeated(analysis: Analysis, event: Event) -> bool:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.collectives import receiver_kind
-from distlint.facts.flow import reaching
-from distlint.facts.tree import positional, tail
-from distlint.model import Example, Hit, Rule
+from distlint.analysis.containers import assigned, is_list
+from distlint.model import Example, Report, Rule
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-
-_REDUCTIONS = frozenset({"mean", "sum", "max", "min", "std", "var", "median", "nanmean"})
-_GATHERERS = frozenset({"lightning", "fabric", "strategy"})
+    from distlint.analysis import Analysis, Event
 
 
 class MeanOfGatheredList(Rule):
@@ -113,91 +108,34 @@ def mean_of_all(value):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Judge every reduction of torch."""
-        for call in facts.nodes(cst.Call):
-            if tail(call.func) not in _REDUCTIONS:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Judge every reduction of torch that is given a list of what was gathered."""
+        for event in analysis.events("reduced"):
+            given = event.args[0]
+            if given.family != "list" or given.reduced != "gathered" or _is_of_others(analysis, event):
                 continue
-            value = _reduced(facts, call)
-            made = _gathered_list(facts, value) if value is not None else None
-            if made is not None:
+            own = analysis.reports[event.function].events
+            gathers = [each for each in own if each.kind == "collective" and each.number in given.sources]
+            made = next((each for each in gathers if "all_gather" in each.label), None)
+            if made is not None and _is_list(analysis, made):
+                call = event.node.func if isinstance(event.node, ast.Call) else event.node
                 message = (
-                    f"what {tail(made.func)} makes of a list is a list, which {facts.code(call.func)} does not take: "
+                    f"what {made.label} makes of a list is a list, which {analysis.index.text_of(call)} does not take: "
                     "make one tensor of it first (torch.cat), before it is gathered"
                 )
-                yield Hit(call, message, ((made, "gather", facts.code(made)),))
+                text = analysis.index.text_of(made.node)
+                yield Report(event.node, message, ((analysis.index.path, made.node.lineno, "gather", text),))
 
 
-def _reduced(facts: ModuleFacts, call: cst.Call) -> cst.BaseExpression | None:
-    """The tensor that a reduction is over."""
-    full = facts.resolve(call.func) or ""
-    if full.startswith("torch.") and full.count(".") == 1:
-        return next(iter(positional(call)), None)
-    is_method = isinstance(call.func, cst.Attribute) and not full
-    return call.func.value if is_method and isinstance(call.func, cst.Attribute) else None
+def _is_of_others(analysis: Analysis, event: Event) -> bool:
+    """Whether a function of another library reduces, which may take lists: ``np.mean(parts)``."""
+    name = analysis.index.qualify(event.node.func, event.function) if isinstance(event.node, ast.Call) else ""
+    return bool(name) and not name.startswith("torch.")
 
 
-def _gathered_list(facts: ModuleFacts, value: cst.BaseExpression) -> cst.Call | None:
-    """The call that gathered a list, when the value is its result."""
-    if isinstance(value, cst.Name):
-        found = reaching(facts, value)
-        if len(found) != 1 or found[0].steps or found[0].value is None:
-            return None
-        return _filled(facts, value, found[0].value) or _gathered_list(facts, found[0].value)
-    if not isinstance(value, cst.Call) or tail(value.func) != "all_gather" or not isinstance(value.func, cst.Attribute):
-        return None
-    if receiver_kind(facts, value.func.value) not in _GATHERERS:
-        return None
-    given = positional(value)
-    return value if given and _is_list(facts, given[0]) else None
-
-
-def _filled(facts: ModuleFacts, name: cst.Name, made: cst.BaseExpression) -> cst.Call | None:
-    """``dist.all_gather(parts, x)`` before a use of the list ``parts``."""
-    if not _is_list(facts, made):
-        return None
-    for call in facts.gathering:
-        given = positional(call)
-        if not given or facts.order[call] > facts.order[name] or facts.function_of(call) != facts.function_of(name):
-            continue
-        is_ours = isinstance(given[0], cst.Name) and given[0].value == name.value
-        if is_ours and (facts.resolve(call.func) or "").startswith("torch.distributed."):
-            return call
-    return None
-
-
-def _is_list(facts: ModuleFacts, value: cst.BaseExpression) -> bool:
-    if isinstance(value, cst.List | cst.ListComp | cst.Tuple):
+def _is_list(analysis: Analysis, gather: Event) -> bool:
+    """Whether an attribute that is gathered is never anything but a list."""
+    node, owner = gather.argument_node(0, "data"), gather.function.owner
+    if not isinstance(node, ast.Attribute) or owner is None:
         return True
-    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Multiply):
-        return isinstance(value.left, cst.List) or isinstance(value.right, cst.List)
-    if isinstance(value, cst.Name):
-        found = reaching(facts, value)
-        if len(found) != 1 or found[0].steps:
-            return False
-        if isinstance(found[0].node, cst.Param):
-            return _is_outputs(facts, found[0].node)
-        return found[0].value is not None and _is_list(facts, found[0].value)
-    name, owner = facts.self_attribute(value), facts.owner(value)
-    if name is None:
-        return False
-    values = owner.values(name) if owner is not None else _snippet_values(facts, name)
-    return bool(values) and all(isinstance(each, cst.List | cst.ListComp) for each in values)
-
-
-def _snippet_values(facts: ModuleFacts, name: str) -> list[cst.BaseExpression]:
-    """Everything assigned to ``self.<name>`` in a snippet that shows methods without their class."""
-    return [
-        node.value
-        for node in facts.nodes(cst.Assign)
-        if any(facts.self_attribute(target.target) == name for target in node.targets)
-    ]
-
-
-def _is_outputs(facts: ModuleFacts, param: cst.Param) -> bool:
-    """The list of step outputs that the epoch ends of Lightning 1 are given."""
-    function = facts.function_of(param)
-    if function is None or not function.name.value.endswith("_epoch_end") or facts.class_of(function) is None:
-        return False
-    params = function.params.params
-    return len(params) == 2 and params[1] is param
+    return is_list(assigned(analysis.index, owner, dotted(node)))

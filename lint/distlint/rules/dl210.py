@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import keyword as python
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.facts.flow import reaching
-from distlint.facts.kept_metrics import handling
-from distlint.facts.metric_objects import is_metric_class, is_of_library
-from distlint.facts.rewrite import source_at
-from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import text_of
-from distlint.model import Change, Example, Hit, Repair, Rule
+from distlint.analysis.containers import assignments, done_with, is_made_as, name_of, parts_of
+from distlint.model import Change, Condition, Example, Repair, Report, Rule
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
-    from distlint.facts.classes import ClassFacts
+    from distlint.analysis import Analysis
+    from distlint.concrete import ConcreteTree
+    from distlint.syntax import ClassNode
 
-_FROM_TORCH = ("torch", "torch.nn")
+_MODULES = frozenset({"lightning_module", "module"})
+_KINDS: dict[type[ast.expr], str] = {ast.List: "ModuleList", ast.Dict: "ModuleDict"}
+_MOVES = frozenset({"cuda", "to"})
+_REGISTERS = frozenset({"MetricCollection", "ModuleDict", "ModuleList"})
+# What a ModuleDict has methods for.
+_TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "values", "update", "training", "float"})
+_ON_GPU = Condition("data", "if they are updated with tensors on a GPU")
 
 
 class MetricInPlainContainer(Rule):
@@ -35,11 +40,9 @@ class MetricInPlainContainer(Rule):
     How to fix: ``torch.nn.ModuleList([...])`` or ``torch.nn.ModuleDict({...})``, or one ``MetricCollection``.
     ``--fix`` puts the constructor around a literal.
 
-    Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric`` in
-    this file), containers on something else than ``self``, what a ``MetricCollection`` is made of. Where the class
-    resets them itself, also: metrics that it moves itself (``metric.to(self.device)``) or feeds from the CPU
-    (``metric.update(x.cpu(), y.cpu())``), and those of the project's own classes, whose states may be wherever
-    their inputs are.
+    Silent: classes that are no modules, metrics that are not of ``torchmetrics`` (or derived from its ``Metric``),
+    containers on something else than ``self``, what a ``MetricCollection`` is made of, metrics that the class resets
+    and moves itself (``metric.to(self.device)``). For review where it resets them, and may feed them from the CPU.
 
     When to ignore: the metrics are used on the CPU alone and reset by hand.
     """
@@ -92,114 +95,63 @@ class Report:
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge what the modules of this file keep on ``self``."""
-        for info in facts.classes.values():
-            if not info.kinds & {"module", "lightning"} or "metric" in info.kinds:
-                continue
-            for name, values in info.attributes.items():
-                for value in values:
-                    found = _container(facts, value)
-                    harm = None if found is None else _harm(facts, info, name, _metrics(facts, found))
-                    if found is not None and harm is not None:
-                        yield _hit(facts, value, found, _message(name, harm, _kind(found)))
-        for target, value, kind in _additions(facts):
-            name, owner = facts.self_attribute(target) or "", facts.owner(target)
-            metrics = [value] if isinstance(value, cst.Call) and is_metric_class(facts, value) else []
-            harm = None if owner is None else _harm(facts, owner, name, metrics)
-            if harm is not None:
-                yield Hit(target, _message(name, harm, kind))
+        made = {event.node for event in analysis.events("make", "call") if event.result.family == "metric"}
+        for owner in analysis.index.all_classes:
+            if made and analysis.facts.family(owner) in _MODULES:
+                yield from _kept(analysis, owner, made)
+                yield from _added(analysis, owner)
 
 
-def _container(facts: ModuleFacts, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    if isinstance(value, cst.Name):
-        found = [each.value for each in reaching(facts, value) if not each.steps]
-        value = found[0] if len(found) == 1 and found[0] is not None else value
-    kinds = cst.List | cst.Dict | cst.Tuple | cst.ListComp | cst.DictComp
-    return value if isinstance(value, kinds) else None
+def _kept(analysis: Analysis, owner: ClassNode, made: set[ast.expr]) -> Iterator[Report]:
+    """Containers of metrics that are assigned to an attribute."""
+    pairs = [pair for node in ast.walk(owner.node) for pair in assignments(node)]
+    for target, value in pairs:
+        name = isinstance(value, ast.Name) and value.id
+        container = next((each for local, each in pairs if name and dotted(local) == name), value)
+        parts = parts_of(container)
+        if dotted(target).startswith("self.") and not made.isdisjoint(parts):
+            kind = "ModuleDict" if isinstance(container, ast.Dict | ast.DictComp) else "ModuleList"
+            can_wrap = value is container and made.issuperset(parts) and _fits(container)
+            yield from _report(analysis, owner, dotted(target), value, kind, can_wrap=can_wrap)
 
 
-def _metrics(facts: ModuleFacts, node: cst.BaseExpression) -> list[cst.Call]:
-    """The calls in a container that make its metrics."""
-    if isinstance(node, cst.ListComp):
-        values = [node.elt]
-    elif isinstance(node, cst.DictComp):
-        values = [node.value]
-    else:
-        values = [each.value for each in node.elements] if isinstance(node, cst.List | cst.Tuple | cst.Dict) else []
-    return [value for value in values if isinstance(value, cst.Call) and is_metric_class(facts, value)]
+def _added(analysis: Analysis, owner: ClassNode) -> Iterator[Report]:
+    """Metrics that are added to a list, or put into a dict."""
+    for event in analysis.events("grow", "put"):
+        name, value = name_of(event.node), event.args[-1:]
+        if event.function.owner is owner and any(each.family == "metric" for each in value):
+            kind = next((kind for kind in _KINDS if is_made_as(analysis.index, owner, name, kind)), None)
+            if kind is not None and name.startswith("self."):
+                yield from _report(analysis, owner, name, event.node, _KINDS[kind])
 
 
-def _harm(facts: ModuleFacts, owner: ClassFacts, name: str, metrics: list[cst.Call]) -> str | None:
-    """What becomes of the metrics, by what the class does with them itself; None where that may be all they need."""
-    if not metrics:
-        return None
-    done = handling(facts, owner, name)
-    if not done.is_reset:
-        return "never reset" if done.is_moved else "never moved to the device and never reset"
-    is_known = any(is_of_library(facts, each) for each in metrics)  # others may keep what they are given as it is
-    return "never moved to the device" if is_known and not done.is_moved and not done.is_fed_from_cpu else None
+def _report(
+    analysis: Analysis, owner: ClassNode, name: str, node: ast.expr, kind: str, *, can_wrap: bool = False
+) -> Iterator[Report]:
+    """What to say of metrics, by what the class does with them itself; nothing where that is all they need."""
+    lineage = list(analysis.index.lineage(owner))
+    done = done_with((each for each in analysis.index.all_functions if each.owner in lineage), name)
+    is_moved, is_reset = not _MOVES.isdisjoint(done), "reset" in done
+    if not _REGISTERS.isdisjoint(done) or (is_moved and is_reset):
+        return
+    harm = " and ".join(["never moved to the device"] * (not is_moved) + ["never reset"] * (not is_reset))
+    message = f"the metrics in {name} are no submodules, so they are {harm}: use torch.nn.{kind}"
+    imported = {full: local for local, full in analysis.index.imports.items()}
+    nn = imported.get("torch.nn") or (f"{imported['torch']}.nn" if "torch" in imported else "")
+    text = f"{nn}.{kind}({ast.get_source_segment(analysis.index.source, node)})"
+    repair = partial(_repair, text) if nn and can_wrap else None
+    yield Report(node, message, condition=_ON_GPU if is_reset else None, repair=repair)
 
 
-def _additions(facts: ModuleFacts) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression, str]]:
-    """``self.x.append(v)`` and ``self.x[k] = v`` where ``self.x`` was made as a plain list or dict."""
-    for call in facts.nodes(cst.Call):
-        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "append" or len(call.args) != 1:
-            continue
-        if _is_plain(facts, call.func.value, cst.List):
-            yield call.func.value, call.args[0].value, "ModuleList"
-    for node in facts.nodes(cst.Assign):
-        for target in node.targets:
-            if isinstance(target.target, cst.Subscript) and _is_plain(facts, target.target.value, cst.Dict):
-                yield target.target.value, node.value, "ModuleDict"
+def _repair(text: str, tree: ConcreteTree, node: cst.CSTNode) -> Repair:
+    return Repair(True, (Change(node, text),))
 
 
-def _is_plain(facts: ModuleFacts, node: cst.BaseExpression, kind: type[cst.CSTNode]) -> bool:
-    name, owner = facts.self_attribute(node), facts.owner(node)
-    if name is None or owner is None or not owner.kinds & {"module", "lightning"} or "metric" in owner.kinds:
-        return False
-    values = owner.values(name)
-    return bool(values) and all(isinstance(value, kind) for value in values)
-
-
-def _message(name: str, harm: str, kind: str) -> str:
-    return f"the metrics in self.{name} are no submodules, so they are {harm}: use torch.nn.{kind}"
-
-
-def _kind(container: cst.BaseExpression) -> str:
-    return "ModuleDict" if isinstance(container, cst.Dict | cst.DictComp) else "ModuleList"
-
-
-def _hit(facts: ModuleFacts, value: cst.BaseExpression, container: cst.BaseExpression, message: str) -> Hit:
-    prefix = _prefix(facts)
-    repair = None
-    if value is container and prefix is not None and _is_all_metrics(facts, container):
-        repair = Repair(True, (Change(value, f"{prefix}.{_kind(container)}({source_at(facts, value)})"),))
-    return Hit(value, message, (), repair)
-
-
-def _is_all_metrics(facts: ModuleFacts, node: cst.BaseExpression) -> bool:
-    """Whether the constructor will take it: metrics alone, under names that no attribute of the dict has."""
-    if isinstance(node, cst.ListComp):
-        return True
-    if isinstance(node, cst.Dict):
-        for element in node.elements:
-            key = text_of(element.key) if isinstance(element, cst.DictElement) else None
-            plain = isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString)
-            if not plain or not (key or "").isidentifier() or key in _TAKEN or python.iskeyword(key or ""):
-                return False
-    elements = node.elements if isinstance(node, cst.List | cst.Dict) else ()
-    return bool(elements) and len(_metrics(facts, node)) == len(elements)
-
-
-_TAKEN = frozenset({"train", "eval", "type", "clear", "pop", "keys", "items", "values", "update", "training", "float"})
-
-
-def _prefix(facts: ModuleFacts) -> str | None:
-    """How this file calls ``torch.nn``, if it imports it."""
-    scope = facts.own_scope(facts.module)
-    for name, bindings in scope.bindings.items():
-        targets = {binding.target for binding in bindings if binding.kind == "import"}
-        if targets and targets <= set(_FROM_TORCH) and not name.startswith(LOCAL):
-            return f"{name}.nn" if targets == {"torch"} else name
-    return None
+def _fits(container: ast.expr) -> bool:
+    """Whether the constructor will take it: a dict under names that it has no attribute of."""
+    keys = container.keys if isinstance(container, ast.Dict) else ()
+    names = [str(key.value) if isinstance(key, ast.Constant) else "" for key in keys]
+    is_plain = all(name.isidentifier() and name not in _TAKEN and not python.iskeyword(name) for name in names)
+    return is_plain and not isinstance(container, ast.Tuple | ast.DictComp)

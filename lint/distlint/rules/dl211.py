@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.flow import reaching
-from distlint.facts.metric_objects import metric_object
-from distlint.facts.tree import argument, keyword, tail, text_of, walk
-from distlint.model import Example, Hit, Rule
+from distlint.analysis.metrics import constants_of
+from distlint.model import Example, Report, Rule
+from distlint.syntax import ClassNode
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Value
+    from distlint.syntax import FunctionNode
 
 _STEPS = ("training_step", "validation_step", "test_step")
 _RUNS = frozenset({"fit", "validate", "test"})
+_STRATEGIES = ("strategy", "accelerator", "distributed_backend")
+_MESSAGE = (
+    "under dp this metric is updated on a replica that is thrown away after the batch: update it in the step_end hook, "
+    "or use ddp"
+)
 
 
 class MetricUpdatedOnReplica(Rule):
@@ -109,62 +112,29 @@ trainer.fit(model)
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge the steps of every class that dp runs."""
-        for node, methods in _replicated(facts).items():
-            for name in methods:
-                method = facts.classes[node].method(name)
-                for call in walk(method.body) if method is not None else ():
-                    if isinstance(call, cst.Call) and _updates(facts, call):
-                        message = (
-                            "under dp this metric is updated on a replica that is thrown away after the batch: update "
-                            "it in the step_end hook, or use ddp"
-                        )
-                        yield Hit(call, message)
+        replicated = set(_replicated(analysis))
+        for event in analysis.events("forward", "update"):
+            if event.receiver.family == "metric" and event.function in replicated:
+                yield Report(event.node, _MESSAGE)
 
 
-def _updates(facts: ModuleFacts, call: cst.Call) -> bool:
-    target = call.func
-    if isinstance(target, cst.Attribute) and target.attr.value in ("update", "forward"):
-        target = target.value
-    return metric_object(facts, target) is not None
+def _replicated(analysis: Analysis) -> Iterator[FunctionNode]:
+    """The methods that run on replicas, of classes whose objects dp runs."""
+    for event in analysis.events("replicate", "collective"):
+        model = event.argument(0, "module" if event.kind == "replicate" else "model")
+        if model is None or not isinstance(model.target, ClassNode):
+            continue
+        if event.kind == "replicate":
+            names: tuple[str, ...] = ("forward",)
+        else:
+            names = _STEPS if event.label in _RUNS and _is_dp(event.receiver) else ()
+        for name in names:
+            found = (each.methods[name] for each in analysis.index.lineage(model.target) if name in each.methods)
+            yield from list(found)[:1]
 
 
-def _replicated(facts: ModuleFacts) -> dict[cst.ClassDef, tuple[str, ...]]:
-    """Classes whose instances dp runs, with the methods that run on replicas."""
-    found: dict[cst.ClassDef, tuple[str, ...]] = {}
-    for call in facts.nodes(cst.Call):
-        if (facts.resolve(call.func) or "") in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
-            made = _class_of(facts, argument(call, 0, "module"))
-            if made is not None:
-                found[made] = ("forward",)
-        elif tail(call.func) in _RUNS and isinstance(call.func, cst.Attribute) and _is_dp(facts, call.func.value):
-            made = _class_of(facts, argument(call, 0, "model"))
-            if made is not None:
-                found[made] = _STEPS
-    return found
-
-
-def _is_dp(facts: ModuleFacts, trainer: cst.BaseExpression) -> bool:
-    made = _made(facts, trainer)
-    if made is None or tail(made.func) != "Trainer":
-        return False
-    given = (keyword(made, name) for name in ("strategy", "accelerator", "distributed_backend"))
-    return any(text_of(value) == "dp" for value in given)
-
-
-def _class_of(facts: ModuleFacts, value: cst.BaseExpression | None) -> cst.ClassDef | None:
-    made = None if value is None else _made(facts, value)
-    if made is None or not isinstance(made.func, cst.Name):
-        return None
-    nodes = [binding.node for binding in facts.scope(made).lookup(made.func.value)]
-    return nodes[0] if len(nodes) == 1 and isinstance(nodes[0], cst.ClassDef) else None
-
-
-def _made(facts: ModuleFacts, value: cst.BaseExpression) -> cst.Call | None:
-    """The call that a value comes from."""
-    if isinstance(value, cst.Name):
-        found = reaching(facts, value)
-        first = found[0].value if len(found) == 1 and not found[0].steps else None
-        return first if isinstance(first, cst.Call) else None
-    return value if isinstance(value, cst.Call) else None
+def _is_dp(trainer: Value) -> bool:
+    made = constants_of(trainer.call)
+    return any(made.get(name) == "dp" for name in _STRATEGIES)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of, subject_of
-from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Example, Report, Rule
 from distlint.tracing import is_to_fail
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distlint.analysis.events import FunctionReport
 
 
-class ReductionLost(Query):
+class ReductionLost(Rule):
     """The result of a reduction is never read: what is logged or returned is this rank's own value.
 
     A reduction either changes its argument in place (``torch.distributed.all_reduce``, ``fabric.all_reduce``) or
@@ -41,7 +41,7 @@ class ReductionLost(Query):
     """
 
     code, name, group = "DL212", "reduction-lost", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"))
     bad = (
         Example(
             """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
@@ -17,7 +17,7 @@ _IF_UNEQUAL = Condition("data", "if counts differ between ranks")
 _MEANS = ("mean", "mean?", "local mean")
 
 
-class WrongNormalisation(Query):
+class WrongNormalisation(Rule):
     """A sum over ranks of what is a mean on each rank, or a mean over ranks that hold different numbers of tokens.
 
     ``all_reduce`` and ``accelerator.reduce`` sum if nothing else is said. The sum of the ranks' means is the mean
@@ -45,7 +45,7 @@ class WrongNormalisation(Query):
     """
 
     code, name, group = "DL213", "wrong-normalisation", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather", b"backward", b"training_step", b"compute_loss"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"backward", b"training_step", b"compute_loss"))
     bad = (
         Example(
             """\

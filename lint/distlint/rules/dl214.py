@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.model import Example, Query, Report
+from distlint.model import Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
 
 
-class LocalRankWithWorldSize(Query):
+class LocalRankWithWorldSize(Rule):
     """A rank takes its part of the data by its number on its own node, but of as many parts as there are ranks.
 
     ``local_rank`` begins at 0 on every node, the world size counts the ranks of all nodes. On one node the two go

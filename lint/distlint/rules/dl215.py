@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.flow import reaching
-from distlint.facts.metric_objects import is_metric_class, origin, receiver
-from distlint.facts.tree import argument, is_name, keyword, positional, tail, walk
-from distlint.model import Example, Hit, Rule
+from distlint.analysis.containers import mentions
+from distlint.analysis.loops import called, trains
+from distlint.model import Example, Report, Rule
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event, Value
 
-_MAKERS = {  # methods that put padding around a loader, and the argument that leaves it out
-    ("accelerate.", "prepare"): "even_batches",
-    ("accelerate.", "prepare_data_loader"): "even_batches",
-    ("lightning.fabric.", "setup_dataloaders"): "use_distributed_sampler",
-    ("lightning_fabric.", "setup_dataloaders"): "use_distributed_sampler",
-}
-_SYNCS = frozenset({"sync_and_compute", "synced"})
+_SYNCS = frozenset({"compute", "sync_and_compute", "synced"})
 _CUTS = frozenset({"gather_for_metrics", "fresh"})
+_SWITCHES = frozenset({"even_batches", "use_distributed_sampler"})
+_OWN_ORDER = frozenset({"batch_sampler", "drop_last", "sampler", "shuffle"})
 
 
 class MetricFromPaddedLoader(Rule):
@@ -127,84 +122,38 @@ def exact(model, data):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge every update of a metric in a loop over a loader that a framework has prepared."""
-        for call in facts.nodes(cst.Call):
-            metric = _updated(call)
-            loop = next((above for above in facts.ancestors(call) if isinstance(above, cst.For)), None)
-            if metric is None or loop is None or not _is_padded(facts, loop.iter):
+        if any(isinstance(each, ast.keyword) and _is_off(each, _SWITCHES) for each in ast.walk(analysis.index.tree)):
+            return
+        padded = [event.node for event in analysis.events("iterate") if _may_repeat(event.args[0])]
+        for event in analysis.events("update", "forward") if padded else ():
+            loop = [guard.node for guard in event.guards if guard.kind == "for"][-1:]
+            if event.receiver.family != "metric" or not event.args or not any(each in padded for each in loop):
                 continue
-            around = facts.function_of(loop) or facts.module
-            if _calls(loop, "backward") or _calls(around, *_CUTS) or not _is_synced(facts, around, metric):
-                continue
-            message = (
-                f"this loader repeats samples to fill up, and {metric.value} counts them: read "
-                "distmetrics.data.exact(loader) instead, or update with distmetrics.data.fresh(rows)"
-            )
-            yield Hit(call, message)
+            name = dotted(getattr(event.node, "func", event.node)).removesuffix(".update")
+            is_cut = not _CUTS.isdisjoint(called(event.function.node))
+            if not is_cut and not trains(event) and _is_synced(analysis, event, name):
+                message = (
+                    f"this loader repeats samples to fill up, and {name} counts them: read "
+                    "distmetrics.data.exact(loader) instead, or update with distmetrics.data.fresh(rows)"
+                )
+                yield Report(event.node, message)
 
 
-def _calls(root: cst.CSTNode, *names: str) -> bool:
-    return any(isinstance(node, cst.Call) and tail(node.func) in names for node in walk(root))
+def _is_off(keyword: ast.keyword, names: frozenset[str]) -> bool:
+    return keyword.arg in names and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
 
 
-def _is_padded(facts: ModuleFacts, loader: cst.BaseExpression) -> bool:
-    """Whether a loop reads what Accelerate or Fabric has put around a loader that may not divide."""
-    if isinstance(loader, cst.Call) and positional(loader):  # tqdm(loader), enumerate(loader)
-        loader = positional(loader)[0]
-    definitions = reaching(facts, loader) if isinstance(loader, cst.Name) else []
-    made = definitions[0].value if len(definitions) == 1 else None
-    if not isinstance(made, cst.Call):
-        return False
-    framework = origin(facts, receiver(made))
-    full = "" if framework is None else facts.resolve(framework.func) or ""
-    exact = [arg for (start, method), arg in _MAKERS.items() if full.startswith(start) and tail(made.func) == method]
-    if not exact or _calls_with(facts, exact[0]):
-        return False
-    steps = definitions[0].steps
-    index = steps[0] if steps and isinstance(steps[0], int) else 0
-    given = positional(made)
-    whole = given[index] if index < len(given) else None
-    return not _is_for_training(origin(facts, whole) or whole)
+def _may_repeat(loader: Value) -> bool:
+    """Whether a framework has prepared a loader that is not made so that it shuffles, or drops what does not fit."""
+    made = loader.call
+    own = made is not None and any(each.arg in _OWN_ORDER and not _is_off(each, _OWN_ORDER) for each in made.keywords)
+    return loader.wrapped == "prepared" and not own and (made is None or len(made.args) < 3)
 
 
-def _calls_with(facts: ModuleFacts, name: str) -> bool:
-    """Whether the file passes an argument that leaves the padding out."""
-    return any(is_name(keyword(call, name), "False") for call in facts.nodes(cst.Call))
-
-
-def _is_for_training(loader: cst.BaseExpression | None) -> bool:
-    """Whether a loader is made so that it shuffles, drops what does not fit, or has an order of its own."""
-    if not isinstance(loader, cst.Call):
-        return False
-    ways = (keyword(loader, "sampler"), keyword(loader, "batch_sampler"), keyword(loader, "drop_last"))
-    given = [argument(loader, 2, "shuffle"), *ways]
-    return any(each is not None and not is_name(each, "False") for each in given)
-
-
-def _updated(call: cst.CSTNode) -> cst.Name | None:
-    """The variable of which a call updates the metric: ``f1.update(x, y)`` or ``f1(x, y)``."""
-    if not isinstance(call, cst.Call) or not call.args:
-        return None
-    target = call.func
-    if isinstance(target, cst.Attribute) and target.attr.value == "update":
-        target = target.value
-    return target if isinstance(target, cst.Name) else None
-
-
-def _is_synced(facts: ModuleFacts, around: cst.CSTNode, metric: cst.Name) -> bool:
+def _is_synced(analysis: Analysis, update: Event, name: str) -> bool:
     """Whether the function syncs a metric: by a call of ours, or as torchmetrics' own ``compute()`` does."""
-    made = origin(facts, metric)
-    while made is not None and tail(made.func) == "to":
-        below = receiver(made)
-        made = below if isinstance(below, cst.Call) else None
-    if made is None or not is_metric_class(facts, made):
-        return False
-    for call in walk(around):
-        if not isinstance(call, cst.Call):
-            continue
-        if tail(call.func) in _SYNCS and any(is_name(each, metric.value) for arg in call.args for each in walk(arg)):
-            return True
-        if tail(call.func) == "compute" and is_name(receiver(call), metric.value):
-            return True
-    return False
+    own = analysis.reports[update.function].events
+    syncs = (event.node for event in own if event.kind == "collective" and event.label in _SYNCS)
+    return any(mentions(node, name) for node in syncs)

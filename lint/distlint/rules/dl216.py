@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.results import operation_of, subject_of
-from distlint.facts import known
-from distlint.model import Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
 
+_NOT_RESET = Condition("data", "if it is not set back before the next turn")
 
-class TotalReducedAgain(Query):
+
+class TotalReducedAgain(Rule):
     """A running total is summed over ranks each turn, and goes on from that sum: earlier turns count again and again.
 
     After the first turn every rank holds the sum of all. It adds its next part to that and sums over ranks once more,
@@ -27,6 +29,8 @@ class TotalReducedAgain(Query):
     How to fix: add up on each rank, and reduce once, after the loop; or reduce a copy (``total = correct.clone()``),
     or this turn's part before it is added.
 
+    For review: a total that the loop sets back under some test.
+
     Silent: a total that is set back in the loop, divided, or reduced by mean, maximum or minimum, which may be done
     again; a reduced copy; names that are no totals, that is, nothing is added to them.
 
@@ -34,7 +38,7 @@ class TotalReducedAgain(Query):
     """
 
     code, name, group = "DL216", "total-reduced-again", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce",), (b"for", b"while"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce",), (b"for", b"while"))
     bad = (
         Example(
             """\
@@ -64,6 +68,23 @@ def train(accelerator: Accelerator, model, loader, every):
             accelerator.log({"tokens": tokens.item()}, step=step)
 """,
             {9: "this reduce"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def train(model, loader, every, at_once):
+    tokens = 0
+    for step, batch in enumerate(loader):
+        tokens += (batch["labels"] >= 0).sum()
+        if at_once:
+            dist.all_reduce(tokens)
+        model(batch).backward()
+        if step % every == 0:
+            print(tokens)
+            tokens = 0
+""",
+            {8: "if it is not set back before the next turn"},
         ),
     )
     good = (
@@ -116,7 +137,15 @@ def train(accelerator: Accelerator, model, loader):
                     f"this {event.label} sums `{name.id}` over ranks, which goes on from the sum of the turn before: "
                     "earlier turns count several times"
                 )
-                yield Report(event.node, message)
+                yield Report(event.node, message, condition=_NOT_RESET if _is_reset(event, name.id) else None)
+
+
+def _is_reset(event: Event, name: str) -> bool:
+    """True if a loop of the function sets a name to a number, though not on this way."""
+    loops = (node for node in ast.walk(event.function.node) if isinstance(node, ast.For | ast.While))
+    inside = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign))
+    numbers = (node.targets for node in inside if isinstance(node.value, ast.Constant))
+    return any(isinstance(each, ast.Name) and each.id == name for targets in numbers for each in targets)
 
 
 def _is_total(event: Event, name: str) -> bool:

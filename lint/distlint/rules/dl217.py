@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distlint.syntax import Located
 
 
-class ReductionWithoutGradient(Query):
+class ReductionWithoutGradient(Rule):
     """A loss is made from the result of a collective that lets no gradient through.
 
     ``torch.distributed.all_reduce`` and ``all_gather`` are not differentiable. Autograd does not complain: it takes
@@ -38,7 +38,7 @@ class ReductionWithoutGradient(Query):
     """
 
     code, name, group = "DL217", "reduction-without-gradient", "wrong-value"
-    tokens = (known.TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step", b"compute_loss"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step", b"compute_loss"))
     bad = (
         Example(
             """\

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
 
-from distlint.facts.classes import ClassFacts, base_names, reached
-from distlint.facts.emptied import ANY, emptied
-from distlint.facts.growth import grown
-from distlint.facts.project import ClassSummary
-from distlint.facts.scopes import LOCAL
-from distlint.facts.tree import statements, tail, walk, walk_scope
-from distlint.model import Change, Example, Hit, Repair, Rule, Severity
+from distlint.analysis import Stages
+from distlint.analysis.containers import (
+    assigned,
+    assignments,
+    is_emptied,
+    is_list,
+    is_small,
+    mentions,
+    name_of,
+    sees_bases,
+)
+from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event
+    from distlint.concrete import ConcreteTree
+    from distlint.syntax import FunctionNode
 
-# Bases that keep nothing of their subclasses' lists, by the package they come from.
-_FRAMEWORKS = ("lightning.", "pytorch_lightning.", "torch.nn.", "abc.", "builtins.", "typing.", "torchmetrics.")
+_STEP = re.compile(r"(?:on_)?(train|training|validation|test)_(?:step|step_end|batch_start|batch_end)")
+_UNSEEN = Condition("data", "unless a base class in another file empties it")
 
 
 class StepOutputsNeverCleared(Rule):
@@ -35,10 +47,9 @@ class StepOutputsNeverCleared(Rule):
     state the trainer resets.
 
     Silent: lists that anything in the file empties or assigns anew outside of ``__init__``, or that a base class in
-    another file empties; a class with a base that is not known; lists that no ``*_epoch_end`` hook of the class
-    reads, kept for the caller; numbers (``loss.item()``, ``losses.tolist()``), kept as a history; what predicting
-    keeps, which is done once; lists with a test of their length; those of one epoch (``if self.current_epoch ==
-    n``).
+    another file empties; lists that no ``*_epoch_end`` hook of the class reads, kept for the caller; numbers
+    (``loss.item()``, ``losses.tolist()``), kept as a history; what predicting keeps, which is done once; what is
+    added under a test of the list or of the epoch. For review where a base class is in a file that is not seen.
 
     When to ignore: the module runs for one epoch, or the whole history is wanted.
     """
@@ -108,6 +119,24 @@ class Keep(Callback):
 """,
             {11: "self.predictions"},
         ),
+        Example(
+            """\
+from lightning.pytorch import LightningModule
+from project.base import Base
+
+class Model(Base, LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+
+    def validation_step(self, batch, batch_idx):
+        self.outputs.append(self(batch))
+
+    def on_validation_epoch_end(self):
+        self.log("score", score_of(self.outputs))
+""",
+            {10: "unless a base class"},
+        ),
     )
     good = (
         """\
@@ -150,16 +179,6 @@ class Model(LightningModule):
 """,
         """\
 from lightning.pytorch import LightningModule
-from project.base import Base
-
-class Model(Base):
-    def __init__(self):
-        super().__init__()
-        self.outputs = []
-
-    def validation_step(self, batch, batch_idx):
-        self.outputs.append(self(batch))
-
 class Cleared(LightningModule):
     def __init__(self):
         super().__init__()
@@ -182,114 +201,53 @@ class Plain:
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Look at every class that a trainer drives and whose bases are known."""
-        here: set[str] | None = None
-        for owner in facts.classes.values():
-            if not owner.kinds & {"lightning", "callback"}:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Look at every list of ``self`` that grows while a trainer runs its steps."""
+        grown = [event for event in analysis.events("grow") if name_of(event.node).startswith("self.")]
+        if not grown:
+            return
+        stages = Stages(analysis)
+        for event in grown:
+            owner, name = event.function.owner, name_of(event.node)
+            steps = [found for way in stages.ways(event) if (found := _STEP.fullmatch(way.hook))]
+            if owner is None or not steps or is_small(event) or _is_bounded(event, name):
                 continue
-            found = list(grown(facts, owner))
-            if not found or not _knows_bases(facts, owner):
+            values = assigned(analysis.index, owner, name)
+            hooks = [hook for hook in stages.epoch_ends(owner) if mentions(hook.node, name)]
+            if not hooks or not is_list(values) or is_emptied(analysis, owner, name):
                 continue
-            here = emptied(facts) if here is None else here
-            away = here | _emptied_elsewhere(facts, owner)
-            for node, attribute, stage in found if ANY not in away else ():
-                if attribute not in away and _counts(facts, owner, node, attribute):
-                    yield _hit(facts, owner, node, attribute, stage)
+            stage = "training" if steps[0][1].startswith("train") else steps[0][1]
+            message = (
+                f"{name} grows with every {stage} step and nothing empties it: {name}.clear() at the end of the epoch"
+            )
+            is_plain = len(hooks) == 1 and all(isinstance(value, ast.List) for value in values)
+            repair = partial(_repair, hooks[0], name) if is_plain and _can_clear(hooks[0], stage, name) else None
+            condition = None if sees_bases(analysis, owner) else _UNSEEN
+            yield Report(event.node, message, condition=condition, repair=repair)
 
 
-def _knows_bases(facts: ModuleFacts, owner: ClassFacts) -> bool:
-    """Whether every base is of a framework, of this module, or known to the project with all of its own."""
-    for full in base_names(facts, owner.node):
-        if full.startswith(LOCAL):
-            continue
-        if not _knows_base(facts, full):
-            return False
-    return all(_knows_bases(facts, base) for base in owner.bases)
+def _is_bounded(event: Event, name: str) -> bool:
+    """Whether a test of the list, or of the epoch, decides whether it grows."""
+    tests = [guard.node for guard in event.guards if guard.kind not in ("for", "while", "with")]
+    of_epoch = (test for test in tests if any(isinstance(each, ast.Eq) for each in ast.walk(test)))
+    epochs = ("self.current_epoch", "self.trainer.current_epoch", "trainer.current_epoch")
+    return any(mentions(test, name) for test in tests) or any(mentions(test, *epochs) for test in of_epoch)
 
 
-def _knows_base(facts: ModuleFacts, full: str) -> bool:
-    if full.startswith(_FRAMEWORKS):
-        return True
-    found = list(_project_bases(facts, full))
-    names = {each.name for each in found}
-    above = [base for each in found for base in each.bases]
-    return bool(found) and all(base in names or base.startswith(_FRAMEWORKS) for base in above)
+def _can_clear(hook: FunctionNode, stage: str, name: str) -> bool:
+    """Whether a hook ends where the list may be emptied: in its stage, with one way out, and without keeping it."""
+    is_of_stage = hook.name.removeprefix("on_").removesuffix("_epoch_end") in (stage, stage.removesuffix("ing"))
+    nodes = list(ast.walk(hook.node))
+    is_kept = any(dotted(value) == name for node in nodes for _, value in assignments(node))
+    return is_of_stage and not is_kept and not any(isinstance(node, ast.Return) for node in nodes)
 
 
-def _project_bases(facts: ModuleFacts, full: str) -> Iterator[ClassSummary]:
-    """A class of another file, and its bases."""
-    found = facts.project.find_class(full)
-    return facts.project.ancestors(found.name) if found is not None else iter(())
-
-
-def _emptied_elsewhere(facts: ModuleFacts, owner: ClassFacts) -> frozenset[str]:
-    """What bases in other files empty."""
-    found: frozenset[str] = frozenset()
-    for info in owner.lineage():
-        for full in base_names(facts, info.node):
-            for ancestor in _project_bases(facts, full):
-                found |= ancestor.emptied
-    return found
-
-
-def _counts(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute: str) -> bool:
-    """Whether the list is what an epoch is judged by, and nothing keeps it short."""
-    for above in facts.ancestors(node):
-        if isinstance(above, cst.If) and any(_is_own(facts, part, attribute) for part in walk(above.test)):
-            return False
-        if isinstance(above, cst.If) and _is_of_one_epoch(above.test):
-            return False
-        if isinstance(above, cst.FunctionDef):
-            break
-    return any(True for _ in _epoch_ends(facts, owner, attribute))
-
-
-def _is_of_one_epoch(test: cst.BaseExpression) -> bool:
-    """``self.current_epoch == n``: the list is filled once."""
-    compared = isinstance(test, cst.Comparison) and len(test.comparisons) == 1 and test.comparisons[0].operator
-    return isinstance(compared, cst.Equal) and any(tail(part) == "current_epoch" for part in walk(test))
-
-
-def _epoch_ends(facts: ModuleFacts, owner: ClassFacts, attribute: str) -> Iterator[cst.FunctionDef]:
-    """The hooks at the end of an epoch that read the attribute, themselves or by a method of theirs."""
-    for name, method in owner.methods.items():
-        if name.endswith("epoch_end"):
-            parts = (part for each, _ in reached(facts, owner, [method]) for part in walk(each))
-            if any(_is_own(facts, part, attribute) for part in parts):
-                yield method
-
-
-def _is_own(facts: ModuleFacts, node: cst.CSTNode, attribute: str) -> bool:
-    return isinstance(node, cst.Attribute) and facts.self_attribute(node) == attribute
-
-
-def _hit(facts: ModuleFacts, owner: ClassFacts, node: cst.CSTNode, attribute: str, stage: str) -> Hit:
-    return Hit(
-        node,
-        f"self.{attribute} grows with every {stage} step and nothing empties it:"
-        f" self.{attribute}.clear() at the end of the epoch",
-        repair=_repair(facts, owner, attribute, stage),
-    )
-
-
-def _repair(facts: ModuleFacts, owner: ClassFacts, attribute: str, stage: str) -> Repair | None:
-    """``self.x.clear()`` at the end of the hook of the same stage, when it is the only reader and has one way out."""
-    if not all(isinstance(value, cst.List) for value in owner.values(attribute)):
-        return None
-    hooks = list(_epoch_ends(facts, owner, attribute))
-    of_stage = f"{'train' if stage == 'training' else stage}_epoch_end"
-    if len(hooks) != 1 or hooks[0].name.value.removeprefix("on_") not in (of_stage, f"{stage}_epoch_end"):
-        return None
-    hook = hooks[0]
-    body = statements(hook.body)
-    if not isinstance(hook.body, cst.IndentedBlock) or any(isinstance(part, cst.Return) for part in walk_scope(hook)):
-        return None
-    if any(_is_kept(facts, part, attribute) for part in walk(hook)):
-        return None
-    return Repair(True, (Change(body[-1], f"self.{attribute}.clear()", "after"),))
-
-
-def _is_kept(facts: ModuleFacts, node: cst.CSTNode, attribute: str) -> bool:
-    """``self.last = self.x``: the same list under another name."""
-    return isinstance(node, cst.Assign) and _is_own(facts, node.value, attribute)
+def _repair(hook: FunctionNode, name: str, tree: ConcreteTree, node: cst.CSTNode) -> Repair | None:
+    """``self.x.clear()`` at the end of the hook."""
+    assert hook.owner is not None
+    method = m.FunctionDef(name=m.Name(hook.name), body=m.IndentedBlock())
+    for owner in m.findall(tree.module, m.ClassDef(name=m.Name(hook.owner.name))):
+        for each in m.findall(owner, method):
+            assert isinstance(each, cst.FunctionDef)
+            return Repair(True, (Change(each.body.body[-1], f"{name}.clear()", "after"),))
+    return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distlint.analysis import Log, Stages
 from distlint.analysis.metrics import constants_of
-from distlint.model import SEVERAL_DEVICES, Example, Query, Report, Severity
+from distlint.model import SEVERAL_DEVICES, Example, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -19,7 +19,7 @@ _LOGGED = (
 )
 
 
-class SyncDistEveryStep(Query):
+class SyncDistEveryStep(Rule):
     """A synchronisation in every step: all ranks wait for each other once per batch and value.
 
     ``sync_dist=True`` reduces over the ranks whenever the value is logged per step, which is the default in
@@ -34,8 +34,7 @@ class SyncDistEveryStep(Query):
 
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
     ``sync_dist`` does not touch; what runs under a condition, now and then (``if batch_idx % 100 == 0``); flags that
-    are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203); modules whose trainers are
-    all made for one device (DL202).
+    are not written out; ``rank_zero_only=True``, which switches ``sync_dist`` off (DL203).
 
     When to ignore: the step is long compared with a reduction, and the mean over ranks is wanted per step.
     """
@@ -120,8 +119,6 @@ def training_step(model, batch, logger):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look at what every step of a LightningModule logs and computes."""
-        if analysis.devices == "one":
-            return
         condition = None if analysis.devices == "many" else SEVERAL_DEVICES
         stages = Stages(analysis)
         for event in analysis.events("log", "collective"):

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from distlint.facts.collectives import collective
-from distlint.facts.flow import reaching
-from distlint.facts.mergeable import is_mergeable
-from distlint.facts.tree import is_name, positional, tail, walk
-from distlint.model import Example, Hit, Rule, Severity
+from distlint.analysis.containers import behind, name_of
+from distlint.analysis.results import operation_of, subject_of
+from distlint.model import Example, Report, Rule, Severity
+from distlint.syntax import dotted
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis, Event
 
-_GATHERS = frozenset({"all_gather", "all_gather_object", "gather", "gather_object", "gather_for_metrics"})
-_INTO = frozenset({"all_gather", "all_gather_object"})  # of torch.distributed: the first argument is filled
-_JOINS = frozenset({"cat", "concat", "concatenate", "stack", "vstack", "hstack", "array", "tensor", "as_tensor"})
+_LIBRARIES = ("sklearn.metrics.", "torchmetrics.functional.")
+# Metrics that a few sums, or a matrix, tell; those of orders and curves need all examples.
+_OF_SUMS = re.compile(
+    "accuracy|classification_report|cohen|confusion|explained_variance|f1|fbeta|hamming|jaccard|log_loss|matthews"
+    "|mean_(abs|sq)|pearson|precision|r2|recall|specificity|stat_scores|zero_one"
+)
+_OF_ALL = re.compile("average_|curve|fixed|ranking|retrieval")
 
 
 class GatherWholeDataset(Rule):
@@ -111,134 +114,52 @@ def local(model, loader, accelerator):
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
+    def query(self, analysis: Analysis) -> Iterator[Report]:
         """Go back from every metric with a small state to what its arguments were gathered from."""
-        if not any(tail(call.func) in _GATHERS for call in facts.nodes(cst.Call)):
-            return
-        reported: set[cst.CSTNode] = set()
-        for call in facts.nodes(cst.Call):
-            for what, value in _compared(facts, call):
-                for gather in _gathers_behind(facts, value):
-                    if gather not in reported and _is_whole(facts, gather):
-                        reported.add(gather)
-                        yield Hit(
-                            gather,
-                            f"sends all predictions to every rank for {what}: reduce its counts or sums instead",
-                            trace=((call, "computed by", facts.code(call)),),
-                        )
+        reported: set[ast.expr] = set()
+        for event in analysis.events("opaque", "reduced"):
+            what = _metric(analysis, event)
+            sources = {number for value in (*event.args, *event.options.values()) for number in value.sources}
+            for gather in analysis.reports[event.function].events if what else ():
+                is_behind = gather.kind == "collective" and gather.number in sources
+                if not is_behind or operation_of(gather) != "gathered" or gather.node in reported:
+                    continue
+                if _is_of_all_batches(analysis, gather):
+                    reported.add(gather.node)
+                    message = f"sends all predictions to every rank for {what}: reduce its counts or sums instead"
+                    place = analysis.index.path, event.node.lineno, "computed by", analysis.index.text_of(event.node)
+                    yield Report(gather.node, message, (place,))
 
 
-def _compared(facts: ModuleFacts, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """The metric that a call computes, with each value that it is computed from."""
-    name = tail(call.func) or ""
-    if name in ("mean", "sum"):
-        for comparison in _comparisons(facts, call):
-            yield "the mean of a comparison", comparison.left
-            yield from (("the mean of a comparison", each.comparator) for each in comparison.comparisons)
-        return
-    if is_mergeable(facts.resolve(call.func) or "", name):
-        yield from ((name, arg.value) for arg in call.args)
+def _metric(analysis: Analysis, event: Event) -> str:
+    """The metric of a few sums that a call computes, or ""."""
+    if event.kind == "reduced":
+        is_comparison = event.args[0].family in ("mask", "flag")
+        parts = behind(event.function, event.node) if is_comparison else []
+        return "" if not parts or any(map(_joins_examples, parts)) else "the mean of a comparison"
+    name = analysis.index.qualify(event.node.func, event.function) if isinstance(event.node, ast.Call) else ""
+    is_small = name.startswith(_LIBRARIES) and _OF_SUMS.search(event.label) and not _OF_ALL.search(name)
+    return event.label if is_small else ""
 
 
-def _comparisons(facts: ModuleFacts, call: cst.Call) -> Iterator[cst.Comparison]:
-    """``(x == y).float().mean()``, ``np.mean(x == y)``, also by a name for the comparison."""
-    node: cst.BaseExpression | None = call.func.value if isinstance(call.func, cst.Attribute) else None
-    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        node = node.func.value
-    given = [node, *positional(call)]
-    for each in given:
-        values = [each]
-        if isinstance(each, cst.Name):
-            values = [definition.value for definition in reaching(facts, each) if not definition.steps]
-        for value in values:
-            if isinstance(value, cst.Comparison) and isinstance(value.comparisons[0].operator, cst.Equal):
-                yield value
+def _joins_examples(node: ast.AST) -> bool:
+    """Whether one example is held against others, as a retrieval does."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.slice, ast.Slice)
+    is_order = isinstance(node, ast.Attribute) and node.attr in ("argsort", "matmul", "sort", "topk")
+    return is_order or isinstance(node, ast.MatMult)
 
 
-def _gathers_behind(facts: ModuleFacts, value: cst.CSTNode, depth: int = 0) -> Iterator[cst.Call]:
-    """The gathers that a value is made from, one way back for every name."""
-    if depth > 4:
-        return
-    for node in walk(value):
-        if isinstance(node, cst.Call) and _is_gather(facts, node):
-            yield node
-        elif isinstance(node, cst.Name) and _is_read(facts, node):
-            filled = _filling(facts, node)
-            if filled is not None:
-                yield filled
-                continue
-            for definition in reaching(facts, node):
-                if definition.value is not None:
-                    yield from _gathers_behind(facts, definition.value, depth + 1)
-
-
-def _is_gather(facts: ModuleFacts, call: cst.Call) -> bool:
-    """Of all ranks or of a group: each costs as much per member."""
-    if tail(call.func) not in _GATHERS:
+def _is_of_all_batches(analysis: Analysis, gather: Event) -> bool:
+    """Whether what is gathered was collected over a loop, or over the steps of an epoch."""
+    given = gather.argument_node(1 if gather.effect.changes else 0, "input_data")
+    if given is None or subject_of(gather).scale:
         return False
-    return (facts.resolve(call.func) or "").startswith("torch.distributed.") or collective(facts, call) is not None
-
-
-def _is_read(facts: ModuleFacts, name: cst.Name) -> bool:
-    parent = facts.parents.get(name)
-    if isinstance(parent, cst.Attribute):
-        return parent.value is name
-    return not (isinstance(parent, cst.Arg) and parent.keyword is name)
-
-
-def _filling(facts: ModuleFacts, name: cst.Name) -> cst.Call | None:
-    """``all_gather(name, part)`` before in the same function."""
-    function = facts.function_of(name)
-    for call in facts.nodes(cst.Call):
-        given = positional(call)
-        if tail(call.func) in _INTO and len(given) > 1 and is_name(given[0], name.value):
-            is_before = facts.order[call] < facts.order[name] and facts.function_of(call) is function
-            if is_before and _is_gather(facts, call):
-                return call
-    return None
-
-
-def _is_whole(facts: ModuleFacts, gather: cst.Call) -> bool:
-    """Whether what is gathered was collected over a loop or over the steps of an epoch."""
-    given = positional(gather)
-    full = facts.resolve(gather.func) or ""
-    source = given[1:2] if full.startswith("torch.distributed.") and tail(gather.func) in _INTO else given[:1]
-    return any(_is_collected(facts, value) for value in source)
-
-
-def _is_collected(facts: ModuleFacts, value: cst.BaseExpression, depth: int = 0) -> bool:
-    if depth > 4:
-        return False
-    if isinstance(value, cst.Tuple | cst.List):
-        return any(_is_collected(facts, element.value, depth + 1) for element in value.elements)
-    if isinstance(value, cst.Call):
-        if tail(value.func) in _JOINS:
-            return any(_is_collected(facts, each, depth + 1) for each in positional(value)[:1])
-        func = value.func
-        is_reduced = tail(func) in ("mean", "sum", "item")
-        return isinstance(func, cst.Attribute) and not is_reduced and _is_collected(facts, func.value, depth + 1)
-    attribute = facts.self_attribute(value)
-    if attribute is not None:
-        return _is_appended(facts, value, attribute)
-    if isinstance(value, cst.Name):
-        if _is_appended(facts, value, value.value):
+    names = {dotted(node) for node in behind(gather.function, given) if isinstance(node, ast.Name | ast.Attribute)}
+    for event in analysis.events("grow"):
+        name, is_here = name_of(event.node), event.function is gather.function
+        is_repeated = any(guard.kind in ("for", "while") for guard in event.guards)
+        is_of_steps = name.startswith("self.") and not is_here and event.function.owner is gather.function.owner
+        if name in names and (is_of_steps or (is_here and is_repeated)):
             return True
-        found = (each for each in reaching(facts, value) if not each.steps and each.value is not None)
-        return any(_is_collected(facts, each.value, depth + 1) for each in found if each.value is not None)
-    return False
-
-
-def _is_appended(facts: ModuleFacts, value: cst.BaseExpression, name: str) -> bool:
-    """Whether a list is appended to, an attribute in another method, a local name in a loop."""
-    function = facts.function_of(value)
-    for call in facts.nodes(cst.Call):
-        if tail(call.func) not in ("append", "extend") or not isinstance(call.func, cst.Attribute):
-            continue
-        target = call.func.value
-        if isinstance(value, cst.Name):
-            is_same = is_name(target, name) and facts.function_of(call) is function
-            if is_same and any(isinstance(above, cst.For | cst.While) for above in facts.ancestors(call)):
-                return True
-        elif facts.self_attribute(target) == name and facts.function_of(call) is not function:
-            return facts.owner(call) is facts.owner(value)
     return False

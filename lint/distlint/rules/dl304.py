@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 from distlint.analysis.events import Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.analysis.results import operation_of
-from distlint.facts import known
-from distlint.model import Condition, Example, Query, Report, Severity
+from distlint.api.tokens import COLLECTIVE_TOKENS
+from distlint.model import Condition, Example, Report, Rule, Severity
 from distlint.tracing import has_own_group, of_guard
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Guard
     from distlint.analysis.events import FunctionReport
 
+_PASSED = frozenset({"for", "try"})
+_LEFT = _PASSED | {"with", "exit break", "exit return"}  # those who are still there make every step
+_IS_SHORT = Condition("data", "if steps are so short that the device waits for Python")
 
-class StallForLogging(Query):
+
+class StallForLogging(Rule):
     """Every training step waits for all ranks only to log a number, or waits once for each name that is logged.
 
     A reduction makes every rank wait for the slowest one, and ``item()`` makes Python wait for the device. In a loop
@@ -31,8 +35,9 @@ class StallForLogging(Query):
     How to fix: put the values into one tensor and reduce that; add up on the device and reduce each n-th step; where
     one rank's value is good enough for a log, don't reduce.
 
-    The rule reports a reduction or gather in each training step whose result is only logged or printed, and one for
-    each name of a dict where the results are numbers. What it does not see to be in a training step is reported with
+    The rule reports a reduction or gather in each training step whose result is only logged or printed, an ``item()``
+    there that is only shown (for review), and a reduction for each name of a dict where the results are numbers. What
+    it does not see to be in a training step is reported with
     a condition.
 
     Silent: reductions under a test such as ``step % every == 0``; results that anything else reads; loops over
@@ -43,7 +48,7 @@ class StallForLogging(Query):
 
     code, name, group = "DL304", "stall-for-logging", "cost"
     severity = Severity.WARNING
-    tokens = (known.TOKENS, (b"reduce", b"gather"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b".item("))
     bad = (
         Example(
             """\
@@ -59,7 +64,7 @@ def train(model, loader, optimizer):
         dist.all_reduce(shown)
         wandb.log({"loss": shown.item() / dist.get_world_size()})
 """,
-            {10: "only logged"},
+            {10: "only logged", 11: "waits for the device"},
         ),
         Example(
             """\
@@ -74,6 +79,26 @@ def reduce_losses(losses, world_size):
     return reduced
 """,
             {7: "for each name"},
+        ),
+        Example(
+            """\
+import torch
+from torch.distributed import init_process_group
+from tqdm import tqdm
+
+def train(model, loader, optimizer, autocast, limit):
+    init_process_group()
+    bar = tqdm(loader)
+    for step, (x, y) in enumerate(bar):
+        if step == limit:
+            break
+        with autocast:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            bar.set_description(f"loss {loss.item():.3f}")
+        loss.backward()
+        optimizer.step()
+""",
+            {13: "waits for the device to show `loss.item()`"},
         ),
     )
     good = (
@@ -92,6 +117,7 @@ def train(model, loader, optimizer, every, best):
             shown = torch.stack([losses[name].detach() for name in names])
             dist.all_reduce(shown)
             wandb.log(dict(zip(names, (shown / dist.get_world_size()).tolist())))
+            print(losses["ce"].item())
         total = sum(losses.values()).detach()
         dist.all_reduce(total)
         if total < best:
@@ -113,6 +139,7 @@ def validate(accelerator: Accelerator, model, loader):
         """Ask of every reduction whether a step makes it only for a log, or for each name."""
         for report in analysis.reports.values():
             steps = set(_steps(report.body))
+            yield from _items(analysis, report, steps)
             for event in report.events:
                 if event.kind != "collective" or not operation_of(event):
                     continue
@@ -131,6 +158,17 @@ def validate(accelerator: Accelerator, model, loader):
                     yield Report(event.node, message, (of_guard(analysis, names),), condition)
 
 
+def _items(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
+    """The first wait for the device in each training step that is there to show a number."""
+    shows = (event.node for event in report.events if event.kind == "show" and _is_in_each_step(event, steps, _LEFT))
+    shown = {id(each) for node in shows for each in ast.walk(node)}
+    for event in report.events:
+        if event.kind == "item" and id(event.node) in shown:
+            text = analysis.index.text_of(event.node)
+            yield Report(event.node, f"every training step waits for the device to show `{text}`", (), _IS_SHORT)
+            return
+
+
 def _steps(body: tuple[Node, ...]) -> Iterator[int]:
     """The loops around a backward pass: ids of what they go over."""
     for node in body:
@@ -146,12 +184,12 @@ def _has_backward(node: Node) -> bool:
     return any(_has_backward(each) for inner in bodies(node) for each in inner)
 
 
-def _is_in_each_step(event: Event, steps: set[int]) -> bool:
+def _is_in_each_step(event: Event, steps: set[int], passed: frozenset[str] = _PASSED) -> bool:
     """True if no test stands between an event and the loop of the steps."""
     for guard in reversed(event.guards):
         if id(guard.node) in steps:
             return True
-        if guard.kind not in ("for", "try") and guard.test.formula != TRUE:
+        if guard.kind not in passed and guard.test.formula != TRUE:
             return False
     return event.function.is_method and event.function.name == "training_step"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.model import Example, Hit, Rule, Severity
+from distlint.model import Example, Report, Rule, Severity
 
 if TYPE_CHECKING:
-    from distlint.facts import ModuleFacts
+    from distlint.analysis import Analysis
 
 
 class UnusedIgnore(Rule):
@@ -70,7 +70,7 @@ text = "# distlint: ignore[DL101]"
 """,
     )
 
-    def check(self, facts: ModuleFacts) -> Iterator[Hit]:
-        """Nothing by the tree: the engine knows what comments have hidden, once all other rules have spoken."""
-        del facts
+    def query(self, analysis: Analysis) -> Iterator[Report]:
+        """Nothing by itself: the engine knows what comments have hidden, once all other rules have spoken."""
+        del analysis
         yield from ()

@@ -102,6 +102,8 @@ class SyntaxIndex:
         source: the text.
         tree: Python's tree.
         imports: local name to dotted text; relative imports begin with dots.
+        targets: everything that is imported anywhere, as dotted text.
+        stars: the modules of ``from a import *``.
         functions: at the top level, by name.
         classes: at the top level, by name.
         all_functions: every function in order of the text, after the file's own statements.
@@ -113,6 +115,8 @@ class SyntaxIndex:
     source: str
     tree: ast.Module
     imports: dict[str, str] = field(default_factory=dict)
+    targets: list[str] = field(default_factory=list)
+    stars: list[str] = field(default_factory=list)
     functions: dict[str, FunctionNode] = field(default_factory=dict)
     classes: dict[str, ClassNode] = field(default_factory=dict)
     all_functions: list[FunctionNode] = field(default_factory=list)
@@ -177,6 +181,11 @@ def dotted(node: ast.expr) -> str:
     return ".".join((node.id, *reversed(parts)))
 
 
+def last_name(node: ast.expr) -> str:
+    """Return the last identifier of a name, or of an attribute of anything, or ""."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
+
+
 def index_source(source: str, path: str, name: str = "") -> SyntaxIndex:
     """Return the index of a file; raises SyntaxError, ValueError or RecursionError as ``ast.parse`` does."""
     with warnings.catch_warnings():
@@ -203,7 +212,7 @@ class _Indexer:
         pending: list[Body] = [(self.index.tree.body, whole, None)]
         while pending:
             body, function, owner = pending.pop()
-            for statement in _statements(body):
+            for statement in statements(body):
                 if isinstance(statement, Function):
                     pending.append(self._function(statement, function, owner))
                 elif isinstance(statement, ast.ClassDef):
@@ -240,19 +249,25 @@ class _Indexer:
         for alias in node.names:
             root = alias.name.partition(".")[0]
             self._names(function)[alias.asname or root] = alias.name if alias.asname else root
+            self.index.targets.append(alias.name)
 
     def _import_from(self, node: ast.ImportFrom, function: FunctionNode) -> None:
         base = "." * node.level + (node.module or "")
         dot = "" if base.endswith(".") else "."
         for alias in node.names:
-            self._names(function)[alias.asname or alias.name] = f"{base}{dot}{alias.name}"
+            if alias.name == "*":
+                self.index.stars.append(base)
+                continue
+            full = f"{base}{dot}{alias.name}"
+            self._names(function)[alias.asname or alias.name] = full
+            self.index.targets.append(full)
 
     def _names(self, function: FunctionNode) -> dict[str, str]:
         return self.index.imports if function.name == "<module>" else function.imports
 
 
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body and of those inside them, but for those of functions and classes."""
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a body and of those inside them, but for those of functions and classes."""
     stack = list(reversed(body))
     while stack:
         statement = stack.pop()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from distlint.analysis import Analysis, Event, Value
 from distlint.analysis.events import Step, Summary
-from distlint.analysis.formula import RANK, Atom
+from distlint.analysis.formula import RANK
+from distlint.analysis.project import Project
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.syntax import index_source
 
@@ -17,7 +18,7 @@ HEAD = "import os\nimport torch\nimport torch.distributed as dist\n"
 def analyse(source: str, others: Mapping[str, Summary] | None = None, name: str = "model") -> Analysis:
     """Interpret a source, below the imports that most examples need."""
     index = index_source(HEAD + textwrap.dedent(source), f"{name}.py", name)
-    return Analysis(index, (others or {}).get)
+    return Analysis(index, Project(functions=others or {}))
 
 
 def value_of(source: str, name: str = "x", function: str = "f") -> Value:
@@ -42,10 +43,6 @@ def only(source: str, kind: str = "collective") -> Event:
 def guards(source: str, kind: str = "collective") -> list[str]:
     """Kinds of the guards of the one event of a kind whose tests ranks answer differently."""
     return [guard.kind for guard in only(source, kind).guards if guard.test.is_local]
-
-
-def _of_rank(atom: Atom) -> bool:
-    return atom.varies == RANK
 
 
 def _any(step: Step) -> bool:

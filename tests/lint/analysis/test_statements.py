@@ -9,7 +9,6 @@ import pytest
 from distlint.analysis.formula import ZERO
 from tests.lint.analysis.reading import analyse, guards, one_sided, only, value_of
 
-WHOLE = ["all_reduce"]
 NONE: list[str] = []
 
 

@@ -1,0 +1,48 @@
+"""What other files must know of the functions of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from distlint.analysis.events import (
+    Branch,
+    FunctionReport,
+    Handled,
+    Inlined,
+    Loop,
+    Node,
+    Step,
+    Summary,
+    matters,
+    with_bodies,
+)
+from distlint.analysis.own import defaults
+from distlint.syntax import FunctionNode, SyntaxIndex
+
+
+def summaries(index: SyntaxIndex, reports: Mapping[FunctionNode, FunctionReport]) -> Iterator[Summary]:
+    """What other files must know: of functions that make collectives or tell the rank."""
+    for function in index.all_functions:
+        report = reports[function]
+        is_telling = report.returns.formula is not None or report.returns.is_rank
+        if function.name == "<module>" or function.parent is not None:
+            continue
+        if not is_telling and not matters(report.body):
+            continue
+        owner = f"{function.owner.name}." if function.owner is not None else ""
+        names = tuple(each.arg for each in function.parameters)
+        names = names[1:] if owner and not function.is_static else names
+        returns = report.returns.for_other_files()
+        name = f"{index.name}.{owner}{function.name}"
+        yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
+
+
+def _plain(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A body without syntax, to be sent to other files."""
+    return tuple(with_bodies(_without_syntax(node), _plain) for node in body)
+
+
+def _without_syntax(node: Node) -> Node:
+    if isinstance(node, Step | Inlined):
+        return node._replace(event=None)
+    return node._replace(node=None) if isinstance(node, Branch | Loop | Handled) else node
