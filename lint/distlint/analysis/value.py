@@ -131,9 +131,10 @@ class Value(NamedTuple):
     order: str = ""
 
     def for_other_files(self) -> Value:
-        """Return what of it can be told without this file's syntax."""
+        """Return what of it can be told without this file's syntax: not which of its parts are this rank's own."""
+        is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
         return Value(
-            varies=self.varies,
+            varies=UNKNOWN if is_mixed else self.varies,
             reason=self.reason,
             formula=self.formula,
             family=self.family,

@@ -266,3 +266,12 @@ def test_every_rank_has_the_same_after_the_test_was_undone() -> None:
 
 def test_analysis_of_nothing() -> None:
     assert list(analyse("").events()) == []
+
+
+@pytest.mark.parametrize(
+    ("varies", "parts", "told"), [(DATA, (DATA, DATA), DATA), (DATA, (SAME, DATA), UNKNOWN), (RANK, (RANK, SAME), RANK)]
+)
+def test_other_files_are_not_told_that_all_parts_are_a_ranks_own_where_some_are(
+    varies: int, parts: tuple[int, ...], told: int
+) -> None:
+    assert Value(varies, elements=tuple(map(Value, parts))).for_other_files().varies == told
