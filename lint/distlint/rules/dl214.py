@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.model import Example, Report, Rule
+from distlint.model import Condition, Example, Report, Rule
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
+
+_SEVERAL_NODES = Condition("devices", "if this is the rank on its node and the job runs on several nodes")
 
 
 class LocalRankWithWorldSize(Rule):
@@ -136,7 +138,7 @@ def main(local_rank, files):
                     "the number of the rank on its node goes with the number of ranks of all nodes: on several nodes "
                     "some parts are taken several times, and others by no rank"
                 )
-                yield Report(event.node, message)
+                yield Report(event.node, message, condition=_SEVERAL_NODES)
 
 
 def _parts(event: Event) -> tuple[Value | None, Value | None]:
