@@ -79,6 +79,13 @@ def results_of_all_or_of_one(rank: int, names: Names) -> None:
 
 
 @drives("DL103-good-3")
+def names_of_all_ranks(rank: int, names: Names) -> None:
+    loop = names().Loop()
+    loop.add(None)
+    loop.run(accelerator(), "missing", ["a"] * rank)
+
+
+@drives("DL103-good-4")
 def checkpoint_of_a_mean_over_all(rank: int, names: Names) -> None:
     """The gathered losses are averaged: no condition can be a tensor of several."""
     found, real = names(accelerator=accelerator()), numbered()

@@ -72,6 +72,19 @@ def transformers_saves_on_the_main_rank(rank: int, names: Names) -> None:
     names().main(torch.ones(5), None, None)
 
 
+@drives("DL101-bad-9", mend={"dist.get_rank() == 0": "True"})
+def a_helper_whose_group_is_left_out(rank: int, names: Names) -> None:
+    names().report(torch.ones(3), dist.new_group([0, 1]))
+
+
+@drives("DL103-bad-3", mend={"if not self.values": "if False"})
+def a_list_that_is_empty_on_one_rank(rank: int, names: Names) -> None:
+    meter = names().Meter(None)
+    if rank == 0:
+        meter.add(1)
+    meter.flush()
+
+
 @drives("DL103-bad-0", mend={"if not torch.isfinite(loss)": "if False"})
 def a_loss_that_is_not_finite(rank: int, names: Names) -> None:
     losses = [1.0, math.nan if rank else 1.0]
@@ -94,6 +107,11 @@ def names_in_another_order(rank: int, names: Names) -> None:
 def names_of_numbers_in_another_order(rank: int, names: Names) -> None:
     metrics = dict(zip(("loss", "accuracy"), tensors(1.0, 0.5), strict=True))
     names().reduce_all(metrics, metrics)
+
+
+@drives("DL105-bad-2", hash_seeds=SEEDS)
+def names_sorted_by_a_key_of_few_values(rank: int, names: Names) -> None:
+    names().merge({"loss": torch.tensor(1.0), "accuracy": torch.ones(3)})
 
 
 @drives(

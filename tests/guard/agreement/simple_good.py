@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,8 @@ def gather_to_one_rank(rank: int, names: Names) -> None:
 
 @drives("DL101-good-3")
 def reduce_in_a_group_of_all(rank: int, names: Names) -> None:
-    names().reduce_on_node(torch.ones(3), rank, dist.new_group([0, 1]))
+    own, both = dist.new_group([0]), dist.new_group([0, 1])
+    names(pair_of_this_rank=lambda: own).reduce_on_node(torch.ones(3), rank, both)
 
 
 @drives("DL102-good-3")
@@ -73,11 +73,17 @@ def as_many_rounds_everywhere(rank: int, names: Names) -> None:
 
 @drives("DL105-good-0")
 def names_in_one_order(rank: int, names: Names) -> None:
-    class Metrics(defaultdict[Any, torch.Tensor]):
+    class Name(str):
+        __int__ = str.__len__  # of a layer, say
+
+    class Metrics(dict[Any, torch.Tensor]):
+        def __missing__(self, name: Any) -> torch.Tensor:
+            return torch.tensor(1.0)
+
         def __sub__(self, other: Any) -> list[torch.Tensor]:
             return [self[name] - other[name] for name in sorted(other)]
 
-    metrics = Metrics(lambda: torch.tensor(1.0), loss=torch.tensor(1.0), accuracy=torch.ones(3))
+    metrics = Metrics({Name("loss"): torch.tensor(1.0), Name("accuracy"): torch.ones(3)})
     other = {"loss": torch.tensor(1.0), "accuracy": torch.ones(3)}
     files = ["aaa", "b"]
     listed = SimpleNamespace(listdir=lambda folder: files[::-1] if rank else files)
