@@ -267,8 +267,9 @@ def _exchange_and_combine(
 
     def rounds() -> tuple[SyncPlan, dict[str, Any]]:
         sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
-        groups.extend(copies(sync_plan, runs))
-        return sync_plan, combine(sync_plan, runs, inline, comm)
+        combined = combine(sync_plan, runs, inline, comm)
+        groups[:] = copies(sync_plan, runs)  # of what combining could read
+        return sync_plan, combined
 
     result = in_one_call(comm, outgoing.manifest.call, rounds)
     warn_of_copies(groups, comm)
