@@ -16,9 +16,8 @@ import libcst
 
 from distlint.analysis import Summary, Value
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Place, Step
-from distlint.analysis.formula import All, Atom, Constant, Not, Some
+from distlint.analysis.formula import All, Atom, Constant, Not, Reason, Some
 from distlint.analysis.project import ClassSummary, Project, Settings
-from distlint.analysis.value import Reason
 from distlint.api import Effect
 from distlint.engine import Examined
 from distlint.fix import write_atomically

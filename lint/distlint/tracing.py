@@ -7,9 +7,11 @@ import itertools
 from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Event, Guard, Value
-from distlint.analysis.formula import LOCAL_ZERO, Atom, atoms, is_true, negate
+from distlint.analysis.formula import LOCAL_ZERO, Atom, Reason, atoms, is_true, negate
 from distlint.analysis.sequences import Divergence
+from distlint.analysis.value import is_set_by_some
 from distlint.analysis.ways import Visit
+from distlint.model import Condition
 from distlint.syntax import dotted
 
 _MOST_TESTS = 8
@@ -75,6 +77,12 @@ def guard_of(found: Divergence) -> Iterator[Trace]:
         yield place.path, place.line, "guard", f"if {place.text}"
 
 
+def if_it_differs(text: str, reason: Reason | None) -> Condition | None:
+    """Return what a finding depends on, unless the code proves that ranks answer a test differently."""
+    is_proof = reason is None or not reason.unseen
+    return None if is_proof else Condition("data", f"if ranks answer `{text}` differently")
+
+
 def stands_in(visit: Visit, kind: str, word: str) -> bool:
     """True if a step, or a call that leads to it, is under a guard whose source has a word."""
     events = [visit.step.event, *(call.event for call in visit.calls)]
@@ -136,11 +144,6 @@ def is_by_rank(event: Event | None) -> bool:
     guards = event.guards if event is not None else ()
     kinds = ("branch", "and", "decorator", "exit return", "exit continue", "exit break")
     return any(each.kind in kinds and each.test.is_rank and not is_set_by_some(each.test) for each in guards)
-
-
-def is_set_by_some(value: Value) -> bool:
-    """True if ranks disagree about a value because some of them alone have set it."""
-    return value.is_local and value.reason is not None and value.reason.control
 
 
 def is_to_fail(event: Event) -> bool:

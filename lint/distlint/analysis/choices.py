@@ -32,7 +32,8 @@ def merged(state: State, first: Value, second: Value, test: Value, node: Located
         return value  # the same collective on both ways
     if test.is_local and test.varies > value.varies:
         reason = test.reason or state.reason(node)
-        value = value._replace(varies=test.varies, reason=reason._replace(control=True))
+        is_alike = reason.unseen or first == second  # for all that is known: the same may be computed on both ways
+        value = value._replace(varies=test.varies, reason=reason._replace(control=True, unseen=is_alike))
     if value.wrapped and not (first.wrapped and second.wrapped) and asks_whether_wrapped(state, node):
         value = value._replace(wrapped="")
     return value._replace(formula=formula)

@@ -15,12 +15,13 @@ from distlint.analysis.formula import (
     Constant,
     Formula,
     Not,
+    Reason,
     negate,
     some,
     varies,
 )
 from distlint.analysis.state import State
-from distlint.analysis.value import Reason, Value, combine
+from distlint.analysis.value import Value, combine, through_unseen
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
 
@@ -100,12 +101,20 @@ def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) ->
         varying = max(varying, DATA)
     elif is_identity or (is_of_kind and not whole.is_rank):
         varying = min(varying, 1)
-    formula: Formula = Atom(text, varying, reason=whole.reason)
+    reason = whole.reason if is_set_here or _is_proof(node, values, whole) else through_unseen(whole).reason
+    formula: Formula = Atom(text, varying, reason=reason)
     if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):
         plain = {"!=": "==", "is not": "is", "not in": "in"}
         written = {ast.NotEq: "!=", ast.IsNot: "is not", ast.NotIn: "not in"}[type(node.ops[0])]
-        return negate(Atom(text.replace(f" {written} ", f" {plain[written]} ", 1), varying, reason=whole.reason))
+        return negate(Atom(text.replace(f" {written} ", f" {plain[written]} ", 1), varying, reason=reason))
     return formula
+
+
+def _is_proof(node: ast.Compare, values: list[Value], whole: Value) -> bool:
+    """True if ranks that hold different values must answer a test differently, some of them at some time."""
+    if any(isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn) for operator in node.ops):
+        return False
+    return not whole.is_rank or any(value.family in _ZEROS for value in values)
 
 
 def _asks_for_nothing(node: ast.Compare, values: list[Value]) -> bool:

@@ -13,6 +13,22 @@ DATA = 2
 RANK = 3
 
 
+class Reason(NamedTuple):
+    """Why ranks may disagree about a value.
+
+    Attributes:
+        line: where that begins.
+        text: the source there.
+        control: whether the value itself is the same, but was set under a test that ranks answer differently.
+        unseen: whether the value went through code that cannot be seen, or in which ranks may have agreed on it.
+    """
+
+    line: int
+    text: str
+    control: bool = False
+    unseen: bool = False
+
+
 class Atom(NamedTuple):
     """A condition that is not taken apart.
 
@@ -21,7 +37,7 @@ class Atom(NamedTuple):
         varies: how far ranks may answer differently.
         parameter: name of the parameter of ``owner`` that it asks the truth of, or "".
         owner: the function whose parameter or local names it asks about.
-        reason: why ranks may answer differently: line, text, and whether that is by control alone.
+        reason: why ranks may answer differently.
         doubt: why they may though nothing says so: "files" of their machines, "entries" in a container, or "".
     """
 
@@ -29,7 +45,7 @@ class Atom(NamedTuple):
     varies: int = UNKNOWN
     parameter: str = ""
     owner: str = ""
-    reason: tuple[int, str, bool] | None = None
+    reason: Reason | None = None
     doubt: str = ""
 
 

@@ -9,12 +9,12 @@ from distlint.analysis.annotations import annotated
 from distlint.analysis.events import Branch, FunctionReport, Guard, Node, matters
 from distlint.analysis.expressions import EXPRESSIONS
 from distlint.analysis.flow import is_gradless
-from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO
+from distlint.analysis.formula import DATA, LOCAL_ZERO, RANK, ZERO, Reason
 from distlint.analysis.hooks import stage_of, takes_data
 from distlint.analysis.state import Facts, Language, State
 from distlint.analysis.statements import STATEMENTS
 from distlint.analysis.targets import bind
-from distlint.analysis.value import NONE_VALUE, Reason, Value
+from distlint.analysis.value import NONE_VALUE, Value
 from distlint.api import guard_decorator
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -88,7 +88,7 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
         known = facts.read(("parameter", function, name), function)
         if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
             known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
-        elif is_step and not name.endswith(_NO_DATA) and name not in settings:
+        elif is_step and name not in settings and _holds_data(facts, parameter):
             known = _batch(facts, function, parameter)
         said = annotated(facts, parameter.annotation)
         if known is not None and (known.family or known.target or known.wrapped or known.name):
@@ -97,6 +97,15 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
             family=said.family, target=said.target, instance=said.instance, name=said.name
         )
     return values
+
+
+def _holds_data(facts: Facts, parameter: ast.arg) -> bool:
+    """True unless the name or the annotation of a step's parameter says otherwise: a mesh, a group."""
+    if parameter.arg.endswith(_NO_DATA):
+        return False
+    parts = ast.walk(parameter.annotation) if parameter.annotation is not None else ()
+    names = (facts.index.qualify(each) for each in parts if isinstance(each, ast.Name | ast.Attribute))
+    return not any(name.startswith("torch.distributed.") for name in names)
 
 
 def _batch(facts: Facts, function: FunctionNode, parameter: ast.arg) -> Value:

@@ -6,12 +6,12 @@ import ast
 from functools import partial
 from typing import Any
 
-from distlint.analysis.formula import DATA, SAME, UNKNOWN
+from distlint.analysis.formula import DATA, SAME, UNKNOWN, Reason
 from distlint.analysis.measures import one_of_several
 from distlint.analysis.names import SHARE_OF, environment
 from distlint.analysis.orders import order_of
 from distlint.analysis.state import State
-from distlint.analysis.value import SAME_VALUE, Reason, Value, Written, any_of, combine, items_of, shallow
+from distlint.analysis.value import SAME_VALUE, Value, Written, any_of, combine, items_of, shallow
 from distlint.api import names_loss
 
 _MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables

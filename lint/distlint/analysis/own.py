@@ -11,7 +11,7 @@ from distlint.analysis.given import Call
 from distlint.analysis.metrics import constants_of, loss_scale, named_measure, of_metric
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
-from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value, combine
+from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value, combine, through_unseen
 from distlint.api import Effect, name_effect
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -36,7 +36,7 @@ def call_own(state: State, call: Call) -> Value:
     result = _for_this_call(state, returned, target, given) if returned is not None else UNKNOWN_VALUE
     if result.formula is not None:
         result = result._replace(formula=substitute(result.formula, formulas, target.name))
-    event.result = named_measure(state, target, call.node, given, result)
+    event.result = named_measure(state, target, call.node, given, _agreed(result, state.facts.bodies.get(target, ())))
     named = name_effect(target.name)
     if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
         event.result = ranked(state, named.kind, call.node)  # what it does cannot be seen
@@ -114,9 +114,17 @@ def of_other_file(state: State, call: Call, summary: Summary) -> Value:
     """Return the result of a function of another file."""
     given = {**dict(zip(summary.parameters, call.args, strict=False)), **call.options}
     name = summary.name.rpartition(".")[2]
-    event = call.emit(state, Effect("call", name), result=summary.returns)
+    event = call.emit(state, Effect("call", name), result=_agreed(summary.returns, summary.body))
     _inline(state, summary.body, _formulas(given, dict(summary.defaults)), name, event)
-    return summary.returns
+    return event.result
+
+
+def _agreed(returned: Value, body: tuple[Node, ...]) -> Value:
+    """What a function returns; of one that makes a collective, ranks may have agreed on it."""
+    if returned.varies != DATA or not body:
+        return returned
+    parts = tuple(_agreed(part, body) for part in returned.elements)
+    return through_unseen(returned)._replace(elements=parts)
 
 
 def owners(state: State, receiver: Value) -> Iterator[str]:

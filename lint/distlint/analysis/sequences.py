@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Handled, Inlined, Loop, Node, Step, bodies, matters
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms
-from distlint.analysis.ways import EDGES, Answers, Visit, Way, leaves_function, turns, walk
+from distlint.analysis.ways import EDGES, LAST_TURN, Answers, Visit, Way, leaves_function, turns, walk
 
 # Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
 # and so would the time. A test of its own needs few.
@@ -70,6 +70,8 @@ def _compare(
     alone = {each.text: False for each in asked if _is_for_one(each)} if _is_for_one(atom) else {}
     here = walk(body, {**alone, **_also(atom), atom.text: True}, answers, atom, counts)
     there = walk(body, {**alone, atom.text: False}, answers, atom, counts)
+    if here.comes_back != there.comes_back:
+        return
     if here.end == "raise" and len(here.visits) <= len(there.visits):
         return
     if there.end == "raise" and len(there.visits) <= len(here.visits):
@@ -105,7 +107,8 @@ def _parted(atom: Atom, here: Way, there: Way, first: list[Visit], second: list[
             parting = (instead.guard, instead.depth) if instead and instead.guard else way.guard
             guard, depth = parting if parting[0] is not None else (here if is_first else there).guard
             visit = visit._replace(guard=guard, depth=depth)
-        yield Divergence(atom, visit, is_first, is_around, instead)
+        is_made = is_first != (visit.label == LAST_TURN)  # who has its last turn leaves the others in the next one
+        yield Divergence(atom, visit, is_made, is_around, instead)
         if not is_around or instead is not None:
             return  # what follows an early exit is told of once
 

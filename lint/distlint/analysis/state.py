@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from distlint.analysis.doubts import doubt_of
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
-from distlint.analysis.formula import FALSE, TRUE, Atom, Formula
+from distlint.analysis.formula import FALSE, RANK, TRUE, Atom, Formula, Reason
 from distlint.analysis.project import Project
-from distlint.analysis.value import NONE_VALUE, Reason, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, Value, combine, is_set_by_some, join, through_unseen
 from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
@@ -267,4 +267,6 @@ class State:
         text = self.index.text_of(node)
         local = "" if text.startswith("self.") else self.function.name
         doubt = doubt_of(value, node, self.function)
-        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, value.reason, doubt)
+        is_proof = value.varies != RANK or value.family in ("rank", "local_rank")
+        reason = value.reason if is_proof or is_set_by_some(value) else through_unseen(value).reason
+        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, reason, doubt)

@@ -27,6 +27,7 @@ from distlint.analysis.value import (
     UNKNOWN_VALUE,
     Value,
     of_unseen,
+    through_unseen,
 )
 from distlint.api import Effect, brings_together
 
@@ -100,7 +101,9 @@ def _method(state: State, call: Call) -> Value:
     if receiver.is_rank and receiver.reason is not None and receiver.reason.control:
         return UNKNOWN_VALUE  # another object on some ranks may still tell the same
     is_model = whole.varies == DATA and receiver.varies < DATA
-    return _computed(state, name, whole) if is_model else whole._replace(scale="")
+    if is_model:
+        return _computed(state, name, whole)
+    return (whole if name in _OF_PYTHON else through_unseen(whole))._replace(scale="")
 
 
 def _arithmetic(state: State, call: Call) -> Value | None:

@@ -5,27 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula
+from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, Formula, Reason
 
 _NOTHING: frozenset[int] = frozenset()
 _MEANS = {"mean", "mean?"}
+_MOST_PARTS = 12  # of a tuple that other files are told of
 # Whether gradients flow through a value: of an unseen function of a batch that is not known.
 MAY_HAVE_GRADIENT = 1
 HAS_GRADIENT = 2
-
-
-class Reason(NamedTuple):
-    """Why ranks may disagree about a value.
-
-    Attributes:
-        line: where that begins.
-        text: the source there.
-        control: whether the value itself is the same, but was set under a test that ranks answer differently.
-    """
-
-    line: int
-    text: str
-    control: bool = False
 
 
 class Written(NamedTuple):
@@ -131,8 +118,9 @@ class Value(NamedTuple):
     order: str = ""
 
     def for_other_files(self) -> Value:
-        """Return what of it can be told without this file's syntax: not which of its parts are this rank's own."""
+        """Return what of it can be told without this file's syntax: of a tuple, of its parts too."""
         is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
+        is_short = self.family == "tuple" and len(self.elements) <= _MOST_PARTS
         return Value(
             varies=UNKNOWN if is_mixed else self.varies,
             reason=self.reason,
@@ -146,6 +134,7 @@ class Value(NamedTuple):
             divided=self.divided,
             length=self.length,
             grad=self.grad,
+            elements=tuple(part.for_other_files() for part in self.elements) if is_short else (),
         )
 
     @property
@@ -266,7 +255,19 @@ def of_unseen(given: list[Value]) -> Value:
 
     What is told the rank, to place or to name something, seldom returns it.
     """
-    return combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE])
+    return through_unseen(combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE]))
+
+
+def is_set_by_some(value: Value) -> bool:
+    """True if ranks disagree about a value because some of them alone have set it."""
+    return value.is_local and value.reason is not None and value.reason.control
+
+
+def through_unseen(value: Value) -> Value:
+    """Return a value as made by code that cannot be seen: that ranks disagree about it is no longer proven."""
+    if value.reason is None or value.reason.unseen or not value.is_local:
+        return value
+    return value._replace(reason=value.reason._replace(unseen=True))
 
 
 def shallow(value: Value) -> Value:

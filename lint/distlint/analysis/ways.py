@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -39,11 +40,13 @@ class Way(NamedTuple):
         visits: the steps.
         end: how it ends.
         guard: the last branch that decided about that, and how many calls it stands in.
+        comes_back: whether it begins an endless loop again by ``continue``, where the others wait meanwhile.
     """
 
     visits: list[Visit]
     end: str
     guard: tuple[Branch | None, int]
+    comes_back: bool = False
 
 
 class Answers(dict[str, bool]):
@@ -86,7 +89,7 @@ def walk(
     """Return the steps on the way that is given by the answers of one side, and those that both sides give."""
     walker = _Walker(own, answers, atom, counts)
     end = walker.run(body, (), None)
-    return Way(walker.visits, end, walker.last)
+    return Way(walker.visits, end, walker.last, walker.comes_back)
 
 
 class _Walker:
@@ -97,6 +100,7 @@ class _Walker:
         self.visits: list[Visit] = []
         self.last: tuple[Branch | None, int] = (None, 0)
         self.depth = 0  # of the branch in question
+        self.comes_back = False
 
     def run(self, body: tuple[Node, ...], calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """Visit steps; return how the way ends, "" where it goes on."""
@@ -140,6 +144,7 @@ class _Walker:
             return ""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)
+        self.comes_back |= end == "continue" and _is_endless(node)
         if len(self.visits) > before:
             edge = self.visits[before]._replace(loop=node)
             self.visits.insert(before, edge._replace(label=EDGES[0]))
@@ -147,3 +152,8 @@ class _Walker:
                 self.visits.append(edge._replace(label=LAST_TURN))
             self.visits.append(edge._replace(label=EDGES[1]))
         return end if end in ("return", "raise", "exit") else ""
+
+
+def _is_endless(loop: Loop) -> bool:
+    test = loop.node.test if isinstance(loop.node, ast.While) else None
+    return isinstance(test, ast.Constant) and bool(test.value)

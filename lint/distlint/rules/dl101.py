@@ -11,7 +11,7 @@ from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collect
 from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
-from distlint.tracing import guard_of, instead_of, lets_others_in, way_to
+from distlint.tracing import guard_of, if_it_differs, instead_of, lets_others_in, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
@@ -303,11 +303,13 @@ def rerun(model, data):
 def _is_told_elsewhere(found: Divergence) -> bool:
     """A variable that some ranks alone have set: DL108."""
     reason = found.atom.reason
-    return reason is not None and reason[2]
+    return reason is not None and reason.control
 
 
 def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
+    if (unproven := if_it_differs(found.atom.text, found.atom.reason)) is not None:
+        return unproven
     if _needs_shards(found):
         return None if analysis.shards_states else Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
     roots = {name.partition(".")[0] for name in analysis.index.imports.values()}

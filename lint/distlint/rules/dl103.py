@@ -10,7 +10,7 @@ from distlint.analysis.formula import DATA, UNKNOWN, Atom
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import WITHOUT_DATA, Partings
-from distlint.tracing import guard_of, way_to
+from distlint.tracing import guard_of, if_it_differs, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Step
@@ -276,7 +276,8 @@ def save(model, loader):
                 if not is_late and not is_flush and id(event.node) not in told:
                     told.add(id(event.node))
                     trace = (*guard_of(found), *way_to(found.visit))
-                    yield Report(event.node, _message(found, what), trace, _CONDITIONS.get(found.atom.doubt))
+                    condition = _CONDITIONS.get(found.atom.doubt) or if_it_differs(found.atom.text, found.atom.reason)
+                    yield Report(event.node, _message(found, what), trace, condition)
 
 
 def _is_own(atom: Atom) -> bool:

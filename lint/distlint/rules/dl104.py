@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
-from distlint.tracing import of_guard
+from distlint.tracing import if_it_differs, of_guard
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard
@@ -149,7 +149,8 @@ def train(model, loader, accelerator, prompts):
             message = (
                 f"ranks make this {made.what} as often as their own loop turns ({shown}): the longest waits for ever"
             )
-            yield Report(made.event.node, message, (trace, *made.trace))
+            condition = if_it_differs(shown, loop.test.reason)
+            yield Report(made.event.node, message, (trace, *made.trace), condition)
 
 
 def _is_own(guard: Guard) -> bool:

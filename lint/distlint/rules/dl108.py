@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, atoms
+from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, Reason, atoms
+from distlint.analysis.value import is_set_by_some
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
-from distlint.tracing import because, guard_of, has_own_group, is_by_rank, is_set_by_some, of_guard, way_to
+from distlint.tracing import because, guard_of, has_own_group, if_it_differs, is_by_rank, of_guard, way_to
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Guard, Step
@@ -188,11 +189,10 @@ def _parted(analysis: Analysis) -> Iterator[Report]:
             f"{_place(reason)} holds, and the other ranks don't come to it"
         )
         is_asked_of = " in " in found.atom.text or "(" in found.atom.text
-        text = f"if ranks answer `{found.atom.text}` differently"
-        condition = Condition("data", text) if is_asked_of else None
+        condition = if_it_differs(found.atom.text, reason._replace(unseen=reason.unseen or is_asked_of))
         if found.visit.step.effect.sharded and not analysis.shards_states:
             condition = Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
-        cause = (analysis.index.path, reason[0], "cause", reason[1])
+        cause = (analysis.index.path, reason.line, "cause", reason.text)
         yield Report(event.node, message, (*guard_of(found), cause, *way_to(found.visit)), condition)
 
 
@@ -203,12 +203,12 @@ def _is_by_rank(branch: Branch | None) -> bool:
 
 
 def _is_set_by_some_atom(atom: Atom) -> bool:
-    return atom.varies > UNKNOWN and atom.reason is not None and atom.reason[2]
+    return atom.varies > UNKNOWN and atom.reason is not None and atom.reason.control
 
 
 def _counts(analysis: Analysis, step: Step) -> bool:
     return analysis.needs_all(step) or (step.effect.kind == "backward" and analysis.reduces_gradients(step))
 
 
-def _place(reason: tuple[int, str, bool]) -> str:
-    return f"`{reason[1]}` (line {reason[0]})"
+def _place(reason: Reason) -> str:
+    return f"`{reason.text}` (line {reason.line})"
