@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from distlint.analysis import Analysis
-from distlint.model import Finding, Fix, Report, Rule, TraceStep, remaining
+from distlint.model import Condition, Finding, Fix, Report, Rule, TraceStep, remaining
+from distlint.modules import is_test
 from distlint.syntax import Located, SyntaxIndex
+
+_ON_PURPOSE = Condition("data", "unless this test does that on purpose")
 
 
 def ask(analysis: Analysis, rules: Sequence[Rule], mend: Callable[[Finding, Report], Fix | None]) -> list[Finding]:
@@ -24,6 +27,8 @@ def ask(analysis: Analysis, rules: Sequence[Rule], mend: Callable[[Finding, Repo
 def _finding(analysis: Analysis, rule: Rule, report: Report) -> Finding:
     node, index = report.node, analysis.index
     condition = remaining(report.condition, analysis.project.settings.devices)
+    if condition is None and rule.group == "divergence" and is_test(index.path):
+        condition = _ON_PURPOSE
     line, column = _position(index, node.lineno, node.col_offset)
     end_line, end_column = _position(index, node.end_lineno or line, node.end_col_offset or 0)
     return Finding(

@@ -125,7 +125,8 @@ def test_state_dicts_are_not_the_object(seen) -> None:
     ("context", "main_program", "is_sure"),
     [
         ("", "", False),
-        ("", "import torch.multiprocessing as mp\nmp.set_start_method('spawn')\n", True),
+        ("", "import torch.multiprocessing as mp\nmp.set_start_method('spawn')\n", False),
+        ("", "import data\nimport torch.multiprocessing as mp\nmp.set_start_method('spawn')\n", True),
         (", multiprocessing_context='spawn'", "", True),
         (", multiprocessing_context='fork'", "", False),
     ],

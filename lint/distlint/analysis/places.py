@@ -292,6 +292,9 @@ def _spread(arguments: Iterable[ast.expr]) -> Iterator[ast.expr]:
 def _has_dimensions(name: str, arguments: list[ast.expr]) -> bool:
     """True if what a factory makes has at least one dimension, by what it is given."""
     first = arguments[0]
+    sizes = first.elts if isinstance(first, ast.List | ast.Tuple) else arguments
+    if name in _SIZED and any(isinstance(each, ast.Constant) and each.value == 0 for each in sizes):
+        return False  # it holds nothing
     if isinstance(first, ast.List | ast.Tuple):
         return bool(first.elts)
     return name in _SIZED and name not in ("full", "normal", "randint")

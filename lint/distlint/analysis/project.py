@@ -85,7 +85,7 @@ class Project:
         settings: what the user has declared.
         placed: full names of the file's classes whose objects are handed to a trainer, Fabric or Accelerate.
         pickled: the same of those that are saved whole, or handed to processes that are spawned.
-        spawns: whether some file makes that the way to start processes.
+        spawns: whether the file, or one that imports it, makes that the way to start processes.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 

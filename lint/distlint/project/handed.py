@@ -30,7 +30,7 @@ class Handed:
     Attributes:
         placed: a trainer, Fabric or Accelerate is handed their objects.
         pickled: they are saved whole, or handed to processes that are spawned.
-        loaded: they are handed to a loader with workers: pickled, where the project spawns processes.
+        loaded: they are handed to a loader with workers: pickled, where the program spawns processes.
         spawns: whether the file makes that the way to start processes.
         makes: by class of the file, the classes whose objects it makes.
     """

@@ -130,18 +130,29 @@ class Linker:
         """Find the classes whose objects are placed or pickled, here or there."""
         handed = {key: outline.handed for key, outline in self._outlines.items()}
         self._makes = {name: (key, each.makes[name]) for key, each in handed.items() for name in each.makes}
-        self._spawns = any(each.spawns for each in handed.values())
+        self._spawned = self._imported_from(key for key, each in handed.items() if each.spawns)
         classes = told.classes if any(each.placed for each in handed.values()) else frozenset[str]()
         by_settings = (
             full
             for full, summary in self._linked.items()
             if summary.family in _PLACED and full.rpartition(".")[2] in classes
         )
-        pickled = ((key, each.pickled | (each.loaded if self._spawns else set())) for key, each in handed.items())
+        sent = {key: each.loaded if key in self._spawned else frozenset[str]() for key, each in handed.items()}
+        pickled = ((key, each.pickled | sent[key]) for key, each in handed.items())
         self._placed = self._with_parts(
             [*by_settings, *self._named((key, each.placed) for key, each in handed.items())]
         )
         self._pickled = self._with_parts(self._named(pickled))
+
+    def _imported_from(self, programs: Iterable[str]) -> set[str]:
+        """Files with all that they import, directly or not: what may run in their process."""
+        found, left = set[str](), list(programs)
+        while left:
+            key = left.pop()
+            if key not in found and key in self._outlines:
+                found.add(key)
+                left += imported_by(key, self._outlines[key])
+        return found
 
     def _named(self, texts: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
         names = (self.full_name(key, text) for key, some in texts for text in some if text)
@@ -202,7 +213,7 @@ class Linker:
             self._evidence(key, own),
             self._placed.intersection(own),
             self._pickled.intersection(own),
-            self._spawns,
+            key in self._spawned,
         )
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:

@@ -36,8 +36,8 @@ class TensorWithoutDevice(Rule):
     Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved     before
     it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms     of
     tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules
-    that are not torch's; blocks and files that set     a default device. A module without parameters may be a transform
-    that works on the CPU: for review.
+    that are not torch's; blocks and files that set     a default device. A module that no trainer is seen to place is
+    for review.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -161,7 +161,7 @@ class Net(nn.Module):
             places = {**tensors, **tensors_given(analysis.index, function)}
             follower = Follower(analysis.index, function, places, modules)
             follower.run(function.node.body)
-            is_placed = analysis.facts.family(owner) == "lightning_module" or tensors or modules
+            is_placed = analysis.facts.family(owner) == "lightning_module" or analysis.is_placed(owner)
             seen: set[ast.AST] = set()
             for met in follower.meetings:
                 if isinstance(met.origin, ast.Call) and met.origin not in seen:

@@ -35,7 +35,7 @@ class TensorAttributeNotBuffer(Rule):
 
     Silent: tensors of rank 0; tensors that are moved where they are used (``self.mean.to(x)``), that are
     assigned anew elsewhere, that serve as an index alone, or whose partner is not known; modules that move them in
-    ``to`` or ``_apply``. A module without parameters may be a transform that works on the CPU: for review.
+    ``to`` or ``_apply``. A module that no trainer is seen to place is for review.
 
     When to ignore: the module never leaves the CPU.
     """
@@ -164,7 +164,7 @@ def _left_behind(analysis: Analysis, owner: ClassNode, init: FunctionNode) -> It
 
 def _reports(analysis: Analysis, owner: ClassNode, init: FunctionNode, left: dict[str, ast.Assign]) -> Iterator[Report]:
     tensors, modules = registered(analysis.index, owner)
-    is_placed = analysis.facts.family(owner) == "lightning_module" or bool(tensors or modules)
+    is_placed = analysis.facts.family(owner) == "lightning_module" or analysis.is_placed(owner)
     places = {**{name: Fresh(assign) for name, assign in left.items()}, **tensors}
     met: dict[ast.AST, Meeting] = {}
     for name, method in owner.methods.items():

@@ -13,12 +13,15 @@ from distlint.analysis.logs import may_log
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
 from distlint.concrete import is_name, keyword
-from distlint.model import Change, Example, Repair, Report, Rule
+from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.tracing import guard_of, named, way_to, who
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step
     from distlint.concrete import ConcreteTree
+
+
+_MONITORED = Condition("data", "which matters if a callback monitors it")
 
 
 class LogUnderRankGuard(Rule):
@@ -33,8 +36,10 @@ class LogUnderRankGuard(Rule):
     How to fix: say so, ``self.log(..., rank_zero_only=True)``; Lightning then asks no other rank. (Callbacks
     cannot monitor such a value.) Or compute the value on every rank and log it outside of the branch.
 
-    Silent: a log in both arms of the branch, plain values in a hook that is ``@rank_zero_only`` as a whole, loggers
-    and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of classes that are no LightningModule, calls
+    For review: a plain value that is not reduced, which is wrong only where a callback of another rank asks for it.
+
+    Silent: ``sync_dist=False`` that is written out; a log in both arms of the branch, plain values in a hook that is
+    ``@rank_zero_only`` as a whole, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of classes that are no LightningModule, calls
     with ``rank_zero_only`` or ``**options``, modules of ``distmetrics`` (an epoch's values are combined by name).
 
     When to ignore: an older Lightning without ``rank_zero_only``, a plain number, and no callback that reads it.
@@ -174,15 +179,22 @@ class Theirs(Trainer):
             for found in divergences(body, lambda atom: atom.varies == RANK, lambda step: True):
                 guard = found.visit.guard
                 is_hook = guard is not None and id(guard.node) in decorators
-                if found.instead is None and not (is_hook and not _is_synced(found.visit.step)):
-                    yield from _report(found)
+                is_plain = not _is_synced(found.visit.step)
+                if found.instead is None and not (is_plain and (is_hook or _is_denied(found.visit.step))):
+                    yield from _report(found, _MONITORED if is_plain else None)
 
 
 def _is_synced(step: Step) -> bool:
     return step.effect.kind == "log"
 
 
-def _report(found: Divergence) -> Iterator[Report]:
+def _is_denied(step: Step) -> bool:
+    """Whether the call itself says that its value is no other rank's."""
+    said = step.event.options.get("sync_dist") if step.event is not None else None
+    return said is not None and said.constant is False
+
+
+def _report(found: Divergence, condition: Condition | None) -> Iterator[Report]:
     _, event = named(found.visit)
     if event is None:
         return
@@ -195,7 +207,8 @@ def _report(found: Divergence) -> Iterator[Report]:
     else:
         message += ": without rank_zero_only=True Lightning takes it for a value of every rank"
     is_first = is_direct and found.reached and found.atom in (ZERO, LOCAL_ZERO)
-    yield Report(event.node, message, (*guard_of(found), *way_to(found.visit)), repair=_say_so if is_first else None)
+    trace = (*guard_of(found), *way_to(found.visit))
+    yield Report(event.node, message, trace, condition, _say_so if is_first else None)
 
 
 def _say_so(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:

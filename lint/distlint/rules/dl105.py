@@ -10,7 +10,7 @@ import libcst as cst
 
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.concrete import positional, tail
-from distlint.model import Change, Example, Repair, Report, Rule
+from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.partings import WITHOUT_DATA, Made, all_made
 from distlint.tracing import of_guard
 
@@ -34,6 +34,9 @@ _ORDERS = {
 }
 
 
+_ELSEWHERE = Condition("data", "if ranks' machines list the files in another order")
+
+
 class CollectiveInUnorderedLoop(Rule):
     """Collectives while iterating a set or the like: each process has its own order, and values get mixed up.
 
@@ -51,6 +54,8 @@ class CollectiveInUnorderedLoop(Rule):
     The rule knows sets, set operations on ``keys()``, ``os.listdir``, ``glob`` and ``Path.iterdir`` (the file
     system's order), dicts with keys from the batch, and ``sorted(..., key=...)`` of these by a key of few values, such
     as a test, which leaves the rest in the order in which it came.
+
+    For review: lists of files, which processes on one machine see in the same order.
 
     Silent: ``sorted(...)``, dicts with keys that the program gives, sets of numbers written out, barriers.
 
@@ -206,7 +211,8 @@ def _report(analysis: Analysis, made: Made, loop: Guard) -> Report:
     if not order.is_same_content:
         return Report(made.event.node, f"{message} and its own elements", (of_guard(analysis, loop), *made.trace))
     repair = partial(_sorted, shown, order.is_sortable)
-    return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), repair=repair)
+    condition = _ELSEWHERE if loop.test.order in ("files", "entries") else None
+    return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), condition, repair)
 
 
 def _sorted(shown: str, is_safe: bool, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:

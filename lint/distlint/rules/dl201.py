@@ -264,7 +264,9 @@ class Model(LightningModule):
                 continue
             if any(_are_alternatives(log.event, each) for each in analysis.events("collective")):
                 continue
-            found = next(((key, value.measure) for key, value in log.entries() if value.measure is not None), None)
+            own = {value.measure for function, _, value in analysis.losses() if function is log.event.function}
+            entries = ((key, value.measure) for key, value in log.entries() if value.measure not in own)
+            found = next(((key, measure) for key, measure in entries if measure is not None), None)
             if found is not None:
                 key, measure = found
                 trace = ((analysis.index.path, measure.line, "value", measure.text),)

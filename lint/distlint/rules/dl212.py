@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from distlint.analysis.formula import SAME
 from distlint.analysis.results import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Example, Report, Rule
+from distlint.model import Condition, Example, Report, Rule
 from distlint.tracing import is_to_fail
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
     from distlint.analysis.events import FunctionReport
+
+
+_DIFFERENT = Condition("data", "if ranks hold different values there")
 
 
 class ReductionLost(Rule):
@@ -33,6 +37,8 @@ class ReductionLost(Rule):
 
     The rule reports a collective on a temporary tensor, a result that is thrown away, and a result or a new tensor
     that only its own updates read.
+
+    For review: a value that is not known to be this rank's own.
 
     Silent: results that anything may read: a parameter changed in place, an element of a list, an attribute, a name
     that an inner function knows; tensors of constants or random numbers, which warm up or test the connection.
@@ -134,11 +140,14 @@ class Module(L.LightningModule):
                 ):
                     message = _lost(report, event)
                     if message:
-                        yield Report(event.node, message)
+                        condition = None if subject_of(event).is_local else _DIFFERENT
+                        yield Report(event.node, message, condition=condition)
 
 
 def _tells_something(event: Event) -> bool:
     subject = subject_of(event)
+    if subject.varies == SAME and subject.reduced:
+        return False
     return subject.family not in ("made", "none") and subject.constant is None and not subject.is_rank
 
 
