@@ -139,7 +139,7 @@ class Cache:
         """
         return digest(
             b"wanted" if is_wanted else b"",
-            b"spawns" if project.spawns else b"",
+            bytes([project.spawns, project.is_launched]),
             tuple(sorted(project.placed)),
             tuple(sorted(project.pickled)),
             project.evidence,

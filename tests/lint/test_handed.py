@@ -154,3 +154,37 @@ loader = DataLoader(Tiles(), num_workers=2, collate_fn=lambda x: x{context})
     main(["check", ".", "--review", "--select", "DL005", "--output-format", "json"])
     found = json.loads(capsys.readouterr().out)
     assert [(each["line"], each["confidence"] == "sure") for each in found] == [(5, is_sure), (7, is_sure)]
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("import model", [6, 9]),
+        ("import model\nfrom accelerate import Accelerator", []),
+        ("import model\nfrom accelerate import Accelerator\nimport lightning", [6, 9]),
+        ("import model\nimport torch.distributed as dist\ndist.init_process_group('nccl')\nmp.spawn(f)", [6, 9]),
+    ],
+)
+def test_modules_of_a_project_that_is_launched(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str,
+    expected: list[int],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = """\
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = lambda x: x
+
+    def forward(self, x):
+        return x.cuda()
+"""
+    Path("model.py").write_text(source)
+    Path("main.py").write_text(program)
+    main(["check", ".", "--review", "--select", "DL001,DL005", "--output-format", "json"])
+    assert [each["line"] for each in json.loads(capsys.readouterr().out)] == expected

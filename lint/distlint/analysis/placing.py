@@ -75,7 +75,10 @@ def is_moved(analysis: Analysis, function: FunctionNode) -> bool:
     method = method_around(function)
     if method.owner is None:
         return takes_data(method.name) and [each.arg for each in method.parameters[:1]] == ["self"]
-    return family_of(analysis, method.owner) in _MOVED and method.name not in _MOVERS
+    family = family_of(analysis, method.owner)
+    if family == "module" and analysis.project.is_launched and not analysis.is_placed(method.owner):
+        return False
+    return family in _MOVED and method.name not in _MOVERS
 
 
 def is_seen_moved(analysis: Analysis, owner: ClassNode | None) -> bool:

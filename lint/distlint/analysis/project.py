@@ -86,6 +86,8 @@ class Project:
         placed: full names of the file's classes whose objects are handed to a trainer, Fabric or Accelerate.
         pickled: the same of those that are saved whole, or handed to processes that are spawned.
         spawns: whether the file, or one that imports it, makes that the way to start processes.
+        is_launched: whether all that the project says of its processes is that something outside starts them: no
+            trainer moves modules to devices, and nothing sends them to other processes.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
@@ -98,6 +100,7 @@ class Project:
     placed: frozenset[str] = frozenset()
     pickled: frozenset[str] = frozenset()
     spawns: bool = False
+    is_launched: bool = False
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class that an import, resolved to its dotted text, or a full name stands for."""

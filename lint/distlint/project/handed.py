@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlint.api import base_family, unbound
+from distlint.modules import is_test
 from distlint.syntax import FunctionNode, SyntaxIndex, dotted
 
 _PLACERS = frozenset({"accelerator", "fabric", "hf_trainer", "lightning_trainer"})
@@ -22,6 +23,12 @@ _MAY_HAND = re.compile(
     r"Trainer[.(]|Fabric\(|Accelerator\(|LightningCLI|spawn|forkserver|torch\.save|pickle\.dump|num_workers"
 )
 
+_STARTS = {
+    "trainer": re.compile(r"^\s*(from|import) (pytorch_)?lightning\b", re.MULTILINE),
+    "spawn": re.compile(r"\bspawn\(|_spawn\b|start_processes\("),
+    "launch": re.compile(r"\binit_process_group\(|^\s*(from|import) (accelerate|deepspeed)\b", re.MULTILINE),
+}
+
 
 @dataclass(frozen=True)
 class Handed:
@@ -33,6 +40,7 @@ class Handed:
         loaded: they are handed to a loader with workers: pickled, where the program spawns processes.
         spawns: whether the file makes that the way to start processes.
         makes: by class of the file, the classes whose objects it makes.
+        starts: how it gets its processes, as far as it says: "trainer", "spawn", or "launch" from outside.
     """
 
     placed: frozenset[str] = frozenset()
@@ -40,16 +48,19 @@ class Handed:
     loaded: frozenset[str] = frozenset()
     spawns: bool = False
     makes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    starts: frozenset[str] = frozenset()
 
 
 def read_handed(index: SyntaxIndex) -> Handed:
     """Return what a file hands on, and what its classes make."""
     makes = {f"{index.name}.{each.name}": frozenset(_made(index, each.node)) for each in index.classes.values()}
+    found_starts = (kind for kind, pattern in _STARTS.items() if pattern.search(index.source))
+    starts = frozenset() if is_test(index.path) else frozenset(found_starts)
     if _MAY_HAND.search(index.source) is None:
-        return Handed(makes=makes)
+        return Handed(makes=makes, starts=starts)
     reader = _Reader(index)
     placed, pickled, loaded = (frozenset(found) for found in (reader.placed, reader.pickled, reader.loaded))
-    return Handed(placed, pickled, loaded, reader.spawns, makes)
+    return Handed(placed, pickled, loaded, reader.spawns, makes, starts)
 
 
 def _made(index: SyntaxIndex, node: ast.AST) -> Iterator[str]:

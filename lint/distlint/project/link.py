@@ -130,6 +130,7 @@ class Linker:
         """Find the classes whose objects are placed or pickled, here or there."""
         handed = {key: outline.handed for key, outline in self._outlines.items()}
         self._makes = {name: (key, each.makes[name]) for key, each in handed.items() for name in each.makes}
+        self._is_launched = frozenset().union(*(each.starts for each in handed.values())) == {"launch"}
         self._spawned = self._imported_from(key for key, each in handed.items() if each.spawns)
         classes = told.classes if any(each.placed for each in handed.values()) else frozenset[str]()
         by_settings = (
@@ -214,6 +215,7 @@ class Linker:
             self._placed.intersection(own),
             self._pickled.intersection(own),
             key in self._spawned,
+            self._is_launched,
         )
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,8 @@ class HardCodedDevice(Rule):
 
     Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or ``to``; code
     that is reached where CUDA is asked for (``if x.is_cuda``, ``if use_cuda``), and in ``with
-    torch.cuda.device_of(x)``.
+    torch.cuda.device_of(x)``; modules of a project that is launched from outside (``init_process_group``, Accelerate)
+    and has no trainer that places them.
 
     When to ignore: code that cannot run anywhere but on one CUDA device.
     """

@@ -12,7 +12,7 @@ from distlint.model import Condition, Example, Report, Rule, Severity
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
-    from distlint.syntax import ClassNode
+    from distlint.syntax import ClassNode, FunctionNode
 
 _PICKLED = {
     "callback": "callback",
@@ -47,7 +47,8 @@ class Unpicklable(Rule):
     to processes that are spawned (``strategy="ddp_spawn"``, ``mp.spawn``, ``multiprocessing_context="spawn"``).
 
     Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
-    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``.
+    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``; modules of a
+    project that is launched from outside (``init_process_group``, Accelerate), without Lightning or ``spawn``.
 
     When to ignore: the job always forks, and nothing is pickled into checkpoints.
     """
@@ -172,10 +173,16 @@ def _kept_by_objects(analysis: Analysis) -> Iterator[Report]:
         where = _PICKLED.get(family_of(analysis, owner), "") if owner is not None else ""
         for name, value in kept(function) if where else ():
             for node, what in unpicklable(function, value):
-                if owner is None or (where == "module" and function not in made_in_init(analysis, owner)):
-                    continue  # what a module gets later is made in the process that runs it
+                if owner is None or (where == "module" and _stays(analysis, owner, function)):
+                    continue
                 message = f"{what} kept on a {where} as self.{name} cannot be pickled"
                 yield Report(node, message, condition=_condition(analysis, owner))
+
+
+def _stays(analysis: Analysis, owner: ClassNode, function: FunctionNode) -> bool:
+    """Whether what a module gets is never sent: it is made in the process that runs it, as all of a launched job is."""
+    is_launched = analysis.project.is_launched and not analysis.is_pickled(owner)
+    return is_launched or function not in made_in_init(analysis, owner)
 
 
 def _condition(analysis: Analysis, owner: ClassNode) -> Condition | None:
