@@ -10,7 +10,7 @@ from distlint.analysis.measures import curved, harmonic
 from distlint.analysis.names import SHARE_OF
 from distlint.analysis.orders import order_of_sets
 from distlint.analysis.state import State
-from distlint.analysis.value import Measure, Value, combine, dtype_of
+from distlint.analysis.value import OF_RANK, Measure, Value, combine, dtype_of
 from distlint.api import Effect
 
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)
@@ -64,7 +64,11 @@ def arithmetic(state: State, operator: ast.operator, left: Value, right: Value, 
     result = combine([left, right])
     if isinstance(operator, ast.Div | ast.FloorDiv):
         quotient = _quotient(state, left, right, result)
-        return quotient if isinstance(operator, ast.Div) else quotient._replace(dtype=dtype_of(left))
+        return (
+            quotient
+            if isinstance(operator, ast.Div)
+            else quotient._replace(dtype=dtype_of(left), family="ranked" if left.family in OF_RANK else quotient.family)
+        )
     main, other = (left, right) if _tells(left) >= _tells(right) else (right, left)
     scale, reduced, divided = main.scale, main.reduced, left.divided or right.divided
     if isinstance(operator, _SUMS) and left.is_local and right.is_local and left.scale != right.scale:
@@ -81,7 +85,7 @@ def arithmetic(state: State, operator: ast.operator, left: Value, right: Value, 
     if left.family in ("rank", "local_rank") or right.family in ("rank", "local_rank"):
         family = left.family if left.family.endswith("rank") else right.family
     if isinstance(operator, ast.Mod) and left.family in ("rank", "local_rank"):
-        family = "local_rank" if right.constant is None else ""  # by the number of devices of a machine
+        family = "local_rank" if right.constant is None else "ranked"  # by the number of devices of a machine
     if isinstance(operator, ast.Mod) and right.family == "world":
         family = "turn"
     measure = _measured(state, operator, left, right, node)

@@ -10,6 +10,7 @@ from distlint.analysis.formula import (
     LOCAL_ZERO,
     RANK,
     TRUE,
+    UNKNOWN,
     ZERO,
     Atom,
     Constant,
@@ -21,7 +22,7 @@ from distlint.analysis.formula import (
     varies,
 )
 from distlint.analysis.state import State
-from distlint.analysis.value import Value, combine, through_unseen
+from distlint.analysis.value import OF_RANK, Value, combine, through_unseen
 
 _ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
 
@@ -101,20 +102,16 @@ def _atom(state: State, node: ast.Compare, values: list[Value], whole: Value) ->
         varying = max(varying, DATA)
     elif is_identity or (is_of_kind and not whole.is_rank):
         varying = min(varying, 1)
-    reason = whole.reason if is_set_here or _is_proof(node, values, whole) else through_unseen(whole).reason
+    if whole.is_rank and not is_set_here and not any(value.family in OF_RANK for value in values):
+        varying = min(varying, UNKNOWN)  # of what follows from the rank, all may answer alike
+    is_proof = is_set_here or not isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn)
+    reason = whole.reason if is_proof else through_unseen(whole).reason
     formula: Formula = Atom(text, varying, reason=reason)
     if len(values) == 2 and type(node.ops[0]) in (ast.NotEq, ast.IsNot, ast.NotIn):
         plain = {"!=": "==", "is not": "is", "not in": "in"}
         written = {ast.NotEq: "!=", ast.IsNot: "is not", ast.NotIn: "not in"}[type(node.ops[0])]
         return negate(Atom(text.replace(f" {written} ", f" {plain[written]} ", 1), varying, reason=reason))
     return formula
-
-
-def _is_proof(node: ast.Compare, values: list[Value], whole: Value) -> bool:
-    """True if ranks that hold different values must answer a test differently, some of them at some time."""
-    if any(isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn) for operator in node.ops):
-        return False
-    return not whole.is_rank or any(value.family in _ZEROS for value in values)
 
 
 def _asks_for_nothing(node: ast.Compare, values: list[Value]) -> bool:

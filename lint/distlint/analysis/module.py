@@ -152,7 +152,8 @@ def _is_of_one(event: Event) -> bool:
 
 
 def _first(function: FunctionNode) -> tuple[int, int]:
-    """The file's own statements first, then methods that set attributes, then the rest."""
+    """The file's own statements first, then properties, then methods that set attributes, then the rest."""
     if isinstance(function.node, ast.Module):
         return 0, 0
-    return 2 - (function.name in ("__init__", "setup", "__post_init__")), function.node.lineno
+    is_setter = function.name in ("__init__", "setup", "__post_init__")
+    return 1 if function.is_property else 3 - is_setter, function.node.lineno

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from distlint.analysis.doubts import doubt_of
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
-from distlint.analysis.formula import FALSE, RANK, TRUE, Atom, Formula, Reason
+from distlint.analysis.formula import FALSE, TRUE, UNKNOWN, Atom, Formula, Reason
 from distlint.analysis.project import Project
-from distlint.analysis.value import NONE_VALUE, Value, combine, is_set_by_some, join, through_unseen
+from distlint.analysis.value import NONE_VALUE, OF_RANK, Value, combine, is_set_by_some, join
 from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
@@ -267,6 +267,7 @@ class State:
         text = self.index.text_of(node)
         local = "" if text.startswith("self.") else self.function.name
         doubt = doubt_of(value, node, self.function)
-        is_proof = value.varies != RANK or value.family in ("rank", "local_rank")
-        reason = value.reason if is_proof or is_set_by_some(value) else through_unseen(value).reason
-        return Atom(text, value.varies, text if isinstance(node, ast.Name) else "", local, reason, doubt)
+        is_flag = value.family == "flag" and value.reason is not None and not value.reason.unseen
+        is_proof = not value.is_rank or is_flag or value.family in OF_RANK or is_set_by_some(value)
+        varying = value.varies if is_proof else UNKNOWN  # of what follows from the rank, all may answer alike
+        return Atom(text, varying, text if isinstance(node, ast.Name) else "", local, value.reason, doubt)

@@ -12,7 +12,7 @@ from distlint.analysis.events import Event, Exit, Step
 from distlint.analysis.flow import for_, if_, match_, try_, while_, with_
 from distlint.analysis.formula import DATA, SAME
 from distlint.analysis.state import State
-from distlint.analysis.value import join
+from distlint.analysis.value import join, through_unseen
 from distlint.api import Effect
 from distlint.syntax import ClassNode
 
@@ -30,7 +30,9 @@ def _return(state: State, node: ast.Return) -> str:
     rank = max((test.varies for test in guards), default=SAME)
     if state.returns is not None and rank >= DATA and value != state.returns:
         reason = next(test.reason for test in guards if test.varies == rank)
+        is_other = value.constant is not None and state.returns.constant is not None
         value = value._replace(varies=max(rank, value.varies), reason=value.reason or reason)
+        value = value if is_other else through_unseen(value)
     if value.wrapped and state.returns is not None and not state.returns.wrapped:
         is_told = any(asks_whether_wrapped(state, guard.node) for guard in state.guards)
         value = value._replace(wrapped="" if is_told else value.wrapped)

@@ -13,6 +13,8 @@ _MOST_PARTS = 12  # of a tuple that other files are told of
 # Whether gradients flow through a value: of an unseen function of a batch that is not known.
 MAY_HAVE_GRADIENT = 1
 HAS_GRADIENT = 2
+# Families of numbers that follow from the rank: ranks that compare one with a number do not all find the same.
+OF_RANK = frozenset({"rank", "local_rank", "ranked"})
 
 
 class Written(NamedTuple):
@@ -68,7 +70,7 @@ class Value(NamedTuple):
         reason: why they may.
         formula: the value as a condition, where it is one.
         family: what it is: "metric", "module", "lightning_module", "loader", "accelerator", "rank", "local_rank",
-            "world", "none", "set", "list", "length", "batch", "part" (of one),
+            "ranked" (computed from it), "world", "none", "set", "list", "length", "batch", "part" (of one),
             "ragged" (as wide as this rank's longest sample), … or "".
         target: the function or class that it is, or the class that it is an instance of (as ``instance``).
         instance: whether it is an instance of ``target``.
