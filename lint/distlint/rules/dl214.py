@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,10 @@ class LocalRankWithWorldSize(Rule):
     ``local_rank * (size // world_size)``, samplers, ``shard`` calls, and ``init_process_group`` with the
     ``LOCAL_RANK`` of a launcher as its rank, which then waits for ranks that nobody is.
 
-    Silent: ``local_rank`` alone, as the number of a device; a number of devices or ranks of this node; files that
-    spawn their processes and give ``local_rank`` to ``init_process_group`` as the rank: they are for one node only.
+    Silent: the rank in a group that a call names (``get_local_rank(group)``), and a variable of that name that an
+    unseen call gives; ``local_rank`` alone, as the number of a device; a number of devices or ranks of this node; files
+    that spawn their processes and give ``local_rank`` to ``init_process_group`` as the rank: they are for one node
+    only.
 
     When to ignore: the job is never started on several nodes.
     """
@@ -133,12 +136,24 @@ def main(local_rank, files):
             return
         for event in analysis.events("share_of", "sampler", "setup"):
             which, count = _parts(event)
-            if which is not None and which.family == "local_rank" and count is not None and count.family == "world":
+            if which is not None and _is_on_node(event, which) and count is not None and count.family == "world":
                 message = (
                     "the number of the rank on its node goes with the number of ranks of all nodes: on several nodes "
                     "some parts are taken several times, and others by no rank"
                 )
                 yield Report(event.node, message, condition=_SEVERAL_NODES)
+
+
+def _is_on_node(event: Event, which: Value) -> bool:
+    """True if a local rank is that on the node: not in a group that a call names, nor what an unseen call gives."""
+    if which.family != "local_rank" or which.reason is None:
+        return False
+    text = which.reason.text
+    if text.isidentifier():
+        names = (each for each in ast.walk(event.function.node) if isinstance(each, ast.Name) and each.id == text)
+        return all(isinstance(each.ctx, ast.Load) for each in names)
+    _, _, given = text.partition("(")
+    return given[:1] in ("", ")", '"', "'")
 
 
 def _parts(event: Event) -> tuple[Value | None, Value | None]:
