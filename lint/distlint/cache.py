@@ -17,7 +17,7 @@ import libcst
 from distlint.analysis import Summary, Value
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Place, Step
 from distlint.analysis.formula import All, Atom, Constant, Not, Reason, Some
-from distlint.analysis.project import ClassSummary, Project, Settings
+from distlint.analysis.project import ClassSummary, Project, Settings, WrappedArgument
 from distlint.api import Effect
 from distlint.engine import Examined
 from distlint.fix import write_atomically
@@ -60,6 +60,7 @@ _STORED: dict[tuple[str, str], type] = {
         Summary,
         TraceStep,
         Value,
+        WrappedArgument,
         frozenset,
         set,
     )
@@ -140,6 +141,7 @@ class Cache:
         return digest(
             b"wanted" if is_wanted else b"",
             bytes([project.spawns, project.is_launched]),
+            tuple(sorted(map(repr, project.wrapped))),
             tuple(sorted(project.placed)),
             tuple(sorted(project.pickled)),
             project.evidence,

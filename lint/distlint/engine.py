@@ -14,7 +14,7 @@ import libcst as cst
 from libcst.metadata import CodeRange
 
 from distlint.analysis import Analysis, Summary
-from distlint.analysis.project import NO_PROJECT, Project
+from distlint.analysis.project import NO_PROJECT, Project, WrappedArgument
 from distlint.concrete import ConcreteTree, walk
 from distlint.edits import Editor
 from distlint.model import Finding, Fix, Report, Rule
@@ -52,10 +52,12 @@ class Examined:
     Attributes:
         findings: in the order of lines.
         functions: its functions with collectives, for the files that import it.
+        wrapped: what it gives wrapped models, for the files that it imports.
     """
 
     findings: list[Finding]
     functions: tuple[Summary, ...] = ()
+    wrapped: frozenset[WrappedArgument] = frozenset()
 
 
 def examine(
@@ -121,6 +123,7 @@ def _examine(
         analysis = Analysis(index, project)
         findings = ask(analysis, rules, Mender(text).fix)
         functions = tuple(analysis.summaries()) if summarise else ()
+        wrapped = frozenset(analysis.wrapped_arguments())
     except SyntaxError as error:
         return Examined([syntax_error(path, error.lineno or 1, max(1, error.offset or 1), error.msg)])
     except ValueError as error:  # null bytes, before Python 3.12
@@ -130,7 +133,7 @@ def _examine(
     kept = _heed_comments(text, path, findings, applied)
     if project.settings.devices == "one":
         kept = [found for found in kept if found.condition is None or found.condition.lacks != "devices"]
-    return Examined(sorted(kept, key=_place), functions)
+    return Examined(sorted(kept, key=_place), functions, wrapped)
 
 
 class Mender:

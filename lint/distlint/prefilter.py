@@ -17,6 +17,7 @@ EVIDENCE = {
     "callback": b" lightning Callback class",
     "metric": b" torchmetrics Metric class",
     "fabric": b" LightningLite Fabric class",
+    "wrapped": b" torch.distributed DistributedDataParallel FSDP",
 }
 _COLLECTIVE = b" torch.distributed barrier"
 

@@ -353,3 +353,27 @@ def test_what_a_base_in_another_file_empties(write, base: str) -> None:
         assert found(paths, "DL301") == []
     paths = write(above=above.format(method="share", what=".sort()"), child=child)
     assert [each.line for each in found(paths, "DL301")] == [16]
+
+
+def test_a_model_that_another_file_wraps(write) -> None:
+    """The file that runs it says nothing of a wrapper; where no file wraps it, there is nothing to say."""
+    program = """\
+        from torch.nn.parallel import DistributedDataParallel
+        from loop import evaluate
+
+        def main(net, loader, rank):
+            model = {wrapped}
+            evaluate(model, loader, rank)
+        """
+    loop = """\
+        def evaluate(model, loader, rank):
+            if rank != 0:
+                return None
+            return [model(batch) for batch in loader]
+        """
+    lines = {}
+    for wrapped in ("DistributedDataParallel(net)", "net"):
+        paths = write(program=program.format(wrapped=wrapped), loop=loop)
+        found = check_files(paths, [RULES["DL111"]]).findings
+        lines[wrapped] = [(Path(each.path).name, each.line) for each in found]
+    assert lines == {"DistributedDataParallel(net)": [("loop.py", 4)], "net": []}

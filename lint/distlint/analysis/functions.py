@@ -14,7 +14,7 @@ from distlint.analysis.hooks import stage_of, takes_data
 from distlint.analysis.state import Facts, Language, State
 from distlint.analysis.statements import STATEMENTS
 from distlint.analysis.targets import bind
-from distlint.analysis.value import NONE_VALUE, Value
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value
 from distlint.api import guard_decorator
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -86,6 +86,9 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
             values[name] = Value(0, family=family, target=owner, instance=True)
             continue
         known = facts.read(("parameter", function, name), function)
+        how = _wrapped_elsewhere(facts, function, position, name)
+        if how and (known is None or not known.wrapped):
+            known = (known or UNKNOWN_VALUE)._replace(wrapped=how)
         if family == "callback" and position in (1, 2) and function.name.startswith("on_"):
             known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
         elif is_step and name not in settings and _holds_data(facts, parameter):
@@ -97,6 +100,14 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
             family=said.family, target=said.target, instance=said.instance, name=said.name
         )
     return values
+
+
+def _wrapped_elsewhere(facts: Facts, function: FunctionNode, position: int, name: str) -> str:
+    """How the model is wrapped that other files give a parameter, or ""."""
+    if function.owner is not None or function.parent is not None:
+        return ""
+    given = (each for each in facts.project.wrapped if each.function == f"{facts.index.name}.{function.name}")
+    return next((each.how for each in given if each.which in (position, name)), "")
 
 
 def _holds_data(facts: Facts, parameter: ast.arg) -> bool:

@@ -15,10 +15,10 @@ from distlint.analysis.events import (
 )
 from distlint.analysis.formula import FALSE
 from distlint.analysis.functions import interpret
-from distlint.analysis.project import NO_PROJECT, Project
+from distlint.analysis.project import NO_PROJECT, Project, WrappedArgument
 from distlint.analysis.results import says_many
 from distlint.analysis.state import Facts
-from distlint.analysis.summaries import summaries
+from distlint.analysis.summaries import summaries, wrapped_arguments
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import function_effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
@@ -131,6 +131,10 @@ class Analysis:
     def summaries(self) -> Iterator[Summary]:
         """What other files must know: of functions that make collectives or tell the rank."""
         return summaries(self.index, self.reports)
+
+    def wrapped_arguments(self) -> Iterator[WrappedArgument]:
+        """What other files must know: which of their functions are given wrapped models."""
+        return wrapped_arguments(self.reports)
 
     def _settle(self) -> None:
         pending = sorted(self.index.all_functions, key=_first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from distlint import averageable
 from distlint.analysis.events import Summary
@@ -71,6 +71,20 @@ class Settings:
     devices: Literal["", "one", "many"] = ""
 
 
+class WrappedArgument(NamedTuple):
+    """A parameter of a function that some file gives a model that is wrapped for all ranks.
+
+    Attributes:
+        function: its name, as the file that calls it has it; the full one, where it is told to the function's file.
+        which: the position, or the name, of the parameter.
+        how: "ddp", "fsdp" or "prepared".
+    """
+
+    function: str
+    which: int | str
+    how: str
+
+
 @dataclass(frozen=True)
 class Project:
     """The files that are checked together, as one of them sees them.
@@ -88,6 +102,7 @@ class Project:
         spawns: whether the file, or one that imports it, makes that the way to start processes.
         is_launched: whether all that the project says of its processes is that something outside starts them: no
             trainer moves modules to devices, and nothing sends them to other processes.
+        wrapped: parameters of the file's functions that other files give wrapped models.
         evidence: what the prefilter must take for present in the file, since other files have it.
     """
 
@@ -101,6 +116,7 @@ class Project:
     pickled: frozenset[str] = frozenset()
     spawns: bool = False
     is_launched: bool = False
+    wrapped: frozenset[WrappedArgument] = frozenset()
 
     def find_class(self, text: str | None) -> ClassSummary | None:
         """The class that an import, resolved to its dotted text, or a full name stands for."""

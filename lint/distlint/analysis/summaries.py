@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 
 from distlint.analysis.events import (
@@ -17,6 +18,8 @@ from distlint.analysis.events import (
     with_bodies,
 )
 from distlint.analysis.own import defaults
+from distlint.analysis.project import WrappedArgument
+from distlint.analysis.value import Value
 from distlint.syntax import FunctionNode, SyntaxIndex
 
 
@@ -35,6 +38,17 @@ def summaries(index: SyntaxIndex, reports: Mapping[FunctionNode, FunctionReport]
         returns = report.returns.for_other_files()
         name = f"{index.name}.{owner}{function.name}"
         yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
+
+
+def wrapped_arguments(reports: Mapping[FunctionNode, FunctionReport]) -> Iterator[WrappedArgument]:
+    """Where a model that is wrapped for all ranks is given to a function of another file."""
+    for report in reports.values():
+        for event in report.events:
+            if event.kind not in ("call", "opaque") or event.target is not None or not isinstance(event.node, ast.Call):
+                continue
+            name = event.function.module.qualify(event.node.func, event.function)
+            given: list[tuple[int | str, Value]] = [*enumerate(event.args), *event.options.items()]
+            yield from (WrappedArgument(name, which, value.wrapped) for which, value in given if name and value.wrapped)
 
 
 def _plain(body: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from distlint.analysis import Summary
-from distlint.analysis.project import ClassSummary, Project, Settings, declares
+from distlint.analysis.project import ClassSummary, Project, Settings, WrappedArgument, declares
 from distlint.api import base_family, unbound
 from distlint.modules import find_module
 from distlint.prefilter import EVIDENCE
@@ -46,6 +46,9 @@ class Linker:
         self._functions: dict[str, Summary] = {}
         self._by_module: dict[str, tuple[str, ...]] = {}
         self._changed: set[str] = set()
+        self._wrapped: dict[str, dict[str, frozenset[WrappedArgument]]] = {}  # by module, and by who gives it
+        self._given_by: dict[str, set[str]] = {}
+        self._told: set[str] = set()
         self._users: dict[str, list[str]] = {}
         for key, outline in scan.outlines.items():
             for module in imported_by(key, outline):
@@ -180,18 +183,33 @@ class Linker:
         if old != new:
             self._changed.add(key)
 
+    def set_wrapped(self, key: str, arguments: Collection[WrappedArgument]) -> None:
+        """Enter what a module gives wrapped models, and remember whose functions these are."""
+        given: dict[str, set[WrappedArgument]] = {}
+        for each in arguments:
+            full = self.full_name(key, each.function)
+            if full is not None:
+                given.setdefault(full.rpartition(".")[0], set()).add(each._replace(function=full))
+        for module in given.keys() | self._given_by.get(key, set()):
+            new = frozenset(given.get(module, ()))
+            if self._wrapped.setdefault(module, {}).get(key, frozenset()) != new:
+                self._wrapped[module][key] = new
+                self._told.add(module)
+        self._given_by[key] = set(given)
+
     def affected(self) -> list[str]:
-        """The modules to which functions may be visible that have changed since the last call.
+        """The modules of which something has changed since the last call: functions that may be visible, or arguments.
 
         Those that import a changed module, and those that import these: a module may hand on what it imports.
         """
         reached, left = set(self._changed), list(self._changed)
         self._changed = set()
+        told, self._told = self._told, set()
         while left:
             users = [user for user in self._users.get(left.pop(), ()) if user not in reached]
             reached.update(users)
             left += users
-        return [key for key in self._outlines if key in reached]
+        return [key for key in self._outlines if key in reached or key in told]
 
     def view(self, key: str) -> Project:
         """What one file can know: the classes and functions it imports, its own classes, and all their bases."""
@@ -211,11 +229,12 @@ class Linker:
             names,
             self._opt_outs,
             self._settings,
-            self._evidence(key, own),
+            self._evidence(key, own) + (EVIDENCE["wrapped"] if any(self._wrapped.get(key, {}).values()) else b""),
             self._placed.intersection(own),
             self._pickled.intersection(own),
             key in self._spawned,
             self._is_launched,
+            frozenset().union(*self._wrapped.get(key, {}).values()),
         )
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:

@@ -91,6 +91,7 @@ def check_in_passes(
         for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
             found[key] = examined
             linker.set_functions(key, examined.functions)
+            linker.set_wrapped(key, examined.wrapped)
         stale = [key for key in linker.affected() if linker.view(key) != views[key]]
         if not stale:
             break
