@@ -47,7 +47,8 @@ class CollectiveUnderDataGuard(Rule):
     and the time that has passed by this rank's clock.
 
     For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
-    differently; and whether a list that is filled while the program runs has any entries.
+    differently; whether a list that is filled while the program runs has any entries; a value that went through code
+    that cannot be seen, or through a function that makes a collective itself, in which ranks may have agreed.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
