@@ -47,12 +47,13 @@ class CollectiveUnderRankGuard(Rule):
     under a test of the rank, and that may come out the same everywhere.
 
     Silent: a test of what only follows from the rank, such as a list or a text, and may be the same everywhere; who
-    comes back to the call by ``continue`` in an endless loop; the same collective in both arms; complementary guards, such as a barrier that the other ranks
-    meet first and rank 0 later; a call that names its own process group; ``sharded or is_main_process``,
-    which lets every rank in where the call needs all of them; other ranks that go into code that cannot be seen and may
-    make the call there, or that wait for the same call in an endless loop, as followers do for their leader;
-    ``trainer.save_checkpoint`` in a class that Lightning does not drive; a trainer of one device that is made under the
-    guard; a file whose only process group is of one process (``init_process_group(..., world_size=1)``).
+    comes back to the call by ``continue`` in an endless loop; the same collective in both arms; complementary guards,
+    such as a barrier that the other ranks meet first and rank 0 later; a call that names its own process group;
+    ``sharded or is_main_process``, which lets every rank in where the call needs all of them; other ranks that go
+    into code that cannot be seen and may make the call there, or that wait for the same call in an endless loop, as
+    followers do for their leader; ``trainer.save_checkpoint`` in a class that Lightning does not drive; a trainer of
+    one device that is made under the guard; a file whose only process group is of one process
+    (``init_process_group(..., world_size=1)``).
 
     When to ignore: the ranks that the guard lets in are all there are.
     """
