@@ -167,8 +167,8 @@ CASES = {
         class Model(LightningModule):
             def on_train_epoch_end(self):
                 if self.trainer.is_global_zero:
-                    self.log("load", 1.0, sync_dist=False)
-                    self.log("heat", 2.0)
+                    self.log("load", 1.0, sync_dist=False, on_epoch=False)
+                    self.log("heat", 2.0, sync_dist=False)
         """,
         ["review"],
     ),

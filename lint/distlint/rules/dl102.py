@@ -38,7 +38,7 @@ class LogUnderRankGuard(Rule):
 
     For review: a plain value that is not reduced, which is wrong only where a callback of another rank asks for it.
 
-    Silent: ``sync_dist=False`` that is written out; a log in both arms of the branch, plain values in a hook that is
+    Silent: ``sync_dist=False, on_epoch=False`` that is written out; a log in both arms of the branch, plain values in a hook that is
     ``@rank_zero_only`` as a whole, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of
     classes that are no LightningModule, calls with ``rank_zero_only`` or ``**options``, modules of ``distmetrics`` (an
     epoch's values are combined by name).
@@ -190,9 +190,9 @@ def _is_synced(step: Step) -> bool:
 
 
 def _is_denied(step: Step) -> bool:
-    """Whether the call itself says that its value is no other rank's."""
-    said = step.event.options.get("sync_dist") if step.event is not None else None
-    return said is not None and said.constant is False
+    """Whether the call itself says that its value is no other rank's, and none of an epoch that may be monitored."""
+    options = step.event.options if step.event is not None else {}
+    return all(name in options and options[name].constant is False for name in ("sync_dist", "on_epoch"))
 
 
 def _report(found: Divergence, condition: Condition | None) -> Iterator[Report]:
