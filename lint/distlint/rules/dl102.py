@@ -38,10 +38,10 @@ class LogUnderRankGuard(Rule):
 
     For review: a plain value that is not reduced, which is wrong only where a callback of another rank asks for it.
 
-    Silent: ``sync_dist=False, on_epoch=False`` that is written out; a log in both arms of the branch, plain values in a hook that is
-    ``@rank_zero_only`` as a whole, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log`` methods of
-    classes that are no LightningModule, calls with ``rank_zero_only`` or ``**options``, modules of ``distmetrics`` (an
-    epoch's values are combined by name).
+    Silent: ``sync_dist=False, on_epoch=False`` that is written out; a log in both arms of the branch, plain values in
+    a hook that is ``@rank_zero_only`` as a whole, loggers and trackers (``self.logger.log``, ``wandb.log``), ``log``
+    methods of classes that are no LightningModule, calls with ``rank_zero_only`` or ``**options``, modules of
+    ``distmetrics`` (an epoch's values are combined by name).
 
     When to ignore: an older Lightning without ``rank_zero_only``, a plain number, and no callback that reads it.
     """
