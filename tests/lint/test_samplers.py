@@ -35,8 +35,8 @@ def main(dataset, model, distributed):
 @pytest.mark.parametrize(
     ("options", "between", "expected"),
     [
-        ("", "pass", [19]),
-        (", shuffle=True", "pass", [19]),
+        ("", "pass", [9]),
+        (", shuffle=True", "pass", [9]),
         (", shuffle=False", "pass", []),
         (", **options", "pass", []),
         ("", "schedule(sampler)", []),
@@ -67,7 +67,7 @@ class Job:
 @pytest.mark.parametrize(
     ("data", "loop", "expected"),
     [
-        ("dataset", "for epoch in range(self.epochs):", [6]),
+        ("dataset", "for epoch in range(self.epochs):", [7]),
         ("dataset", "for epoch in range(1):", []),
         ("dataset", "for model in self.epochs:", []),
         ("val_set", "for epoch in range(self.epochs):", []),

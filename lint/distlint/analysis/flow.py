@@ -11,9 +11,10 @@ from distlint.analysis.conditions import matched
 from distlint.analysis.events import Guard, Handled, Node
 from distlint.analysis.formula import TRUE, every
 from distlint.analysis.items import element
+from distlint.analysis.pythons import ITERATE
 from distlint.analysis.state import Section, State
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
-from distlint.api import Effect, stops_gradients
+from distlint.api import stops_gradients
 from distlint.syntax import Located
 
 _BESIDE = frozenset({"enumerate", "zip"})
@@ -74,7 +75,7 @@ def for_(state: State, node: ast.For | ast.AsyncFor) -> str:
     iterable = state.value(node.iter)
     loader = _loader_in(iterable)
     if loader is not None:
-        state.emit(Effect("iterate", "iterate"), node.iter, args=(loader,))
+        state.emit(ITERATE, node.iter, args=(loader,))
     if not iterable.family and isinstance(node.iter, ast.Call):
         iterable = next(filter(_is_loader, map(state.value, filter(is_plain, node.iter.args))), iterable)
     names = {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}

@@ -37,6 +37,20 @@ class Written(NamedTuple):
         return self.text
 
 
+class Elsewhere(NamedTuple):
+    """A place in another file.
+
+    Attributes:
+        path: the file.
+        line: of it.
+        text: the source there.
+    """
+
+    path: str
+    line: int
+    text: str
+
+
 class Cut(NamedTuple):
     """A collective that lets no gradient through.
 
@@ -99,6 +113,7 @@ class Value(NamedTuple):
         measure: the metric that it is, where that must not be averaged over ranks.
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
         sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
+        shuffled: where another file makes the shuffling sampler that deals out its batches, of a loader.
         elements: its parts, of a tuple, list or dict that is written out.
         keys: of a dict that is written out, one for each of its parts: a constant, or what is written there.
         constant: the constant that it is.
@@ -125,6 +140,7 @@ class Value(NamedTuple):
     measure: Measure | None = None
     call: ast.Call | None = None
     sampler: ast.Call | None = None
+    shuffled: Elsewhere | None = None
     elements: tuple[Value, ...] = ()
     keys: tuple[Any, ...] = ()
     constant: Any = None
@@ -146,6 +162,8 @@ class Value(NamedTuple):
             divided=self.divided,
             length=self.length,
             grad=self.grad,
+            shuffled=self.shuffled,
+            elements=tuple(part.for_other_files() for part in self.elements) if self.family == "tuple" else (),
         )
 
     @property
@@ -200,6 +218,7 @@ def join(first: Value, second: Value) -> Value:
         dtype=_common(dtype_of(first), dtype_of(second)),
         measure=first.measure or second.measure,
         sampler=first.sampler or second.sampler,
+        shuffled=first.shuffled or second.shuffled,
         call=first.call if first.call is second.call else None,
         elements=parts.elements,
         keys=parts.keys,
