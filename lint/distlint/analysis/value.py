@@ -100,7 +100,7 @@ class Value(NamedTuple):
         target: the function or class that it is, or the class that it is an instance of (as ``instance``).
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
-        wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
+        wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so, "maybe" where that is for callers to say.
         scale: what it is over this rank's samples: "mean", "mean?" where that is likely, "local mean" where it was
             divided by a count of this rank's, "sum", "count", "batches" of the number of them, or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
@@ -207,7 +207,7 @@ def join(first: Value, second: Value) -> Value:
         target=first.target if first.target is second.target else (first.target or second.target),
         instance=first.instance or second.instance,
         name=_common(first.name, second.name),
-        wrapped=first.wrapped or second.wrapped,
+        wrapped=_joined_wrapper(first.wrapped, second.wrapped),
         scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
         reduced=_common(first.reduced, second.reduced),
         divided=first.divided or second.divided,
@@ -241,6 +241,13 @@ def dtype_of(value: Value) -> str:
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
+
+
+def _joined_wrapper(first: str, second: str) -> str:
+    """How a model is wrapped that is one of two: what may be wrapped is not where the other is not."""
+    if "maybe" in (first, second):
+        return second if first == "maybe" else first
+    return first or second
 
 
 def _joined_order(first: Value, second: Value) -> str:

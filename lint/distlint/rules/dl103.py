@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _CONDITIONS = {
     "files": Condition("data", "if ranks may see different files at that moment"),
     "entries": Condition("data", "if that is empty on some ranks alone"),
+    "batches": Condition("data", "if some ranks have fewer batches"),
 }
+_CAUSES = {"batches": "when its own batches end", "files": "the files that it sees"}
 
 
 class CollectiveUnderDataGuard(Rule):
@@ -47,7 +49,9 @@ class CollectiveUnderDataGuard(Rule):
     and the time that has passed by this rank's clock.
 
     For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
-    differently; and whether a list that is filled while the program runs has any entries.
+    differently; whether a list that is filled while the program runs has any entries; and where a rank leaves a loop at
+    the end of its own iterator (``except StopIteration: break``), while the others go on with collectives or with passes
+    of a wrapped model.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
@@ -269,6 +273,7 @@ def save(model, loader):
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
         questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
+        questions += ((_may_end, partial(_is_made_in_turns, analysis)),)
         for is_asked, counts in questions:
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
@@ -289,6 +294,17 @@ def _may_differ(atom: Atom) -> bool:
 
 def _may_be_empty(atom: Atom) -> bool:
     return atom.varies <= UNKNOWN and atom.doubt == "entries"
+
+
+def _may_end(atom: Atom) -> bool:
+    return atom.doubt == "batches"
+
+
+def _is_made_in_turns(analysis: Analysis, step: Step) -> bool:
+    """What the ranks whose iterators go on wait in: passes of a wrapped model, too."""
+    if step.effect.kind == "backward":
+        return analysis.reduces_gradients(step) or analysis.may_wrap_model
+    return analysis.needs_all(step) or step.effect.wrapped in ("fsdp", "maybe")
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
@@ -321,7 +337,7 @@ def _waits_for_epoch(event: Event | None) -> bool:
 def _message(found: Divergence, what: str) -> str:
     guard = found.visit.guard
     shown = f" (if {guard.place.text})" if guard is not None else ""
-    of = "the files that it sees" if found.atom.doubt == "files" else "its own data"
+    of = _CAUSES.get(found.atom.doubt, "its own data")
     return (
         f"whether a rank reaches this {what} depends on {of}{shown}: those that do wait for ever for those that do not"
     )
