@@ -129,6 +129,7 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
     "torch.cuda.device_count": Effect("local_world"),
+    "torch.cuda.set_device": Effect("set_device", "set_device"),
     "torch.load": Effect("call", returns="unknown"),
     "horovod.torch.rank": Effect("rank"),
     "horovod.torch.local_rank": Effect("local_rank"),
