@@ -48,6 +48,20 @@ def test_loaders_that_are_handed_on(options: str, between: str, expected: list[i
     assert lines(HANDED.format(options=options, between=between), "DL208") == expected
 
 
+def test_batches_that_a_distributed_sampler_deals_out() -> None:
+    source = """\
+    from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+    def train(model, data, epochs):
+        batches = BatchSampler(DistributedSampler(data), 4, drop_last=True)
+        loader = DataLoader(data, batch_sampler=batches)
+        for epoch in range(epochs):
+            for batch in loader:
+                model(batch)
+    """
+    assert lines(source, "DL208") == [6]
+
+
 SPAWNED = """\
 from torch.utils.data import DataLoader, DistributedSampler
 

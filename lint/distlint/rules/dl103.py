@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 _CONDITIONS = {
     "files": Condition("data", "if ranks may see different files at that moment"),
     "entries": Condition("data", "if that is empty on some ranks alone"),
+    "": Condition("data", "if it is None on some ranks alone"),
     "batches": Condition("data", "if some ranks have fewer batches"),
 }
+_IS_NONE = " is None"
 _CAUSES = {"batches": "when its own batches end", "files": "the files that it sees"}
 
 
@@ -51,7 +54,7 @@ class CollectiveUnderDataGuard(Rule):
     For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
     differently; whether a list that is filled while the program runs has any entries; and where a rank leaves a loop at
     the end of its own iterator (``except StopIteration: break``), while the others go on with collectives or with passes
-    of a wrapped model.
+    of a wrapped model; and objects that are gathered only where they are not None.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
@@ -273,15 +276,16 @@ def save(model, loader):
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
         questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
-        questions += ((_may_end, partial(_is_made_in_turns, analysis)),)
+        questions += ((_may_end, partial(_is_made_in_turns, analysis)), (_may_be_none, _carries_objects))
         for is_asked, counts in questions:
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
                 is_flush = found.atom.doubt == "entries" and found.is_around  # what is left of a list of parameters
-                if not is_late and not is_flush and id(event.node) not in told:
+                is_aside = _may_be_none(found.atom) and not _is_given(event, found.atom)
+                if not (is_late or is_flush or is_aside) and id(event.node) not in told:
                     told.add(id(event.node))
                     trace = (*guard_of(found), *way_to(found.visit))
-                    yield Report(event.node, _message(found, what), trace, _CONDITIONS.get(found.atom.doubt))
+                    yield Report(event.node, _message(found, what), trace, _condition(found.atom))
 
 
 def _is_own(atom: Atom) -> bool:
@@ -294,6 +298,27 @@ def _may_differ(atom: Atom) -> bool:
 
 def _may_be_empty(atom: Atom) -> bool:
     return atom.varies <= UNKNOWN and atom.doubt == "entries"
+
+
+def _condition(atom: Atom) -> Condition | None:
+    is_told_to_be_own = not atom.doubt and atom.varies > UNKNOWN
+    return None if is_told_to_be_own else _CONDITIONS[atom.doubt]
+
+
+def _may_be_none(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and not atom.doubt and atom.text.endswith(_IS_NONE)
+
+
+def _carries_objects(step: Step) -> bool:
+    """What brings together Python objects, which are each rank's own."""
+    return step.effect.kind == "collective" and "object" in step.label
+
+
+def _is_given(event: Event, atom: Atom) -> bool:
+    """True if a call is given what the test asks for."""
+    asked = atom.text.removesuffix(_IS_NONE)
+    arguments = event.node.args if isinstance(event.node, ast.Call) else []
+    return any(ast.unparse(each) == asked for each in arguments)
 
 
 def _may_end(atom: Atom) -> bool:
