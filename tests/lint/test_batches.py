@@ -107,7 +107,8 @@ def test_a_dict_whose_keys_follow_from_the_batch(other: str, expected: list[int]
     ],
 )
 def test_the_state_of_a_sharded_model(wrapper: str, imported: str, expected: list[int]) -> None:
-    source = f"{imported}\n\ndef save(model, rank):\n    model = {wrapper}\n    if rank == 0:\n        return model.state_dict()\n"
+    source = f"{imported}\n\ndef save(model, rank):\n    model = {wrapper}\n"
+    source += "    if rank == 0:\n        return model.state_dict()\n"
     assert lines(source, "DL101") == expected
 
 

@@ -148,6 +148,7 @@ class Value(NamedTuple):
 
     def for_other_files(self) -> Value:
         """Return what of it can be told without this file's syntax: not which of its parts are this rank's own."""
+        is_for_ranks = any(part.wrapped or part.shuffled for part in self.elements)
         is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
         return Value(
             varies=UNKNOWN if is_mixed else self.varies,
@@ -163,7 +164,7 @@ class Value(NamedTuple):
             length=self.length,
             grad=self.grad,
             shuffled=self.shuffled,
-            elements=tuple(part.for_other_files() for part in self.elements) if self.family == "tuple" else (),
+            elements=tuple(part.for_other_files() for part in self.elements) if is_for_ranks else (),
         )
 
     @property

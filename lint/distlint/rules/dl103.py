@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,9 +52,9 @@ class CollectiveUnderDataGuard(Rule):
     and the time that has passed by this rank's clock.
 
     For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
-    differently; whether a list that is filled while the program runs has any entries; and where a rank leaves a loop at
-    the end of its own iterator (``except StopIteration: break``), while the others go on with collectives or with passes
-    of a wrapped model; and objects that are gathered only where they are not None.
+    differently; whether a list that is filled while the program runs has any entries; where a rank leaves a loop at the
+    end of its own iterator (``except StopIteration: break``), while the others go on with collectives or with passes of
+    a wrapped model; and objects that are gathered only where they are not None.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
@@ -275,6 +275,7 @@ def save(model, loader):
         partings = Partings(analysis)
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
+        questions: tuple[tuple[Callable[[Atom], bool], Callable[[Step], bool]], ...]
         questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
         questions += ((_may_end, partial(_is_made_in_turns, analysis)), (_may_be_none, _carries_objects))
         for is_asked, counts in questions:

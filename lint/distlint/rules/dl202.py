@@ -276,7 +276,9 @@ def _logged_by_dealers(analysis: Analysis) -> Iterator[Report]:
             continue
         for key, value in _entries(event):
             if isinstance(key, str) and names_evaluation(key) and value.is_share:
-                message = f"the logged {key!r} is made from this rank's share of the data, and was not reduced over ranks"
+                message = (
+                    f"the logged {key!r} is made from this rank's share of the data, and was not reduced over ranks"
+                )
                 yield Report(event.node, message, data_of(analysis, value), condition)
                 break
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 4
 _MESSAGE = (
-    "no set_epoch is called for the shuffling DistributedSampler of this loop's batches: every epoch has the same order; "
-    "call sampler.set_epoch(epoch) at the start of each epoch"
+    "no set_epoch is called for the shuffling DistributedSampler of this loop's batches: every epoch has the same "
+    "order; call sampler.set_epoch(epoch) at the start of each epoch"
 )
 
 

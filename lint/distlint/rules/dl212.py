@@ -35,8 +35,8 @@ class ReductionLost(Rule):
     returns something new a name and use that one. A tensor that is made in the call itself
     (``dist.all_reduce(loss.mean())``) needs a name first.
 
-    The rule reports a collective on a temporary tensor, a result that is thrown away, a result or a new tensor that only
-    its own updates read, and ``async_op=True`` where nothing keeps the handle that could be waited for.
+    The rule reports a collective on a temporary tensor, a result that is thrown away, a result or a new tensor that
+    only its own updates read, and ``async_op=True`` where nothing keeps the handle that could be waited for.
 
     Silent: results that anything may read: a parameter changed in place, an element of a list, an attribute, a name
     that an inner function knows; tensors of constants or random numbers, which warm up or test the connection.
