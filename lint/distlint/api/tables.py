@@ -106,7 +106,6 @@ _OTHERS = {
     "mmengine.dist": _MMENGINE,
     "ignite.distributed": (*_BASIC, "all_gather_tensors_with_shapes", "new_group"),
     "classy_vision.generic.distributed_util": _CLASSY_VISION,
-    "timm.utils": ("distribute_bn", "reduce_tensor"),
     "transformers.trainer_pt_utils": ("distributed_broadcast_scalars", "distributed_concat"),
     "deepspeed.utils": ("safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state"),
 }

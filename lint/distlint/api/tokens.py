@@ -15,6 +15,7 @@ COLLECTIVE_TOKENS: tuple[bytes, ...] = (
     b"dist.",
     b"distmetrics",
     b"deepspeed",
+    b"composer",
     b"horovod",
     b"torch_xla",
     b"torchmetrics",

@@ -43,8 +43,8 @@ class EvalLogNotSynced(Rule):
     For review: whether several devices run the evaluation, the code seldom says. A trainer in the same file that is
     made for several does, and so does ``devices = "many"`` in the configuration; ``"one"`` takes the findings away.
 
-    What ``fabric.log`` and ``accelerator.log`` are given under a key such as ``val_loss`` counts too, in a file in which
-    Fabric or Accelerate deals out the data.
+    What ``fabric.log`` and ``accelerator.log`` are given under a key such as ``val_loss`` counts too, in a file in
+    which Fabric or Accelerate deals out the data.
 
     The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
     through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
