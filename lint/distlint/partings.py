@@ -117,7 +117,8 @@ class Partings:
         """
         guard = found.visit.guard
         sides = [each.taken for each in event.guards if guard is not None and each.node is guard.node]
-        if not sides or found.instead is not None:
+        is_over = found.atom.doubt == "batches"  # what is left to do after the last batch
+        if not sides or found.instead is not None or is_over:
             return False
         doing = (each for each in ast.walk(event.function.node) if isinstance(each, ast.Expr | ast.Assign | ast.Return))
         done = {id(each.value) for each in doing}  # what is called for what it does, rather than asked

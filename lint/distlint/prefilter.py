@@ -19,7 +19,7 @@ EVIDENCE = {
     "fabric": b" LightningLite Fabric class",
     "wrapped": b" torch.distributed DistributedDataParallel FSDP",
 }
-_COLLECTIVE = b" torch.distributed barrier"
+_COLLECTIVE = b" torch.distributed barrier DistributedSampler"
 
 
 def can_matter(rule: Rule, source: bytes) -> bool:
@@ -49,5 +49,5 @@ def _is_called(source: bytes, name: bytes) -> bool:
 
 
 def may_define_collective(source: bytes) -> bool:
-    """Whether a function of the file could make a collective."""
-    return b"def " in source and may_have_collective(source)
+    """Whether a function of the file could make a collective, or a loader that is dealt out."""
+    return b"def " in source and (b"DistributedSampler" in source or may_have_collective(source))

@@ -377,3 +377,19 @@ def test_a_model_that_another_file_wraps(write) -> None:
         found = check_files(paths, [RULES["DL111"]]).findings
         lines[wrapped] = [(Path(each.path).name, each.line) for each in found]
     assert lines == {"DistributedDataParallel(net)": [("loop.py", 4)], "net": []}
+
+
+@pytest.mark.parametrize(
+    ("made", "loop", "expected"),
+    [
+        ("DistributedSampler(data)", "", [4]),
+        ("DistributedSampler(data, shuffle=False)", "", []),
+        ("DistributedSampler(data)", "    train_loader.sampler.set_epoch(epoch)\n", []),
+    ],
+)
+def test_the_sampler_of_a_loader_that_another_file_makes(write, made: str, loop: str, expected: list[int]) -> None:
+    data = "from torch.utils.data import DataLoader, DistributedSampler\n\ndef loaders(data, val):\n"
+    data += f"    return DataLoader(data, sampler={made}), DataLoader(val)\n"
+    train = "from data import loaders\n\ntrain_loader, val_loader = loaders(1, 2)\nfor epoch in range(9):\n"
+    train += f"{loop}    for batch in train_loader:\n        model(batch)\n"
+    assert [each.line for each in found(write(data=data, train=train), "DL208")] == expected

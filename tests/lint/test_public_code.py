@@ -221,7 +221,7 @@ def train(model, train_loader, names):
     ),
     (
         "DL208",
-        [5],
+        [4],
         """\
 from torch.utils.data import DataLoader, DistributedSampler
 

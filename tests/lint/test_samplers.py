@@ -35,8 +35,8 @@ def main(dataset, model, distributed):
 @pytest.mark.parametrize(
     ("options", "between", "expected"),
     [
-        ("", "pass", [19]),
-        (", shuffle=True", "pass", [19]),
+        ("", "pass", [9]),
+        (", shuffle=True", "pass", [9]),
         (", shuffle=False", "pass", []),
         (", **options", "pass", []),
         ("", "schedule(sampler)", []),
@@ -46,6 +46,20 @@ def main(dataset, model, distributed):
 )
 def test_loaders_that_are_handed_on(options: str, between: str, expected: list[int]) -> None:
     assert lines(HANDED.format(options=options, between=between), "DL208") == expected
+
+
+def test_batches_that_a_distributed_sampler_deals_out() -> None:
+    source = """\
+    from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+    def train(model, data, epochs):
+        batches = BatchSampler(DistributedSampler(data), 4, drop_last=True)
+        loader = DataLoader(data, batch_sampler=batches)
+        for epoch in range(epochs):
+            for batch in loader:
+                model(batch)
+    """
+    assert lines(source, "DL208") == [6]
 
 
 SPAWNED = """\
@@ -67,7 +81,7 @@ class Job:
 @pytest.mark.parametrize(
     ("data", "loop", "expected"),
     [
-        ("dataset", "for epoch in range(self.epochs):", [6]),
+        ("dataset", "for epoch in range(self.epochs):", [7]),
         ("dataset", "for epoch in range(1):", []),
         ("dataset", "for model in self.epochs:", []),
         ("val_set", "for epoch in range(self.epochs):", []),

@@ -124,7 +124,7 @@ def _quotient(state: State, left: Value, right: Value, result: Value) -> Value:
     if right.family == "world" or right.sources or right.reduced:
         return result._replace(family="even" if right.family == "world" and left.varies <= UNKNOWN else "")
     is_own_count = right.scale == "count" or (right.scale == "sum" and right.is_local and not right.grad)
-    if left.scale == "sum" and (is_own_count or right.family == "length"):
+    if left.scale in ("sum", "count") and (is_own_count or right.family == "length"):
         return result._replace(scale="local mean" if is_own_count else "mean", divided=left.divided)
     return result._replace(divided=left.divided or right.scale != "batches")
 

@@ -18,11 +18,11 @@ from distlint.syntax import dotted
 def expression_statement(state: State, node: ast.Expr) -> str:
     """Interpret what is called for what it does."""
     state.value(node.value)
-    if isinstance(node.value, ast.Call):
-        if state.events and state.events[-1].node is node.value:
-            state.events[-1].is_dropped = True
-        if state.events and state.events[-1].kind == "exit" and state.events[-1].node is node.value:
-            state.block.append(Exit("raise" if _tells_of_failure(state.events[-1]) else "exit"))
+    event = state.latest
+    if event is not None and event.node is node.value and isinstance(node.value, ast.Call):
+        event.is_dropped = True
+        if event.kind == "exit":
+            state.block.append(Exit("raise" if _tells_of_failure(event) else "exit"))
             return "raise"
     return ""
 

@@ -14,7 +14,15 @@ from distlint.analysis.results import result_of
 from distlint.analysis.state import State
 from distlint.analysis.unseen import call_unseen
 from distlint.analysis.value import UNKNOWN_VALUE, Value
-from distlint.api import Effect, attribute_effect, collective, function_effect, method_effect, name_effect
+from distlint.api import (
+    Effect,
+    attribute_effect,
+    collective,
+    function_effect,
+    is_first_fsdp,
+    method_effect,
+    name_effect,
+)
 from distlint.syntax import ClassNode, FunctionNode, dotted
 
 LOCAL_LOG = Effect("local_log", "log")  # of a log that makes no rank wait
@@ -58,6 +66,8 @@ def _believed(state: State, func: ast.Attribute, receiver: Value) -> Effect | No
     ``self.all_gather`` of a class whose bases cannot be seen is Lightning's; a state that is taken within
     ``FSDP.state_dict_type(...)`` is gathered.
     """
+    if receiver.wrapped == "fsdp" and any(map(is_first_fsdp, state.index.imports.values())):
+        return method_effect("fsdp", func.attr)  # states of ``fully_shard`` stay in shards
     owner = state.function.owner
     if func.attr == "all_gather" and isinstance(func.value, ast.Name) and func.value.id == "self":
         bases = [base for each in state.index.lineage(owner) for base in each.bases] if owner is not None else ["?"]

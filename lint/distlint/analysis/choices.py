@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from distlint.analysis.events import Branch, Guard, Loop, Node
-from distlint.analysis.formula import FALSE, SAME, TRUE, Formula, every, negate, some, varies
+from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, Formula, every, negate, some, varies
 from distlint.analysis.state import State
 from distlint.analysis.value import Value, combine, join
 from distlint.api import function_effect
@@ -34,9 +34,17 @@ def merged(state: State, first: Value, second: Value, test: Value, node: Located
         reason = test.reason or state.reason(node)
         is_alike = reason.unseen or first == second  # for all that is known: the same may be computed on both ways
         value = value._replace(varies=test.varies, reason=reason._replace(control=True, unseen=is_alike))
+    if test.varies == DATA and first.family == second.family == "dict" and _has_other_keys(first, second):
+        value = value._replace(length=True)  # what runs over it turns as often as this rank's data say
     if value.wrapped and not (first.wrapped and second.wrapped) and asks_whether_wrapped(state, node):
         value = value._replace(wrapped="")
     return value._replace(formula=formula)
+
+
+def _has_other_keys(first: Value, second: Value) -> bool:
+    """True if of two dicts that are known one has entries that the other lacks."""
+    is_known = all(each.keys or each.varies == SAME for each in (first, second))
+    return is_known and set(first.keys) != set(second.keys)
 
 
 def asks_whether_wrapped(state: State, node: Located) -> bool:

@@ -9,12 +9,13 @@ from distlint.analysis.assignments import is_plain
 from distlint.analysis.choices import asks_whether_wrapped, merged, note_branch, note_loop
 from distlint.analysis.conditions import matched
 from distlint.analysis.events import Guard, Handled, Node
-from distlint.analysis.formula import TRUE, every
+from distlint.analysis.formula import TRUE, UNKNOWN, Atom, every
 from distlint.analysis.items import element
+from distlint.analysis.pythons import ITERATE
 from distlint.analysis.state import Section, State
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
-from distlint.api import Effect, stops_gradients
-from distlint.syntax import Located
+from distlint.api import stops_gradients
+from distlint.syntax import Located, dotted
 
 _BESIDE = frozenset({"enumerate", "zip"})
 _NO_SYNC = frozenset({"no_sync", "no_backward_sync"})
@@ -74,7 +75,7 @@ def for_(state: State, node: ast.For | ast.AsyncFor) -> str:
     iterable = state.value(node.iter)
     loader = _loader_in(iterable)
     if loader is not None:
-        state.emit(Effect("iterate", "iterate"), node.iter, args=(loader,))
+        state.emit(ITERATE, node.iter, args=(loader,))
     if not iterable.family and isinstance(node.iter, ast.Call):
         iterable = next(filter(_is_loader, map(state.value, filter(is_plain, node.iter.args))), iterable)
     names = {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
@@ -135,6 +136,9 @@ def _end_loop(state: State, node: Loops, decides: Value, section: Section) -> st
 
 def try_(state: State, node: ast.Try) -> str:
     """Interpret ``try``."""
+    drawn = _drawn(node)
+    if drawn is not None:
+        return _fork(state, _whether_it_ends(state, drawn), drawn, node.handlers[0].body, node.body)
     before = dict(state.names)
     with state.assigning():
         guards = (Guard("try", UNKNOWN_VALUE, node),) if node.handlers else ()
@@ -153,6 +157,23 @@ def try_(state: State, node: ast.Try) -> str:
         state.block += whole if not final.body else (Handled(whole, (), tuple(final.body)),)
     state.guards = (*state.guards, *tried.exits)
     return last or (end if all(ends) else "")
+
+
+def _drawn(node: ast.Try) -> ast.Call | None:
+    """The ``next(…)`` of a ``try`` that handles the end of an iterator and nothing else."""
+    if len(node.handlers) != 1 or node.orelse or node.finalbody:
+        return None
+    if dotted(node.handlers[0].type) != "StopIteration" if node.handlers[0].type else True:
+        return None
+    calls = (each for statement in node.body for each in ast.walk(statement) if isinstance(each, ast.Call))
+    return next((each for each in calls if dotted(each.func) == "next" and len(each.args) == 1), None)
+
+
+def _whether_it_ends(state: State, node: ast.Call) -> Value:
+    """Whether an iterator has ended: each rank's own may at another turn."""
+    reason = state.reason(node)
+    text = f"{state.index.path}:{node.lineno} ends"
+    return Value(UNKNOWN, reason, Atom(text, UNKNOWN, reason=reason, doubt="batches"), "flag")
 
 
 def _handlers(

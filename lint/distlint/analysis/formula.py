@@ -38,7 +38,8 @@ class Atom(NamedTuple):
         parameter: name of the parameter of ``owner`` that it asks the truth of, or "".
         owner: the function whose parameter or local names it asks about.
         reason: why ranks may answer differently.
-        doubt: why they may though nothing says so: "files" of their machines, "entries" in a container, or "".
+        doubt: why they may though nothing says so: "files" of their machines, "entries" in a container, "batches" of
+            an iterator that ends, or "".
     """
 
     text: str

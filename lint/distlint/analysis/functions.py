@@ -15,6 +15,7 @@ from distlint.analysis.state import Facts, Language, State
 from distlint.analysis.statements import STATEMENTS
 from distlint.analysis.targets import bind
 from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value
+from distlint.analysis.wrapping import MAYBE, may_be_wrapped
 from distlint.api import guard_decorator
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -93,6 +94,8 @@ def parameters(facts: Facts, function: FunctionNode) -> dict[str, Value]:
             known = Value(family=("trainer", "lightning_module")[position - 1], instance=True)
         elif is_step and name not in settings and _holds_data(facts, parameter):
             known = _batch(facts, function, parameter)
+        elif known is None and may_be_wrapped(facts.index, parameter):
+            known = Value(wrapped=MAYBE)
         said = annotated(facts, parameter.annotation)
         if known is not None and (known.family or known.target or known.wrapped or known.name):
             said = known

@@ -32,6 +32,7 @@ def subscript(state: State, node: ast.Subscript) -> Value:
         return _item(whole, key_of_item(state, node.slice, index))
     if isinstance(node.slice, ast.Slice):
         return _sliced(state, whole, index, _slice(state, node, node.slice, combine([whole, index])), node.slice)
+    is_one_of_many = isinstance(index.constant, int) and bool(whole.reduced)  # of a tensor of several sums
     is_loss = isinstance(index.constant, str) and names_loss(index.constant) and whole.is_local
     return combine([whole, index])._replace(
         family=_family_of_item(node, whole, index),
@@ -40,7 +41,7 @@ def subscript(state: State, node: ast.Subscript) -> Value:
         divided=whole.divided,
         measure=whole.measure or one_of_several(whole, index.constant, node, state.index.text_of(node)),
         call=whole.call if whole.family == "result" else None,
-        scale="mean?" if is_loss else whole.scale if index.family == "mask" else "",
+        scale="mean?" if is_loss else whole.scale if index.family == "mask" or is_one_of_many else "",
         length=_is_own_length(whole, index),
     )
 

@@ -83,6 +83,12 @@ class Analysis:
         return any(True for _ in self.events("wrap"))
 
     @cached_property
+    def may_wrap_model(self) -> bool:
+        """Whether a model of the file is wrapped, or is by those who hand it over as far as the file knows."""
+        names = (value for report in self.reports.values() for value in report.environment.values())
+        return self._wraps_model or any(value.wrapped and value.family != "loader" for value in names)
+
+    @cached_property
     def shards_states(self) -> bool:
         """Whether the file names what shards a model's states over ranks."""
         return any(_SHARDS.search(name) for name in self.index.imports.values())

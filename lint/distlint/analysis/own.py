@@ -12,6 +12,7 @@ from distlint.analysis.metrics import constants_of, loss_scale, named_measure, o
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
 from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value, combine, through_unseen
+from distlint.analysis.wrapping import MAYBE
 from distlint.api import Effect, name_effect
 from distlint.syntax import ClassNode, FunctionNode
 
@@ -83,7 +84,8 @@ def forward(state: State, call: Call) -> Value:
     callee, node = call.callee, call.node
     has_gradient = callee.family != "metric" and not state.gradless
     result = call.given._replace(grad=HAS_GRADIENT if has_gradient else 0, length=False)
-    if callee.wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
+    is_wrapped = callee.wrapped not in ("", MAYBE)
+    if is_wrapped and result.varies == UNKNOWN:  # each rank has its own batches where a model is wrapped
         result = result._replace(varies=DATA, reason=state.reason(node))
     if callee.family == "metric":
         result = of_metric(state, callee, node, result)

@@ -18,10 +18,17 @@ from distlint.analysis.value import NONE_VALUE, SAME_VALUE, UNKNOWN_VALUE, Value
 from distlint.api import Effect
 
 Builtin = Callable[[State, Call], Value]
+ITERATE = Effect("iterate", "iterate")  # of a loader that is run over
 
 
 def _pass_on(state: State, call: Call) -> Value:
     return call.first._replace(constant=None, elements=()) if call.args else SAME_VALUE
+
+
+def _iter(state: State, call: Call) -> Value:
+    if call.first.family == "loader":
+        state.emit(ITERATE, call.node, args=(call.first,))
+    return _pass_on(state, call)
 
 
 def _next(state: State, call: Call) -> Value:
@@ -106,7 +113,7 @@ def _got(state: State, call: Call) -> Value:
 
 
 BUILTINS: dict[str, Builtin] = {
-    **dict.fromkeys(("abs", "round", "list", "tuple", "iter", "reversed", "tqdm"), _pass_on),
+    **dict.fromkeys(("abs", "round", "list", "tuple", "reversed", "tqdm"), _pass_on),
     **dict.fromkeys(("isinstance", "hasattr", "callable", "issubclass"), _test),
     **dict.fromkeys(("set", "frozenset"), _set),
     **dict.fromkeys(("min", "max", "str", "repr"), _joined),
@@ -117,6 +124,7 @@ BUILTINS: dict[str, Builtin] = {
     "sum": _summed,
     "bool": _bool_of,
     "enumerate": _enumerate,
+    "iter": _iter,
     "len": _len,
     "next": _next,
     "print": _nothing,

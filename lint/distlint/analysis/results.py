@@ -30,7 +30,7 @@ def result_of(state: State, event: Event) -> Value:
         return dict_of(event.args, event.options)
     if kind == "loader":
         return _of_loader(event)
-    if kind == "replicate":
+    if kind in ("batch_sampler", "replicate"):
         return event.args[0] if event.args else UNKNOWN_VALUE
     if kind == "same":
         return event.args[-1] if event.args else UNKNOWN_VALUE

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from distlint.analysis.events import Event
     from distlint.analysis.module import Analysis
     from distlint.analysis.value import Value
+    from distlint.syntax import SyntaxIndex
 
 _STAGES = "val|valid|validation|validate|dev|eval|evaluation|evaluate"
 _EVALUATION = re.compile(rf"(?:^|[\W_\d])(?:{_STAGES}|test|testing)(?:set|data|loader)?(?:$|[\W_\d])|^test")
@@ -21,6 +22,13 @@ _EVALUATING = re.compile(rf"(?:^|_)(?:{_STAGES})(?:$|_)|(?:^|_)test_(?:data)?_?l
 def names_evaluation(text: str) -> bool:
     """True if a name or an expression is that of data to evaluate with."""
     return _EVALUATION.search(text.lower()) is not None
+
+
+def shuffles(index: SyntaxIndex, made: Event) -> bool:
+    """True if a sampler draws another order for each epoch, of data that are not there to evaluate with."""
+    shuffle, data = made.argument(3, "shuffle"), made.argument_node(0, "dataset")
+    is_on = (shuffle is None or shuffle.constant is True) and "**" not in made.options
+    return is_on and not (data is not None and names_evaluation(index.text_of(data)))
 
 
 def is_for_evaluation(analysis: Analysis, made: Event) -> bool:

@@ -176,6 +176,7 @@ class State:
         # Of the loops around: names of an item, what is run over, and what a loop changes in place for every item.
         self.turns: list[tuple[set[str], ast.expr, dict[str, Value]]] = []
         self.events: list[Event] = []
+        self.latest: Event | None = None  # that was noted
         self.keeps_gradients = False  # within ``no_sync``, backward passes reduce nothing
         self.is_quick = False  # a loop's first round: it tells what the second begins with
         self.breaks: list[list[Value]] = []
@@ -248,6 +249,7 @@ class State:
     def emit(self, effect: Effect, node: ast.expr, **what: object) -> Event:
         """Note an event; an earlier one of the same node is replaced, since a loop's second round knows more."""
         event = Event(effect, node, self.function, self.guards, number=self.number(node), **what)  # type: ignore[arg-type]
+        self.latest = event
         key = (id(node), effect.kind)
         if key in self.by_node:
             self.events[self.by_node[key]] = event

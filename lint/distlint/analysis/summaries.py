@@ -19,25 +19,47 @@ from distlint.analysis.events import (
 )
 from distlint.analysis.own import defaults
 from distlint.analysis.project import WrappedArgument
-from distlint.analysis.value import Value
+from distlint.analysis.samplers import shuffles
+from distlint.analysis.value import Elsewhere, Value
 from distlint.syntax import FunctionNode, SyntaxIndex
 
 
 def summaries(index: SyntaxIndex, reports: Mapping[FunctionNode, FunctionReport]) -> Iterator[Summary]:
-    """What other files must know: of functions that make collectives or tell the rank."""
+    """What other files must know: of functions that make collectives, or return what tells the rank or is for ranks."""
+    shuffled = {} if "set_epoch" in index.source else _shuffled(index, reports)
     for function in index.all_functions:
         report = reports[function]
-        is_telling = report.returns.formula is not None or report.returns.is_rank
         if function.name == "<module>" or function.parent is not None:
             continue
-        if not is_telling and not matters(report.body):
+        returns = _with_samplers(report.returns, shuffled)
+        if not _tells(returns) and not matters(report.body):
             continue
         owner = f"{function.owner.name}." if function.owner is not None else ""
         names = tuple(each.arg for each in function.parameters)
         names = names[1:] if owner and not function.is_static else names
-        returns = report.returns.for_other_files()
         name = f"{index.name}.{owner}{function.name}"
-        yield Summary(name, names, _plain(report.body), returns, tuple(defaults(function).items()))
+        yield Summary(name, names, _plain(report.body), returns.for_other_files(), tuple(defaults(function).items()))
+
+
+def _tells(value: Value) -> bool:
+    """True if other files must know of what a function returns."""
+    is_for_ranks = value.wrapped or value.shuffled is not None
+    return value.formula is not None or value.is_rank or bool(is_for_ranks) or any(map(_tells, value.elements))
+
+
+def _shuffled(index: SyntaxIndex, reports: Mapping[FunctionNode, FunctionReport]) -> dict[int, Elsewhere]:
+    """The places of shuffling samplers, by the identity of the call."""
+    made = (event for report in reports.values() for event in report.events if event.kind == "sampler")
+    return {
+        id(each.node): Elsewhere(index.path, each.node.lineno, index.text_of(each.node))
+        for each in made
+        if shuffles(index, each)
+    }
+
+
+def _with_samplers(value: Value, shuffled: Mapping[int, Elsewhere]) -> Value:
+    parts = tuple(_with_samplers(part, shuffled) for part in value.elements)
+    return value._replace(elements=parts, shuffled=shuffled.get(id(value.sampler), value.shuffled))
 
 
 def wrapped_arguments(reports: Mapping[FunctionNode, FunctionReport]) -> Iterator[WrappedArgument]:

@@ -26,6 +26,20 @@ class Written(NamedTuple):
         return self.text
 
 
+class Elsewhere(NamedTuple):
+    """A place in another file.
+
+    Attributes:
+        path: the file.
+        line: of it.
+        text: the source there.
+    """
+
+    path: str
+    line: int
+    text: str
+
+
 class Cut(NamedTuple):
     """A collective that lets no gradient through.
 
@@ -75,7 +89,7 @@ class Value(NamedTuple):
         target: the function or class that it is, or the class that it is an instance of (as ``instance``).
         instance: whether it is an instance of ``target``.
         name: its qualified name, where it is imported.
-        wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so.
+        wrapped: "ddp", "fsdp" or "prepared" where it is a model wrapped so, "maybe" where that is for callers to say.
         scale: what it is over this rank's samples: "mean", "mean?" where that is likely, "local mean" where it was
             divided by a count of this rank's, "sum", "count", "batches" of the number of them, or "".
         reduced: what a reduction over ranks made of it: "sum", "mean", "max", "gathered", "local" or "".
@@ -88,6 +102,7 @@ class Value(NamedTuple):
         measure: the metric that it is, where that must not be averaged over ranks.
         call: the call that made it, of the object of a framework's class or of what calling a metric returns.
         sampler: the call that made the distributed sampler that it is, or that deals out its batches, of a loader.
+        shuffled: where another file makes the shuffling sampler that deals out its batches, of a loader.
         elements: its parts, of a tuple, list or dict that is written out.
         keys: of a dict that is written out, one for each of its parts: a constant, or what is written there.
         constant: the constant that it is.
@@ -114,6 +129,7 @@ class Value(NamedTuple):
     measure: Measure | None = None
     call: ast.Call | None = None
     sampler: ast.Call | None = None
+    shuffled: Elsewhere | None = None
     elements: tuple[Value, ...] = ()
     keys: tuple[Any, ...] = ()
     constant: Any = None
@@ -121,6 +137,7 @@ class Value(NamedTuple):
 
     def for_other_files(self) -> Value:
         """Return what of it can be told without this file's syntax: of a tuple, of its parts too."""
+        is_for_ranks = any(part.wrapped or part.shuffled for part in self.elements)
         is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
         is_short = self.family == "tuple" and len(self.elements) <= _MOST_PARTS
         return Value(
@@ -136,7 +153,8 @@ class Value(NamedTuple):
             divided=self.divided,
             length=self.length,
             grad=self.grad,
-            elements=tuple(part.for_other_files() for part in self.elements) if is_short else (),
+            shuffled=self.shuffled,
+            elements=tuple(part.for_other_files() for part in self.elements) if is_short or is_for_ranks else (),
         )
 
     @property
@@ -180,7 +198,7 @@ def join(first: Value, second: Value) -> Value:
         target=first.target if first.target is second.target else (first.target or second.target),
         instance=first.instance or second.instance,
         name=_common(first.name, second.name),
-        wrapped=first.wrapped or second.wrapped,
+        wrapped=_joined_wrapper(first.wrapped, second.wrapped),
         scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
         reduced=_common(first.reduced, second.reduced),
         divided=first.divided or second.divided,
@@ -191,6 +209,7 @@ def join(first: Value, second: Value) -> Value:
         dtype=_common(dtype_of(first), dtype_of(second)),
         measure=first.measure or second.measure,
         sampler=first.sampler or second.sampler,
+        shuffled=first.shuffled or second.shuffled,
         call=first.call if first.call is second.call else None,
         elements=parts.elements,
         keys=parts.keys,
@@ -213,6 +232,13 @@ def dtype_of(value: Value) -> str:
 
 def _common(first: str, second: str) -> str:
     return first if first == second or not second else second if not first else ""
+
+
+def _joined_wrapper(first: str, second: str) -> str:
+    """How a model is wrapped that is one of two: what may be wrapped is not where the other is not."""
+    if "maybe" in (first, second):
+        return second if first == "maybe" else first
+    return first or second
 
 
 def _joined_order(first: Value, second: Value) -> str:

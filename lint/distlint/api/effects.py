@@ -19,7 +19,7 @@ class Effect(NamedTuple):
         sharded: whether only strategies that shard states (FSDP, DeepSpeed) make it wait for all ranks.
         grads: whether gradients flow through a collective to the other ranks.
         wrapped: "ddp", "fsdp" or "prepared": what a wrapper makes of a model, or what this is a pass of; "prepared"
-            where a framework decides.
+            where a framework decides, "maybe" where a caller does.
     """
 
     kind: str

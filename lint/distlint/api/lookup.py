@@ -152,6 +152,11 @@ def guard_decorator(name: str) -> str:
     return "rank==0" if _GUARD.fullmatch(last) else ""
 
 
+def is_first_fsdp(name: str) -> bool:
+    """True for the qualified name of the wrapper whose states are gathered where they are asked for."""
+    return name.endswith(".FullyShardedDataParallel")
+
+
 def names_loss(name: str) -> bool:
     """True if an entry of this name is a loss, a mean over examples."""
     return _LOSS.search(name) is not None

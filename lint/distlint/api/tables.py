@@ -26,6 +26,12 @@ _DIST = {
     "scatter_object_list": collective("scatter_object_list", "local", group=3),
     "new_group": collective("new_group"),
     "new_subgroups": collective("new_subgroups"),
+    "new_subgroups_by_enumeration": collective("new_subgroups_by_enumeration"),
+    "split_group": collective("split_group"),
+    "_all_gather_base": collective("all_gather_into_tensor", changes=(0,), group=2),
+    "_reduce_scatter_base": collective("reduce_scatter_tensor", "local", group=3),
+    "device_mesh.init_device_mesh": collective("init_device_mesh"),
+    "tensor.distribute_tensor": collective("distribute_tensor", "local"),
     "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
     "get_node_local_rank": Effect("local_rank"),
@@ -85,14 +91,27 @@ _DISTMETRICS = (
     "sync_and_compute",
     "synced",
 )
+_CLASSY_VISION = (
+    *(f"all_reduce_{name}" for name in ("max", "mean", "min", "sum")),
+    "barrier",
+    "broadcast_object",
+    "gather_from_all",
+    "gather_tensors_from_all",
+)
 _OTHERS = {
     "distmetrics": _DISTMETRICS,
     "horovod.torch": _HOROVOD,
     "torch_xla.core.xla_model": ("all_gather", "all_reduce", "all_to_all", "mesh_reduce", "rendezvous", "save"),
     "detectron2.utils.comm": ("all_gather", "gather", "reduce_dict", "shared_random_seed", "synchronize"),
     "mmengine.dist": _MMENGINE,
-    "ignite.distributed": _BASIC,
+    "ignite.distributed": (*_BASIC, "all_gather_tensors_with_shapes", "new_group"),
+    "classy_vision.generic.distributed_util": _CLASSY_VISION,
+    "transformers.trainer_pt_utils": ("distributed_broadcast_scalars", "distributed_concat"),
+    "deepspeed.utils": ("safe_get_full_fp32_param", "safe_get_full_grad", "safe_get_full_optimizer_state"),
 }
+_COMPOSER = ("all_gather", "all_gather_object", "barrier")
+_COMPOSER_IN_PLACE = ("all_reduce", "broadcast", "broadcast_object_list")
+_ACCELERATE = ("broadcast", "broadcast_object_list", "gather", "gather_object", "pad_across_processes", "reduce")
 
 
 def _differentiable(effect: Effect) -> Effect:
@@ -114,7 +133,9 @@ FUNCTIONS: dict[str, Effect] = {
     **{f"torch.distributed.checkpoint.{name}": collective(name) for name in _CHECKPOINT},
     **{f"torch.distributed.checkpoint.state_dict.{name}": collective(name) for name in _STATE},
     **{f"torch.distributed.fsdp.FullyShardedDataParallel.{name}": collective(name) for name in _FSDP},
-    **{f"accelerate.utils.{name}": collective(name) for name in ("gather", "gather_object", "broadcast", "reduce")},
+    **{f"accelerate.utils.{name}": collective(name) for name in _ACCELERATE},
+    **{f"composer.utils.dist.{name}": collective(name) for name in _COMPOSER},
+    **{f"composer.utils.dist.{name}": collective(name, changes=(0,)) for name in _COMPOSER_IN_PLACE},
     "accelerate.utils.wait_for_everyone": collective("wait_for_everyone"),
     "torchmetrics.utilities.distributed.gather_all_tensors": collective("gather_all_tensors"),
     "torcheval.metrics.toolkit.sync_and_compute": collective("sync_and_compute"),
@@ -128,7 +149,10 @@ FUNCTIONS: dict[str, Effect] = {
     "torch.utils.data.DataLoader": Effect("loader"),
     "torch.utils.data.distributed.DistributedSampler": Effect("sampler"),
     "torch.utils.data.DistributedSampler": Effect("sampler"),
+    "torch.utils.data.BatchSampler": Effect("batch_sampler"),
+    "torch.utils.data.sampler.BatchSampler": Effect("batch_sampler"),
     "torch.cuda.device_count": Effect("local_world"),
+    "torch.cuda.set_device": Effect("set_device", "set_device"),
     "torch.load": Effect("call", returns="unknown"),
     "horovod.torch.rank": Effect("rank"),
     "horovod.torch.local_rank": Effect("local_rank"),
@@ -193,6 +217,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_model": Effect("collective", "save_model", sharded=True),
         "get_state_dict": Effect("collective", "get_state_dict", sharded=True),
         "main_process_first": collective("main_process_first"),
+        "local_main_process_first": collective("local_main_process_first"),
         "split_between_processes": Effect("share"),
         "backward": _BACKWARD,
         "log": _SHOW,
@@ -207,6 +232,7 @@ METHODS: dict[str, dict[str, Effect]] = {
         "all_reduce": collective("all_reduce", changes=(0,)),
         "load": collective("load"),
         "save": collective("save"),
+        "rank_zero_first": collective("rank_zero_first"),
         "setup": Effect("wrap", wrapped="prepared"),
         "setup_module": Effect("wrap", "setup_module", wrapped="prepared"),
         "setup_dataloaders": Effect("loader"),
@@ -241,11 +267,16 @@ METHODS: dict[str, dict[str, Effect]] = {
         "save_checkpoint": collective("save_checkpoint", ""),
         "load_checkpoint": collective("load_checkpoint", ""),
         "save_16bit_model": collective("save_16bit_model", ""),
+        "save_fp16_model": collective("save_fp16_model", ""),
         "backward": _BACKWARD,
     },
     "logger": dict.fromkeys((*_LEVELS, "log_metrics", "log_dict", "add_scalar", "add_scalars"), _SHOW),
     "metric": {"compute": collective("compute"), "update": Effect("update", "update")},
     "ddp": {"no_sync": Effect("no_sync")},
+    "fsdp": {
+        "clip_grad_norm_": collective("clip_grad_norm_"),
+        "state_dict": collective("state_dict", ""),
+    },
 }
 # Methods whose name alone says what they are, whatever they are called on.
 TELLING = {

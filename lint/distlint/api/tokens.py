@@ -15,6 +15,7 @@ COLLECTIVE_TOKENS: tuple[bytes, ...] = (
     b"dist.",
     b"distmetrics",
     b"deepspeed",
+    b"composer",
     b"horovod",
     b"torch_xla",
     b"torchmetrics",
@@ -34,6 +35,22 @@ COLLECTIVE_TOKENS: tuple[bytes, ...] = (
     b"ds_engine",
     b"model_engine",
     *sorted({name.encode() for name in (*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING)} - {b"backward"}),
+)
+# What wraps a model for several ranks, or takes it out of a wrapper.
+WRAPPER_TOKENS = (
+    b"DistributedDataParallel",
+    b"DDP",
+    b"fully_shard",
+    b"FullyShard",
+    b"FSDP",
+    b"DeepSpeedEngine",
+    b"ccelerat",
+    b"abric",
+    b".module",
+    b"'module'",
+    b'"module"',
+    b"no_sync",
+    b"unwrap_model",
 )
 # What tests of the rank are called, see ``lookup.name_effect``.
 RANK_TOKENS: tuple[bytes, ...] = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 _CONDITIONS = {
     "files": Condition("data", "if ranks may see different files at that moment"),
     "entries": Condition("data", "if that is empty on some ranks alone"),
+    "": Condition("data", "if it is None on some ranks alone"),
+    "batches": Condition("data", "if some ranks have fewer batches"),
 }
+_IS_NONE = " is None"
+_CAUSES = {"batches": "when its own batches end", "files": "the files that it sees"}
 
 
 class CollectiveUnderDataGuard(Rule):
@@ -48,7 +53,9 @@ class CollectiveUnderDataGuard(Rule):
 
     For review: tests for a file (``path.exists()``), which ranks on other machines, or a moment later, may answer
     differently; whether a list that is filled while the program runs has any entries; a value that went through code
-    that cannot be seen, or through a function that makes a collective itself, in which ranks may have agreed.
+    that cannot be seen, or through a function that makes a collective itself, in which ranks may have agreed; where a
+    rank leaves a loop at the end of its own iterator (``except StopIteration: break``), while the others go on with
+    collectives or with passes of a wrapped model; and objects that are gathered only where they are not None.
 
     Silent: tests of reduced or gathered values, of what a function returns whose name says that it brings ranks
     together, of shapes, keys and ``None``, of values that come from elsewhere, of the entries of a dict of settings
@@ -269,16 +276,18 @@ def save(model, loader):
         partings = Partings(analysis)
         told: set[int] = set()
         patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
+        questions: tuple[tuple[Callable[[Atom], bool], Callable[[Step], bool]], ...]
         questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
+        questions += ((_may_end, partial(_is_made_in_turns, analysis)), (_may_be_none, _carries_objects))
         for is_asked, counts in questions:
             for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
                 is_flush = found.atom.doubt == "entries" and found.is_around  # what is left of a list of parameters
-                if not is_late and not is_flush and id(event.node) not in told:
+                is_aside = _may_be_none(found.atom) and not _is_given(event, found.atom)
+                if not (is_late or is_flush or is_aside) and id(event.node) not in told:
                     told.add(id(event.node))
                     trace = (*guard_of(found), *way_to(found.visit))
-                    condition = _CONDITIONS.get(found.atom.doubt) or if_it_differs(found.atom.text, found.atom.reason)
-                    yield Report(event.node, _message(found, what), trace, condition)
+                    yield Report(event.node, _message(found, what), trace, _condition(found.atom))
 
 
 def _is_own(atom: Atom) -> bool:
@@ -291,6 +300,38 @@ def _may_differ(atom: Atom) -> bool:
 
 def _may_be_empty(atom: Atom) -> bool:
     return atom.varies <= UNKNOWN and atom.doubt == "entries"
+
+
+def _condition(atom: Atom) -> Condition | None:
+    is_told_to_be_own = not atom.doubt and atom.varies > UNKNOWN
+    return if_it_differs(atom.text, atom.reason) if is_told_to_be_own else _CONDITIONS[atom.doubt]
+
+
+def _may_be_none(atom: Atom) -> bool:
+    return atom.varies <= UNKNOWN and not atom.doubt and atom.text.endswith(_IS_NONE)
+
+
+def _carries_objects(step: Step) -> bool:
+    """What brings together Python objects, which are each rank's own."""
+    return step.effect.kind == "collective" and "object" in step.label
+
+
+def _is_given(event: Event, atom: Atom) -> bool:
+    """True if a call is given what the test asks for."""
+    asked = atom.text.removesuffix(_IS_NONE)
+    arguments = event.node.args if isinstance(event.node, ast.Call) else []
+    return any(ast.unparse(each) == asked for each in arguments)
+
+
+def _may_end(atom: Atom) -> bool:
+    return atom.doubt == "batches"
+
+
+def _is_made_in_turns(analysis: Analysis, step: Step) -> bool:
+    """What the ranks whose iterators go on wait in: passes of a wrapped model, too."""
+    if step.effect.kind == "backward":
+        return analysis.reduces_gradients(step) or analysis.may_wrap_model
+    return analysis.needs_all(step) or step.effect.wrapped in ("fsdp", "maybe")
 
 
 def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
@@ -323,7 +364,7 @@ def _waits_for_epoch(event: Event | None) -> bool:
 def _message(found: Divergence, what: str) -> str:
     guard = found.visit.guard
     shown = f" (if {guard.place.text})" if guard is not None else ""
-    of = "the files that it sees" if found.atom.doubt == "files" else "its own data"
+    of = _CAUSES.get(found.atom.doubt, "its own data")
     return (
         f"whether a rank reaches this {what} depends on {of}{shown}: those that do wait for ever for those that do not"
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import RANK, Atom
+from distlint.api.tokens import WRAPPER_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.syntax import ClassNode
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Step, Value
     from distlint.analysis.sequences import Divergence
 
+_CONDITIONS = {
+    "ddp": "if the model has buffers",
+    "maybe": "if the model is wrapped, and is sharded or has buffers",
+}
 _BUFFERS = ("BatchNorm", "register_buffer")
 
 
@@ -45,7 +50,7 @@ class WrappedForwardOnOneRank(Rule):
     """
 
     code, name, group = "DL111", "wrapped-forward-on-one-rank", "divergence"
-    tokens = ((b"DistributedDataParallel", b"fully_shard", b"FullyShard", b"ccelerat", b"abric", b"DDP", b"FSDP"),)
+    tokens = (WRAPPER_TOKENS,)
     bad = (
         Example(
             """\
@@ -161,10 +166,10 @@ def _counts(step: Step) -> bool:
 
 
 def _condition(model: Value, is_trained: bool) -> Condition | None:
-    if model.wrapped == "fsdp" or is_trained or _has_buffers(model.target):
+    is_wrapped = model.wrapped != "maybe"
+    if is_wrapped and (model.wrapped == "fsdp" or is_trained or _has_buffers(model.target)):
         return None
-    text = "if the model has buffers" if model.wrapped == "ddp" else "if the model is sharded or has buffers"
-    return Condition("sharded", text)
+    return Condition("sharded", _CONDITIONS.get(model.wrapped, "if the model is sharded or has buffers"))
 
 
 def _has_buffers(target: object) -> bool:

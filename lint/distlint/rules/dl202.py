@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from distlint.analysis import Log, Stages, logs
+from distlint.analysis.samplers import names_evaluation
+from distlint.analysis.value import UNKNOWN_VALUE, items_of
 from distlint.api import was_brought_together
 from distlint.concrete import is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 from distlint.tracing import data_of
 
 if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Value
+    from distlint.analysis import Analysis, Event, Value
     from distlint.concrete import ConcreteTree
 
+_DEALERS = frozenset({"accelerator", "fabric"})
 _LONGEST = 40  # characters of a value that a message shows
 
 
@@ -40,6 +43,9 @@ class EvalLogNotSynced(Rule):
     For review: whether several devices run the evaluation, the code seldom says. A trainer in the same file that is
     made for several does, and so does ``devices = "many"`` in the configuration; ``"one"`` takes the findings away.
 
+    What ``fabric.log`` and ``accelerator.log`` are given under a key such as ``val_loss`` counts too, in a file in
+    which Fabric or Accelerate deals out the data.
+
     The rule follows the data: from the parameters of ``validation_step``, ``test_step`` and their epoch ends,
     through variables, containers on ``self`` and methods of the class (with the stage that they are given), to
     the logged value.
@@ -57,7 +63,7 @@ class EvalLogNotSynced(Rule):
     code, name, group = "DL202", "eval-log-not-synced", "wrong value"
     tokens = (
         (b".log",),
-        (b"validation_", b"test_step", b"test_epoch", b"test_batch", b"test_end"),
+        (b"validation_", b"test_step", b"test_epoch", b"test_batch", b"test_end", b"setup_dataloaders", b".prepare"),
     )
     bad = (
         Example(
@@ -257,6 +263,32 @@ class Model(LightningModule):
                 condition = None if analysis.devices == "many" else SEVERAL_DEVICES
                 repair = _sync if _is_loss(value, log) and not log.event.guards else None
                 yield Report(log.event.node, _message(log, value), data_of(analysis, value), condition, repair)
+        if any(event.receiver.family in _DEALERS for event in analysis.events("loader", "wrap")):
+            yield from _logged_by_dealers(analysis)
+
+
+def _logged_by_dealers(analysis: Analysis) -> Iterator[Report]:
+    """What Fabric or Accelerate, which dealt out the data, log of an evaluation under a key that says so."""
+    condition = None if analysis.devices == "many" else SEVERAL_DEVICES
+    for event in analysis.events("show"):
+        is_log = isinstance(event.node, ast.Call) and getattr(event.node.func, "attr", "") in ("log", "log_dict")
+        if not is_log or event.receiver.family not in _DEALERS:
+            continue
+        for key, value in _entries(event):
+            if isinstance(key, str) and names_evaluation(key) and value.is_share:
+                message = (
+                    f"the logged {key!r} is made from this rank's share of the data, and was not reduced over ranks"
+                )
+                yield Report(event.node, message, data_of(analysis, value), condition)
+                break
+
+
+def _entries(event: Event) -> Iterator[tuple[object, Value]]:
+    """Each logged value with its key: of a dict, or of a name and a value."""
+    first = event.args[0] if event.args else UNKNOWN_VALUE
+    yield from items_of(first).items()
+    if first.constant is not None and len(event.args) > 1:
+        yield first.constant, event.args[1]
 
 
 def _is_trace(log: Log) -> bool:

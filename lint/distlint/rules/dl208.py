@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.samplers import names_evaluation
+from distlint.analysis.samplers import names_evaluation, shuffles
+from distlint.analysis.value import Elsewhere
 from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 4
 _MESSAGE = (
-    "no set_epoch is called for this shuffling DistributedSampler: every epoch has the same order; "
-    "call sampler.set_epoch(epoch) at the start of each epoch"
+    "no set_epoch is called for the shuffling DistributedSampler of this loop's batches: every epoch has the same "
+    "order; call sampler.set_epoch(epoch) at the start of each epoch"
 )
 
 
@@ -32,9 +33,10 @@ class SamplerWithoutSetEpoch(Rule):
     How to fix: ``sampler.set_epoch(epoch)`` at the start of every epoch. Trainers (Lightning, Accelerate,
     ``distmetrics``) do that themselves.
 
-    The rule wants to see it all in one file: the sampler, its loader, and the loop over epochs that uses the loader.
+    The rule wants to see the loop over epochs that uses the loader, and what makes the loader with its sampler: in the
+    same file, or a function of another one. It reports the loop.
 
-    Silent: ``shuffle=False``, evaluation, files that call ``set_epoch`` anywhere, loaders that are handed to
+    Silent: ``shuffle=False``, evaluation, files that name ``set_epoch``, loaders that are handed to
     somebody else (so is the sampler), loops of a single epoch.
 
     When to ignore: the data set shuffles by itself.
@@ -57,7 +59,7 @@ def train(model, dataset, epochs):
         for batch in loader:
             model(batch)
 """,
-            {4: "set_epoch"},
+            {9: "set_epoch"},
         ),
         Example(
             """\
@@ -77,7 +79,20 @@ class Trainer:
         for batch in self.loader:
             self.model(batch)
 """,
-            {6: "set_epoch"},
+            {10: "set_epoch"},
+        ),
+        Example(
+            """\
+from torch.utils.data import DataLoader, DistributedSampler
+
+def train(model, dataset, epochs):
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+    for epoch in range(epochs):
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            model(next(batches))
+""",
+            {5: "set_epoch"},
         ),
     )
     good = (
@@ -126,32 +141,41 @@ def train(model, dataset, epochs):
         """Judge every sampler that shuffles, if a loop that could call ``set_epoch`` runs over its loader."""
         if "set_epoch" in analysis.index.source:
             return
-        repeated = [event for event in analysis.events("iterate") if _is_repeated(analysis, event)]
-        for made in analysis.events("sampler"):
-            runs = [event for event in repeated if event.args[0].sampler is made.node]
-            shuffle = made.argument(3, "shuffle")
-            if not runs or (shuffle is not None and shuffle.constant is not True) or "**" in made.options:
-                continue
-            texts = [analysis.index.text_of(node) for node in (made.argument_node(0, "dataset"), runs[0].node) if node]
-            is_ruled_out = any(map(names_evaluation, texts)) or _is_handed_on(analysis, made) or _is_renewed(made)
-            if not is_ruled_out:
-                over = runs[0].node
-                loop = analysis.index.path, over.lineno, "loop", f"for … in {analysis.index.text_of(over)}"
-                yield Report(made.node, _MESSAGE, (loop,))
+        told: set[tuple[int, int]] = set()
+        made = {id(event.node): event for event in analysis.events("sampler")}
+        for event in analysis.events("iterate"):
+            loop, sampler = _repeating(analysis, event), made.get(id(event.args[0].sampler))
+            place = _place(analysis, event, sampler)
+            if loop is not None and place is not None and (key := (id(loop.node), place[1])) not in told:
+                told.add(key)
+                yield Report(loop.node, _MESSAGE, ((place[0], place[1], "sampler", place[2]),))
 
 
-def _is_repeated(analysis: Analysis, event: Event) -> bool:
-    """Whether a loader is run over in a loop over numbers, here or where this function is called."""
+def _place(analysis: Analysis, over: Event, made: Event | None) -> Elsewhere | None:
+    """Where the sampler of a loop is made that nobody tells the epoch, if it shuffles."""
+    index = analysis.index
+    if names_evaluation(index.text_of(over.node)):
+        return None
+    if made is None:
+        return over.args[0].shuffled
+    if not shuffles(index, made) or _is_handed_on(analysis, made) or _is_renewed(made):
+        return None
+    return Elsewhere(index.path, made.node.lineno, index.text_of(made.node))
+
+
+def _repeating(analysis: Analysis, event: Event) -> Guard | None:
+    """The loop over numbers in which a loader is run over, here or where this function is called."""
     seen: set[FunctionNode] = set()
     pending = [event]
     while pending and len(seen) < _DEEPEST:
         here = pending.pop()
-        if any(_counts(guard) for guard in here.guards):
-            return True
+        loop = next(filter(_counts, here.guards), None)
+        if loop is not None:
+            return loop
         if here.function not in seen:
             seen.add(here.function)
             pending += [call for call in analysis.events("call") if call.target is here.function]
-    return False
+    return None
 
 
 def _counts(guard: Guard) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,14 @@ from distlint.analysis.formula import SAME
 from distlint.analysis.results import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
+from distlint.syntax import dotted
 from distlint.tracing import is_to_fail
 
 if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event
     from distlint.analysis.events import FunctionReport
+# What waits for all that was begun.
+_WAITS = frozenset({"barrier", "coalescing_manager", "_coalescing_manager", "synchronize", "wait_stream"})
 
 
 _DIFFERENT = Condition("data", "if ranks hold different values there")
@@ -35,8 +39,8 @@ class ReductionLost(Rule):
     returns something new a name and use that one. A tensor that is made in the call itself
     (``dist.all_reduce(loss.mean())``) needs a name first.
 
-    The rule reports a collective on a temporary tensor, a result that is thrown away, and a result or a new tensor
-    that only its own updates read.
+    The rule reports a collective on a temporary tensor, a result that is thrown away, a result or a new tensor that
+    only its own updates read, and ``async_op=True`` where nothing keeps the handle that could be waited for.
 
     For review: a value that is not known to be this rank's own.
 
@@ -47,7 +51,7 @@ class ReductionLost(Rule):
     """
 
     code, name, group = "DL212", "reduction-lost", "wrong-value"
-    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"))
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"async_op"))
     bad = (
         Example(
             """\
@@ -92,6 +96,17 @@ def step(model, batch, target):
 """,
             {6: "temporary"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+
+def average(gradients):
+    for gradient in gradients:
+        dist.all_reduce(gradient, async_op=True)
+        gradient.div_(dist.get_world_size())
+""",
+            {5: "only begun"},
+        ),
     )
     good = (
         """\
@@ -132,16 +147,28 @@ class Module(L.LightningModule):
         """Ask of every reduction or gather whether anything can read its result."""
         for report in analysis.reports.values():
             for event in report.events:
-                if (
-                    event.kind == "collective"
-                    and operation_of(event)
-                    and _tells_something(event)
-                    and not is_to_fail(event)
-                ):
-                    message = _lost(report, event)
-                    if message:
-                        condition = None if subject_of(event).is_local else _DIFFERENT
-                        yield Report(event.node, message, condition=condition)
+                if event.kind != "collective" or is_to_fail(event):
+                    continue
+                is_joined = operation_of(event) and _tells_something(event)
+                never_waited_for = _never_waited_for(event)
+                message = never_waited_for or (_lost(report, event) if is_joined else "")
+                if message:
+                    is_certain = never_waited_for or subject_of(event).is_local
+                    yield Report(event.node, message, condition=None if is_certain else _DIFFERENT)
+
+
+def _never_waited_for(event: Event) -> str:
+    """What to say of a collective that is only begun, if nothing can wait for its end, or ""."""
+    begun = event.options.get("async_op")
+    if begun is None or begun.constant is not True or not event.is_dropped:
+        return ""
+    called = (each.func for each in ast.walk(event.function.node) if isinstance(each, ast.Call))
+    if any(dotted(each).rpartition(".")[2] in _WAITS for each in called):
+        return ""
+    return (
+        f"this {event.label} is only begun (async_op=True), and what it returns to wait for its end is thrown away: "
+        "what follows may read the tensor before the other ranks' values are in it"
+    )
 
 
 def _tells_something(event: Event) -> bool:

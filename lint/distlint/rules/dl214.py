@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from distlint.analysis import Analysis, Event, Value
 
 _SEVERAL_NODES = Condition("devices", "if this is the rank on its node and the job runs on several nodes")
+_ON_SEVERAL_NODES = Condition("devices", "if the job runs on several nodes")
 
 
 class LocalRankWithWorldSize(Rule):
@@ -28,7 +29,8 @@ class LocalRankWithWorldSize(Rule):
 
     The rule reports slices with a stride, ``range``, ``islice``, ``number % world_size == local_rank``,
     ``local_rank * (size // world_size)``, samplers, ``shard`` calls, and ``init_process_group`` with the
-    ``LOCAL_RANK`` of a launcher as its rank, which then waits for ranks that nobody is.
+    ``LOCAL_RANK`` of a launcher as its rank, which then waits for ranks that nobody is. The other way round, it reports
+    ``torch.cuda.set_device`` with the rank among all ranks, in a file that names local ranks.
 
     Silent: the rank in a group that a call names (``get_local_rank(group)``), and a variable of that name that an
     unseen call gives; ``local_rank`` alone, as the number of a device; a number of devices or ranks of this node; files
@@ -95,6 +97,17 @@ def embed(accelerator: Accelerator, model, texts):
 """,
             {5: "on several nodes"},
         ),
+        Example(
+            """\
+import os
+import torch
+
+def start():
+    local_rank = int(os.environ["RANK"])
+    torch.cuda.set_device(local_rank)
+""",
+            {6: "of a device"},
+        ),
     )
     good = (
         """\
@@ -142,6 +155,18 @@ def main(local_rank, files):
                     "some parts are taken several times, and others by no rank"
                 )
                 yield Report(event.node, message, condition=_SEVERAL_NODES)
+        yield from _devices(analysis)
+
+
+def _devices(analysis: Analysis) -> Iterator[Report]:
+    """Where the rank among all is taken for a device of this node, in a file that knows of local ranks."""
+    for event in analysis.events("set_device"):
+        if event.args and event.args[0].family == "rank":
+            message = (
+                "this takes the rank among all ranks for the number of a device, and a second node has no devices of "
+                "these numbers: take the rank on the node (LOCAL_RANK)"
+            )
+            yield Report(event.node, message, condition=_ON_SEVERAL_NODES)
 
 
 def _is_on_node(event: Event, which: Value) -> bool:
