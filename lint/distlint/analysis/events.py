@@ -237,6 +237,7 @@ class FunctionReport:
         read: numbers of the collectives whose results are read, but for those only logged or printed.
         shown: numbers of those that are.
         named: numbers of those whose results have a name.
+        parameters: what is known of what it is called with.
         environment: its local names at the end.
     """
 
@@ -248,6 +249,7 @@ class FunctionReport:
     read: frozenset[int] = frozenset()
     shown: frozenset[int] = frozenset()
     named: frozenset[int] = frozenset()
+    parameters: dict[str, Value] = field(default_factory=dict)
     environment: dict[str, Value] = field(default_factory=dict)
 
     def is_unread(self, event: Event) -> bool:

@@ -67,7 +67,7 @@ def method_around(function: FunctionNode) -> FunctionNode:
 
 def family_of(analysis: Analysis, owner: ClassNode) -> str:
     """Return what a class is by its bases, in whatever file they are, or by its methods; or ""."""
-    return analysis.facts.family(owner) or analysis.project.family(f"{analysis.index.name}.{owner.name}")
+    return analysis.family(owner) or analysis.project.family(f"{analysis.index.name}.{owner.name}")
 
 
 def is_moved(analysis: Analysis, function: FunctionNode) -> bool:
@@ -86,7 +86,7 @@ def is_seen_moved(analysis: Analysis, owner: ClassNode | None) -> bool:
 def has_own_device(analysis: Analysis, owner: ClassNode) -> bool:
     """True if a class says itself what ``device`` is: else it is the framework's."""
     lineage = list(analysis.index.lineage(owner))
-    return any("device" in each.methods or ("attribute", each, "device") in analysis.facts.values for each in lineage)
+    return any("device" in each.methods or (each, "device") in analysis.attributes for each in lineage)
 
 
 def assigned_in(method: FunctionNode, *, to_self: bool) -> Iterator[ast.expr]:

@@ -57,9 +57,7 @@ def _names(analysis: Analysis, made: Event) -> Iterator[str]:
     """Variables and attributes that hold a sampler, or its loader."""
     environments = (report.environment for report in analysis.reports.values())
     yield from (name for names in environments for name, value in names.items() if value.sampler is made.node)
-    for (kind, _, name), value in analysis.facts.values.items():
-        if kind == "attribute" and value.sampler is made.node:
-            yield name
+    yield from (name for (_, name), value in analysis.attributes.items() if value.sampler is made.node)
 
 
 def makers(analysis: Analysis, made: Event) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Stages:
         self._analysis = analysis
         self._ways: dict[FunctionNode, list[Way]] = {}
         for function in analysis.index.all_functions:
-            family = analysis.facts.family(function.owner) if function.owner is not None else ""
+            family = analysis.family(function.owner) if function.owner is not None else ""
             if function.is_method and family in _FAMILIES and stage_of(function.name):
                 self._reach(function, Way(function.name, {}), 0)
 

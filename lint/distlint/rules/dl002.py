@@ -161,7 +161,7 @@ class Net(nn.Module):
             places = {**tensors, **tensors_given(analysis.index, function)}
             follower = Follower(analysis.index, function, places, modules)
             follower.run(function.node.body)
-            is_placed = analysis.facts.family(owner) == "lightning_module" or tensors or modules
+            is_placed = analysis.family(owner) == "lightning_module" or tensors or modules
             seen: set[ast.AST] = set()
             for met in follower.meetings:
                 if isinstance(met.origin, ast.Call) and met.origin not in seen:
@@ -172,7 +172,7 @@ class Net(nn.Module):
 def is_forward(analysis: Analysis, function: FunctionNode) -> bool:
     """True for ``forward`` and the steps of modules."""
     is_named = function.name == "forward" or function.name.endswith("_step")
-    return is_named and function.owner is not None and analysis.facts.family(function.owner) in _FAMILIES
+    return is_named and function.owner is not None and analysis.family(function.owner) in _FAMILIES
 
 
 def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition: Condition | None) -> Report:

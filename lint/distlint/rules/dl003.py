@@ -137,7 +137,7 @@ class Plain:
         """Look at what every module's ``__init__`` stores, and what it meets in the other methods."""
         for owner in analysis.index.all_classes:
             init = owner.methods.get("__init__")
-            is_module = analysis.facts.family(owner) in ("module", "lightning_module")
+            is_module = analysis.family(owner) in ("module", "lightning_module")
             if init is None or not is_module or moves_itself(owner):
                 continue
             left = dict(_left_behind(analysis, owner, init))
@@ -164,7 +164,7 @@ def _left_behind(analysis: Analysis, owner: ClassNode, init: FunctionNode) -> It
 
 def _reports(analysis: Analysis, owner: ClassNode, init: FunctionNode, left: dict[str, ast.Assign]) -> Iterator[Report]:
     tensors, modules = registered(analysis.index, owner)
-    is_placed = analysis.facts.family(owner) == "lightning_module" or bool(tensors or modules)
+    is_placed = analysis.family(owner) == "lightning_module" or bool(tensors or modules)
     places = {**{name: Fresh(assign) for name, assign in left.items()}, **tensors}
     met: dict[ast.AST, Meeting] = {}
     for name, method in owner.methods.items():

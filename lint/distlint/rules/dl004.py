@@ -153,7 +153,7 @@ class Data(LightningDataModule):
             return
         for made in analysis.events("sampler"):
             owner = made.function.owner
-            family = analysis.facts.family(owner) if owner is not None else ""
+            family = analysis.family(owner) if owner is not None else ""
             if owner is None or family not in _DRIVEN or not _is_of_all_ranks(made) or _is_by_switch(analysis, made):
                 continue
             loaders = [each for each in analysis.events("loader") if each.result.sampler is made.node]

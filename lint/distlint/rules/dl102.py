@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import key_of, only_logs
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
-from distlint.analysis.logs import may_log
+from distlint.analysis.logs import key_of, may_log, only_logs
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
 from distlint.concrete import is_name, keyword

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, key_of, logs, only_logs
 from distlint.analysis.formula import DATA, RANK, atoms, is_true
-from distlint.analysis.logs import UNKNOWN_KEYS, may_log
+from distlint.analysis.logs import UNKNOWN_KEYS, Log, key_of, logs, may_log, only_logs
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
 from distlint.model import Example, Report, Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, logs
+from distlint.analysis.logs import Log, logs
 from distlint.averageable import named
 from distlint.model import Condition, Example, Report, Rule
 

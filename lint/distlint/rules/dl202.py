@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import Log, Stages, logs
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.stages import Stages
 from distlint.api import was_brought_together
 from distlint.concrete import is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule

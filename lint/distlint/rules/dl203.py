@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, Stages, logs
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.stages import Stages
 from distlint.model import Example, Report, Rule
 from distlint.tracing import data_of
 

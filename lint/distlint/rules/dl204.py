@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import Log, Stages, logs
-from distlint.analysis.metrics import constants_of
+from distlint.analysis.arguments import constants_of
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.stages import Stages
 from distlint.concrete import argument
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
 

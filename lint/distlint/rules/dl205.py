@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.results import operation_of
+from distlint.analysis.arguments import operation_of
 from distlint.analysis.samplers import is_for_evaluation, is_used_here
 from distlint.model import Condition, Example, Report, Rule
 

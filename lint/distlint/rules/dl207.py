@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis.arguments import operation_of
 from distlint.analysis.formula import SAME
-from distlint.analysis.results import operation_of
 from distlint.analysis.value import dtype_of
 from distlint.concrete import argument
 from distlint.model import Change, Example, Repair, Report, Rule

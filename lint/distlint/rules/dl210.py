@@ -99,7 +99,7 @@ class Report:
         """Judge what the modules of this file keep on ``self``."""
         made = {event.node for event in analysis.events("make", "call") if event.result.family == "metric"}
         for owner in analysis.index.all_classes:
-            if made and analysis.facts.family(owner) in _MODULES:
+            if made and analysis.family(owner) in _MODULES:
                 yield from _kept(analysis, owner, made)
                 yield from _added(analysis, owner)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.metrics import constants_of
+from distlint.analysis.arguments import constants_of
 from distlint.model import Example, Report, Rule
 from distlint.syntax import ClassNode
 

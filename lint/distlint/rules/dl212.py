@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.results import operation_of, subject_of
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Example, Report, Rule
 from distlint.tracing import is_to_fail

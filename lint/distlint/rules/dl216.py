@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distlint.analysis.results import operation_of, subject_of
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 

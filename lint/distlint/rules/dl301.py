@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from distlint.analysis import Stages
 from distlint.analysis.containers import (
     assigned,
     assignments,
@@ -22,6 +21,7 @@ from distlint.analysis.containers import (
     name_of,
     sees_bases,
 )
+from distlint.analysis.stages import Stages
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
 from distlint.syntax import dotted
 

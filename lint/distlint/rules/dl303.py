@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.analysis.containers import behind, name_of
-from distlint.analysis.results import operation_of, subject_of
 from distlint.model import Example, Report, Rule, Severity
 from distlint.syntax import dotted
 

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from distlint.analysis.arguments import operation_of
 from distlint.analysis.events import Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
-from distlint.analysis.results import operation_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule, Severity
 from distlint.tracing import has_own_group, of_guard
