@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from distlint.analysis.state import Facts
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.syntax import ClassNode
-
-if TYPE_CHECKING:
-    from distlint.analysis.state import Facts
 
 _NO_PROJECT = frozenset({*sys.stdlib_module_names, "jaxtyping", "numpy", "torch", "typing_extensions"})
 

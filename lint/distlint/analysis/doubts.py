@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from distlint.analysis.formula import SAME, UNKNOWN
+from distlint.analysis.value import Value
 from distlint.syntax import ClassNode, FunctionNode
-
-if TYPE_CHECKING:
-    from distlint.analysis.value import Value
 
 _KINDS = frozenset({"dict", "list", "set"})
 _FILLS = frozenset({"add", "append", "extend", "setdefault", "update"})

@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Event
 from distlint.analysis.hooks import takes_data
+from distlint.analysis.module import Analysis
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted, statements
-
-if TYPE_CHECKING:
-    from distlint.analysis.module import Analysis
 
 _MOVED = frozenset({"callback", "data_module", "fabric", "lightning_module", "module"})
 _MOVERS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})  # whose business devices are

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from distlint.analysis.events import Event
-    from distlint.analysis.module import Analysis
-    from distlint.analysis.value import Value
+from distlint.analysis.events import Event
+from distlint.analysis.module import Analysis
+from distlint.analysis.value import Value
 
 _STAGES = "val|valid|validation|validate|dev|eval|evaluation|evaluate"
 _EVALUATION = re.compile(rf"(?:^|[\W_\d])(?:{_STAGES}|test|testing)(?:set|data|loader)?(?:$|[\W_\d])|^test")

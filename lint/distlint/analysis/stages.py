@@ -11,7 +11,7 @@ from distlint.analysis.formula import Constant
 from distlint.analysis.hooks import stage_of
 from distlint.analysis.logs import Log
 from distlint.analysis.module import Analysis
-from distlint.syntax import ClassNode, FunctionNode
+from distlint.syntax import ClassNode, FunctionNode, within
 
 _DEEPEST = 5
 _FAMILIES = frozenset({"lightning_module", "callback"})
@@ -190,10 +190,7 @@ def _compare(node: ast.Compare, way: Way) -> bool | None:
 
 def _asks_stage(test: ast.expr, way: Way) -> bool:
     """Whether a test compares something with the name of a stage."""
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.rstrip("/_") in _WORDS
-        for node in ast.walk(test)
-    )
+    return any(isinstance(node.value, str) and node.value.rstrip("/_") in _WORDS for node in within(test, ast.Constant))
 
 
 _WORDS = frozenset({"train", "training", "fit", "val", "valid", "validation", "validate", "test", "eval", "predict"})

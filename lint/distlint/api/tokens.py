@@ -10,9 +10,9 @@ _KINDS = ("backward", "collective", "wrap")
 _TELLING = tuple(name for name, effect in TELLING.items() if effect.kind == "collective")
 _METHODS = tuple(name for methods in METHODS.values() for name, effect in methods.items() if effect.kind in _KINDS)
 _HINTS = """
-    distributed dist. distmetrics deepspeed horovod torch_xla torchmetrics torcheval ccelerat abric LightningLite strategy
-    training_type_plugin DistributedDataParallel Trainer all_gather detectron2 manual_backward mmengine state_dict_type
-    ds_engine model_engine
+    distributed dist. distmetrics deepspeed horovod torch_xla torchmetrics torcheval ccelerat abric LightningLite
+    strategy training_type_plugin DistributedDataParallel Trainer all_gather detectron2 manual_backward mmengine
+    state_dict_type ds_engine model_engine
 """
 _OWN = {*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING} - {"backward"}
 _RANKS = """

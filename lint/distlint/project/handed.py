@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlint.api import base_family, unbound
-from distlint.syntax import FunctionNode, SyntaxIndex, dotted
+from distlint.syntax import FunctionNode, SyntaxIndex, dotted, within
 
 _PLACERS = frozenset({"accelerator", "fabric", "hf_trainer", "lightning_trainer"})
 _PLACING = frozenset(
@@ -53,8 +53,8 @@ def read_handed(index: SyntaxIndex) -> Handed:
 
 
 def _made(index: SyntaxIndex, node: ast.AST) -> Iterator[str]:
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2][:1].isupper():
+    for call in within(node, ast.Call):
+        if dotted(call.func).rpartition(".")[2][:1].isupper():
             yield index.qualify(call.func)
 
 
@@ -166,7 +166,7 @@ def _has_one_device(call: ast.expr) -> bool:
 
 def _is_spawning(call: ast.expr) -> bool:
     """Whether the arguments of a call say that processes are spawned: ``strategy="ddp_spawn"``."""
-    return any(isinstance(node, ast.Constant) and node.value in _SPAWNING for node in ast.walk(call))
+    return any(node.value in _SPAWNING for node in within(call, ast.Constant))
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

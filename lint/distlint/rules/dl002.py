@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis
 from distlint.analysis.places import FACTORIES, Follower, Meeting
 from distlint.analysis.registered import registered, tensors_given
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import FunctionNode
+from distlint.syntax import FunctionNode, names_set
 
 _FAMILIES = ("module", "lightning_module")
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
@@ -185,8 +182,7 @@ def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition:
     partner = analysis.index.text_of(met.partner)
     message = f"made on the CPU, meets a tensor of the module's device in {text}: give it the device of {partner}"
     is_name = isinstance(met.partner, ast.Name) and partner in {each.arg for each in function.parameters}
-    stores = (node for node in ast.walk(function.node) if isinstance(node, ast.Name) and node.id == partner)
-    is_kept = is_name and all(isinstance(node.ctx, ast.Load) for node in stores)
+    is_kept = is_name and partner not in names_set(function.node)
     return Report(met.origin, message, trace, condition, partial(_repair, partner) if is_kept else None)
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Step
 from distlint.analysis.formula import DATA, UNKNOWN, Atom
+from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import WITHOUT_DATA, Partings
 from distlint.tracing import guard_of, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Step
-    from distlint.analysis.sequences import Divergence
 
 _CONDITIONS = {
     "files": Condition("data", "if ranks may see different files at that moment"),

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis, Value
 from distlint.analysis.logs import Log, logs
 from distlint.analysis.stages import Stages
 from distlint.api import was_brought_together
-from distlint.concrete import is_name, keyword
+from distlint.concrete import ConcreteTree, is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
+from distlint.syntax import names_in
 from distlint.tracing import data_of
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Value
-    from distlint.concrete import ConcreteTree
 
 _LONGEST = 40  # characters of a value that a message shows
 
@@ -267,7 +264,7 @@ def _is_trace(log: Log) -> bool:
 
 def _is_said(log: Log) -> bool:
     """Whether the name of the value says that it is that of all ranks."""
-    names = (node.id for node in ast.walk(log.node) if isinstance(node, ast.Name)) if log.node is not None else ()
+    names = names_in(log.node) if log.node is not None else ()
     return any(map(was_brought_together, names))
 
 

@@ -6,18 +6,14 @@ import ast
 import keyword as python
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis
 from distlint.analysis.containers import assignments, done_with, is_made_as, name_of, parts_of
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule
-from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import ClassNode
+from distlint.syntax import ClassNode, dotted
 
 _MODULES = frozenset({"lightning_module", "module"})
 _KINDS: dict[type[ast.expr], str] = {ast.List: "ModuleList", ast.Dict: "ModuleDict"}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.arguments import operation_of, subject_of
+from distlint.analysis.events import FunctionReport
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Example, Report, Rule
 from distlint.tracing import is_to_fail
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.analysis.events import FunctionReport
 
 
 class ReductionLost(Rule):
