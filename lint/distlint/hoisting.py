@@ -11,7 +11,8 @@ import libcst as cst
 from distlint.api import unbound
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Repair
-from distlint.syntax import FunctionNode, contains, dotted, names_in, names_set, within
+from distlint.nodes import contains, names_in, names_set, within
+from distlint.syntax import FunctionNode, dotted
 
 # What hands back a new value and leaves everything else alone, so that the other ranks may make it unseen; and what
 # that value is called.

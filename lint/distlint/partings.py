@@ -11,7 +11,8 @@ from distlint.analysis.events import Branch, Handled, Inlined, Node, bodies
 from distlint.analysis.formula import Atom, Constant, atoms, negate
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.analysis.ways import Visit
-from distlint.syntax import FunctionNode, within
+from distlint.nodes import within
+from distlint.syntax import FunctionNode
 from distlint.tracing import Trace, named, way_to
 
 # These carry nothing, so that it does not matter which turn of another rank they meet.

@@ -7,12 +7,10 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.keyword | ast.alias  # with positions
 TRY_STAR = getattr(ast, "TryStar", ast.Try)
-_NodeT = TypeVar("_NodeT", bound=ast.AST)
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -186,26 +184,6 @@ def dotted(node: ast.expr) -> str:
 def last_name(node: ast.expr) -> str:
     """Return the last identifier of a name, or of an attribute of anything, or ""."""
     return node.attr if isinstance(node, ast.Attribute) else dotted(node)
-
-
-def within(node: ast.AST, kind: type[_NodeT] | tuple[type[_NodeT], ...]) -> Iterator[_NodeT]:
-    """Yield what is of some kind of a node and all below it, the outer first."""
-    return (each for each in ast.walk(node) if isinstance(each, kind))
-
-
-def contains(node: ast.AST, part: ast.AST) -> bool:
-    """True if a node is, or has somewhere below it, another one."""
-    return any(each is part for each in ast.walk(node))
-
-
-def names_in(node: ast.AST) -> set[str]:
-    """Return the names that are read or set in a node."""
-    return {each.id for each in within(node, ast.Name)}
-
-
-def names_set(node: ast.AST) -> set[str]:
-    """Return the names that get a value in a node."""
-    return {each.id for each in within(node, ast.Name) if isinstance(each.ctx, ast.Store)}
 
 
 def index_source(source: str, path: str, name: str = "") -> SyntaxIndex:

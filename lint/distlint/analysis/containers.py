@@ -9,7 +9,8 @@ from distlint.analysis.events import Event
 from distlint.analysis.loops import called
 from distlint.analysis.module import Analysis
 from distlint.api import unbound
-from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted, names_in, within
+from distlint.nodes import names_in, within
+from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted
 
 EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 # Bases that keep nothing of their subclasses' lists, by the package they come from.

@@ -6,7 +6,7 @@ import ast
 import re
 
 from distlint.analysis.events import Event
-from distlint.syntax import contains, within
+from distlint.nodes import contains, within
 
 _EVALUATES = re.compile("eval|valid|test|score|infer|predict")
 _FREEZES = frozenset({"eval", "inference_mode", "no_grad"})

@@ -11,7 +11,8 @@ from distlint.analysis.formula import Constant
 from distlint.analysis.hooks import stage_of
 from distlint.analysis.logs import Log
 from distlint.analysis.module import Analysis
-from distlint.syntax import ClassNode, FunctionNode, within
+from distlint.nodes import within
+from distlint.syntax import ClassNode, FunctionNode
 
 _DEEPEST = 5
 _FAMILIES = frozenset({"lightning_module", "callback"})

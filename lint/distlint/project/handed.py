@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distlint.api import base_family, unbound
-from distlint.syntax import FunctionNode, SyntaxIndex, dotted, within
+from distlint.nodes import within
+from distlint.syntax import FunctionNode, SyntaxIndex, dotted
 
 _PLACERS = frozenset({"accelerator", "fabric", "hf_trainer", "lightning_trainer"})
 _PLACING = frozenset(

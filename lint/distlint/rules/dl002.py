@@ -13,7 +13,8 @@ from distlint.analysis.places import FACTORIES, Follower, Meeting
 from distlint.analysis.registered import registered, tensors_given
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import FunctionNode, names_set
+from distlint.nodes import names_set
+from distlint.syntax import FunctionNode
 
 _FAMILIES = ("module", "lightning_module")
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")

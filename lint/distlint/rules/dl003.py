@@ -13,7 +13,8 @@ from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting
 from distlint.analysis.registered import moves_itself, registered, tensors_given
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import ClassNode, FunctionNode, last_name, within
+from distlint.nodes import within
+from distlint.syntax import ClassNode, FunctionNode, last_name
 
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 

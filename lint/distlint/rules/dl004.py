@@ -11,7 +11,7 @@ from distlint.analysis import Analysis, Event
 from distlint.analysis.samplers import makers
 from distlint.concrete import ConcreteTree, argument, keyword, tail
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import within
+from distlint.nodes import within
 
 _SWITCHES = frozenset({"use_distributed_sampler", "replace_sampler_ddp"})
 _DRIVEN = frozenset({"data_module", "lightning_module"})

@@ -9,7 +9,8 @@ from distlint.analysis import Analysis, Event
 from distlint.analysis.keeping import TRANSFORMS, is_only_called, kept, made_in_init, unpicklable
 from distlint.analysis.placing import family_of
 from distlint.model import Condition, Example, Report, Rule, Severity
-from distlint.syntax import ClassNode, within
+from distlint.nodes import within
+from distlint.syntax import ClassNode
 
 _PICKLED = {
     "callback": "callback",

@@ -9,8 +9,9 @@ from distlint.analysis import Analysis, Guard
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Condition, Example, Report, Rule
 from distlint.modules import is_test
+from distlint.nodes import names_in, within
 from distlint.partings import Made, all_made
-from distlint.syntax import TRY_STAR, FunctionNode, dotted, names_in, within
+from distlint.syntax import TRY_STAR, FunctionNode, dotted
 
 # What a program raises on every rank or on none: it is a matter of what is installed, or of the person at the keys.
 _SAME_EVERYWHERE = frozenset(

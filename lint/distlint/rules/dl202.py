@@ -13,7 +13,7 @@ from distlint.analysis.stages import Stages
 from distlint.api import was_brought_together
 from distlint.concrete import ConcreteTree, is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
-from distlint.syntax import names_in
+from distlint.nodes import names_in
 from distlint.tracing import data_of
 
 _LONGEST = 40  # characters of a value that a message shows

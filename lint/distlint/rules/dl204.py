@@ -14,7 +14,7 @@ from distlint.analysis.logs import Log, logs
 from distlint.analysis.stages import Stages
 from distlint.concrete import ConcreteTree, argument
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
-from distlint.syntax import within
+from distlint.nodes import within
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from distlint.analysis import Analysis, Event, Guard
 from distlint.analysis.samplers import names_evaluation
 from distlint.model import Example, Report, Rule
-from distlint.syntax import FunctionNode, dotted, within
+from distlint.nodes import within
+from distlint.syntax import FunctionNode, dotted
 
 _DEEPEST = 4
 _MESSAGE = (

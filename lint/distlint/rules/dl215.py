@@ -9,7 +9,8 @@ from distlint.analysis import Analysis, Event, Value
 from distlint.analysis.containers import mentions
 from distlint.analysis.loops import called, trains
 from distlint.model import Example, Report, Rule
-from distlint.syntax import dotted, within
+from distlint.nodes import within
+from distlint.syntax import dotted
 
 _SYNCS = frozenset({"compute", "sync_and_compute", "synced"})
 _CUTS = frozenset({"gather_for_metrics", "fresh"})

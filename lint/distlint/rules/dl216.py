@@ -9,7 +9,8 @@ from distlint.analysis import Analysis, Event
 from distlint.analysis.arguments import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
-from distlint.syntax import dotted, within
+from distlint.nodes import within
+from distlint.syntax import dotted
 
 _NOT_RESET = Condition("data", "if it is not set back before the next turn")
 

@@ -24,7 +24,8 @@ from distlint.analysis.containers import (
 from distlint.analysis.stages import Stages
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import FunctionNode, dotted, within
+from distlint.nodes import within
+from distlint.syntax import FunctionNode, dotted
 
 _STEP = re.compile(r"(?:on_)?(train|training|validation|test)_(?:step|step_end|batch_start|batch_end)")
 _UNSEEN = Condition("data", "unless a base class in another file empties it")
