@@ -143,14 +143,13 @@ class _Reader:
 
 def _parts(node: ast.expr) -> list[ast.expr]:
     """What an expression keeps as it is."""
-    if isinstance(node, ast.List | ast.Tuple):
-        return node.elts
-    if isinstance(node, ast.Dict):
-        return node.values
-    if isinstance(node, ast.IfExp):
-        return [node.body, node.orelse]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITSELF:
-        return [node.func.value]
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Dict(values=parts):
+            return parts
+        case ast.IfExp(body=one, orelse=other):
+            return [one, other]
+        case ast.Call(func=ast.Attribute(attr=method, value=whole)) if method in _ITSELF:
+            return [whole]
     return []
 
 
