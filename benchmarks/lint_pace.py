@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from distlint.analysis import Analysis
+from distlint.analysis.interpreter import analyse
+from distlint.analysis.summaries import summaries
 from distlint.engine import check_source
 from distlint.rules import RULES
 from distlint.syntax import index_source
@@ -43,7 +44,8 @@ def index(path: str, text: str) -> None:
 
 def interpret(path: str, text: str) -> None:
     """Index a file, interpret every function, and tell what other files must know."""
-    list(Analysis(index_source(text, path, "module")).summaries())
+    index = index_source(text, path, "module")
+    list(summaries(index, analyse(index).reports))
 
 
 def check(path: str, text: str) -> None:

@@ -13,8 +13,10 @@ from functools import cached_property
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from distlint.analysis import Analysis, Summary
+from distlint.analysis import Summary
+from distlint.analysis.interpreter import analyse
 from distlint.analysis.project import NO_PROJECT, Project, WrappedArgument
+from distlint.analysis.summaries import summaries, wrapped_arguments
 from distlint.concrete import ConcreteTree, walk
 from distlint.edits import Editor
 from distlint.model import Finding, Fix, Report, Rule
@@ -120,10 +122,10 @@ def _examine(
         index = index_source(text.text, path, module_key(path))
         if not rules and not summarise:
             return Examined([])
-        analysis = Analysis(index, project)
+        analysis = analyse(index, project)
         findings = ask(analysis, rules, Mender(text).fix)
-        functions = tuple(analysis.summaries()) if summarise else ()
-        wrapped = frozenset(analysis.wrapped_arguments())
+        functions = tuple(summaries(index, analysis.reports)) if summarise else ()
+        wrapped = frozenset(wrapped_arguments(analysis.reports))
     except SyntaxError as error:
         return Examined([syntax_error(path, error.lineno or 1, max(1, error.offset or 1), error.msg)])
     except ValueError as error:  # null bytes, before Python 3.12

@@ -11,6 +11,7 @@ import libcst as cst
 from distlint.api import unbound
 from distlint.concrete import ConcreteTree
 from distlint.model import Change, Repair
+from distlint.nodes import contains, names_in, names_set, within
 from distlint.syntax import FunctionNode, dotted
 
 # What hands back a new value and leaves everything else alone, so that the other ranks may make it unseen; and what
@@ -67,7 +68,7 @@ def hoist(
         return None
     full = function.module.qualify(call.func, function) or unbound(dotted(call.func))
     is_safe = label in _HARMLESS and not full.startswith("torch.")
-    used = {each.id for each in ast.walk(function.module.tree) if isinstance(each, ast.Name)}
+    used = names_in(function.module.tree)
     name = name or f"{ast.unparse(call.func).rpartition('.')[2]}_result"
     fresh = next(each for each in (name, *(f"{name}_{number}" for number in range(2, 99))) if each not in used)
     return lambda tree, node: Repair(is_safe, _changes(tree, node, fresh))
@@ -78,7 +79,7 @@ def _blocks(owner: ast.AST, call: ast.expr) -> Iterator[_Block]:
     for name in _BLOCKS:
         block = getattr(owner, name, ())
         for number, statement in enumerate(block):
-            if any(each is call for each in ast.walk(statement)):
+            if contains(statement, call):
                 yield _Block(owner, block[:number], statement)
                 yield from _blocks(statement, call)
 
@@ -96,10 +97,10 @@ def _is_first(inner: _Block, call: ast.Call) -> bool:
         return False
     place = call.lineno, call.col_offset
     for node in ast.walk(inner.statement):
-        holds = any(each is call for each in ast.walk(node))
-        if isinstance(node, _MAYBE) and holds:
+        is_around = contains(node, call)
+        if isinstance(node, _MAYBE) and is_around:
             return False
-        if isinstance(node, _EFFECTS) and not holds and (node.lineno, node.col_offset) < place:
+        if isinstance(node, _EFFECTS) and not is_around and (node.lineno, node.col_offset) < place:
             return False
     return True
 
@@ -126,24 +127,18 @@ def _can_be_made_before(function: FunctionNode, around: Sequence[_Block], call: 
 def _unchanged(nodes: Sequence[ast.AST], branch: ast.stmt) -> bool:
     """Whether no name of the call gets a value in the branch."""
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return names.isdisjoint(each.id for each in _stores(branch))
+    return names.isdisjoint(names_set(branch))
 
 
 def _bound(node: ast.AST, is_whole: bool = True) -> set[str]:
     """Names that get a value in a function; on every way through a statement; of a block's owner, before its block."""
     if isinstance(node, ast.For | ast.AsyncFor) and not is_whole:
-        return {each.id for each in _stores(node.target)}
+        return names_set(node.target)
     if isinstance(node, ast.With | ast.AsyncWith) and not is_whole:
-        return {each.id for item in node.items if item.optional_vars for each in _stores(item.optional_vars)}
+        return {name for item in node.items if item.optional_vars for name in names_set(item.optional_vars)}
     if not is_whole or isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.Match):
         return set()
-    inside = ast.walk(node)
-    return {each.id for each in _stores(node)} | {each.name for each in inside if isinstance(each, ast.FunctionDef)}
-
-
-def _stores(node: ast.AST) -> Iterator[ast.Name]:
-    inside = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return (each for each in inside if isinstance(each.ctx, ast.Store))
+    return names_set(node) | {each.name for each in within(node, ast.FunctionDef)}
 
 
 def _changes(tree: ConcreteTree, call: cst.CSTNode, name: str) -> tuple[Change, ...]:

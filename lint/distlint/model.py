@@ -7,14 +7,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-if TYPE_CHECKING:
-    import libcst as cst
+import libcst as cst
 
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import Located
+from distlint.analysis import Analysis
+from distlint.concrete import ConcreteTree
+from distlint.syntax import Located
 
 
 class Severity(enum.Enum):

@@ -11,6 +11,7 @@ from distlint.analysis.events import Branch, Handled, Inlined, Node, bodies
 from distlint.analysis.formula import Atom, Constant, atoms, negate
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.analysis.ways import Visit
+from distlint.nodes import within
 from distlint.syntax import FunctionNode
 from distlint.tracing import Trace, named, way_to
 
@@ -120,8 +121,10 @@ class Partings:
         is_over = found.atom.doubt == "batches"  # what is left to do after the last batch
         if not sides or found.instead is not None or is_over:
             return False
-        doing = (each for each in ast.walk(event.function.node) if isinstance(each, ast.Expr | ast.Assign | ast.Return))
-        done = {id(each.value) for each in doing}  # what is called for what it does, rather than asked
+        # What is called for what it does, rather than asked.
+        done = {
+            id(getattr(each, "value", None)) for each in within(event.function.node, (ast.Expr, ast.Assign, ast.Return))
+        }
         return any(
             each.node is guard.node and each.taken != sides[0]  # type: ignore[union-attr]
             for unseen in self._analysis.events("opaque")

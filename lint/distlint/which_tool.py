@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from distlint import averageable_table as table
+from distlint.averageable import NAMED
 
 _HEAD = """\
 # Which tool for which metric
@@ -43,28 +43,23 @@ average over examples.
 
 def page() -> str:
     """The page in Markdown."""
-    averageable = [f"| {_shown(name)} | {reason} |" for name, reason in sorted(table.AVERAGEABLE.items())]
+    averageable, wrong = [], []
+    for name, entry in sorted(NAMED.items()):
+        shown = name.replace("_", " ")
+        tool = f"torchmetrics' `{entry.metric}`" if entry.metric else "`all_gather`, then compute"
+        if entry.kind == "averageable":
+            averageable.append(f"| {shown} | {entry.reason} |")
+        elif entry.kind == "not averageable":
+            wrong.append(f"| {shown} | {tool} | {entry.reason} |")
     parts = [
         _HEAD,
         "## `sync_dist=True`\n",
         "\n".join(["| metric | why its mean over ranks is right |", "|---|---|", *averageable]) + "\n",
         "## A metric object, or `all_gather` where there is none\n",
-        "\n".join(["| metric | use | why its mean over ranks is wrong |", "|---|---|---|", *_wrong()]) + "\n",
+        "\n".join(["| metric | use | why its mean over ranks is wrong |", "|---|---|---|", *wrong]) + "\n",
         _OPTIONS,
     ]
     return "\n".join(parts)
-
-
-def _wrong() -> list[str]:
-    rows = []
-    for name, (reason, metric) in sorted(table.NOT_AVERAGEABLE.items()):
-        tool = f"torchmetrics' `{metric}`" if metric else "`all_gather`, then compute"
-        rows.append(f"| {_shown(name)} | {tool} | {reason} |")
-    return rows
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", " ")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distlint import averageable_table as table
 from distlint.analysis.project import Project, Settings
-from distlint.averageable import ENTRIES, LIBRARIES, find, named, reason_against, stem
+from distlint.averageable import LIBRARIES, NAMED, find, named, reason_against, stem
 from distlint.engine import check_source
 from distlint.rules import RULES
 from distlint.which_tool import page
@@ -36,13 +35,12 @@ def test_stem(name: str, expected: str) -> None:
     assert stem(name) == expected
 
 
-def test_every_name_is_in_one_table_with_a_reason() -> None:
-    wrong, right, other = set(table.NOT_AVERAGEABLE), set(table.AVERAGEABLE), set(table.OTHER)
-    assert not wrong & right
-    assert not (wrong | right) & other
-    assert {stem(name) for name in wrong}.isdisjoint(stem(name) for name in right | other)
-    for entry in ENTRIES.values():
+def test_every_stem_says_one_thing_with_a_reason() -> None:
+    kinds: dict[str, set[str]] = {}
+    for name, entry in NAMED.items():
+        kinds.setdefault(stem(name), set()).add(entry.kind)
         assert len(entry.reason) > 10
+    assert all(len(each) == 1 for each in kinds.values())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_every_metric_object_that_is_recommended_exists() -> None:
     known |= {f"{kind}IntersectionOverUnion" for kind in ("", "Complete", "Distance", "Generalized")}
     known |= {"MeanAveragePrecision", "PanopticQuality", "ModifiedPanopticQuality", "PerceptualPathLength"}
     known |= {"KernelInceptionDistance", "InceptionScore", "FrechetInceptionDistance"}
-    assert {metric for _, metric in table.NOT_AVERAGEABLE.values() if metric} <= known
+    assert {entry.metric for entry in NAMED.values() if entry.metric} <= known
 
 
 def test_names_of_a_dict_of_metrics() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distlint.analysis import Analysis
+from distlint.analysis.interpreter import analyse
 from distlint.cli import main
 from distlint.confirm import command
 from distlint.confirm.command import findings
@@ -56,7 +56,7 @@ def _good() -> Iterator[object]:
 
 @pytest.mark.parametrize(("source", "found"), list(_bad()))
 def test_a_bad_example_hangs_at_its_finding(source: str, found: Finding) -> None:
-    verdict = try_finding(Analysis(index_source(source, found.path)), found)
+    verdict = try_finding(analyse(index_source(source, found.path)), found)
     place = found.path.removesuffix(".py"), found.line
     is_open = place in NOT_RUNNABLE or found.code in NOT_YET
     assert verdict.outcome == ("not runnable" if is_open else "confirmed"), verdict.text
@@ -67,7 +67,7 @@ def test_a_bad_example_hangs_at_its_finding(source: str, found: Finding) -> None
 @pytest.mark.parametrize("source", list(_good()))
 def test_a_good_example_comes_to_its_end(source: str, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.id
-    analysis = Analysis(index_source(source, "model.py"))
+    analysis = analyse(index_source(source, "model.py"))
     lines = {event.node.lineno for event in analysis.events("collective", "log") if not event.effect.sharded}
     outcomes = {line: try_lines(analysis, [line]) for line in sorted(lines)}
     hanging = {line: verdict.text for line, verdict in outcomes.items() if verdict.outcome == "confirmed"}
@@ -75,7 +75,7 @@ def test_a_good_example_comes_to_its_end(source: str, request: pytest.FixtureReq
 
 
 def tried(source: str, line: int) -> Verdict:
-    return try_lines(Analysis(index_source(source, "model.py")), [line])
+    return try_lines(analyse(index_source(source, "model.py")), [line])
 
 
 RIGHT = {

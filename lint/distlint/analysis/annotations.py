@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from distlint.analysis.state import Facts
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.syntax import ClassNode
-
-if TYPE_CHECKING:
-    from distlint.analysis.state import Facts
 
 _NO_PROJECT = frozenset({*sys.stdlib_module_names, "jaxtyping", "numpy", "torch", "typing_extensions"})
 
@@ -37,13 +33,7 @@ def names_class(name: str) -> bool:
 
 def of_attribute(facts: Facts, owner: ClassNode, name: str) -> Value:
     """Return what the body of a class says of an attribute."""
-    return annotated(facts, _fields(owner).get(name)) if name in _fields(owner) else UNKNOWN_VALUE
-
-
-@lru_cache(maxsize=256)
-def _fields(owner: ClassNode) -> dict[str, ast.expr]:
-    fields = (each for each in owner.node.body if isinstance(each, ast.AnnAssign))
-    return {each.target.id: each.annotation for each in fields if isinstance(each.target, ast.Name)}
+    return annotated(facts, owner.fields[name]) if name in owner.fields else UNKNOWN_VALUE
 
 
 def _plain(node: ast.expr | None) -> ast.expr | None:

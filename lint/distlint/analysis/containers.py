@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis.events import Event
 from distlint.analysis.loops import called
+from distlint.analysis.module import Analysis
 from distlint.api import unbound
+from distlint.nodes import names_in, within
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis.events import Event
-    from distlint.analysis.module import Analysis
 
 EMPTIERS = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 # Bases that keep nothing of their subclasses' lists, by the package they come from.
@@ -54,7 +52,7 @@ def _is_number(node: ast.expr) -> bool:
 
 def mentions(node: ast.AST, *names: str) -> bool:
     """True if one of some dotted names is read in an expression or statement."""
-    return any(isinstance(each, ast.Name | ast.Attribute) and dotted(each) in names for each in ast.walk(node))
+    return any(dotted(each) in names for each in within(node, (ast.Name, ast.Attribute)))
 
 
 def assigned(index: SyntaxIndex, owner: ClassNode, name: str) -> list[ast.expr]:
@@ -122,7 +120,7 @@ def _names_of(nodes: list[ast.AST], attribute: str) -> set[str]:
     pairs = [pair for node in nodes for pair in (*assignments(node), *_turns(node))]
     for _ in range(_DEEPEST):
         held = (target for target, value in pairs if not names.isdisjoint(_roots(value)))
-        names |= {each.id for target in held for each in ast.walk(target) if isinstance(each, ast.Name)} - {"self"}
+        names |= {name for target in held for name in names_in(target)} - {"self"}
     return names
 
 

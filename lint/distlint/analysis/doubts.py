@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from distlint.analysis.formula import SAME, UNKNOWN
+from distlint.analysis.value import Value
 from distlint.syntax import ClassNode, FunctionNode
 
-if TYPE_CHECKING:
-    from distlint.analysis.value import Value
-
 _KINDS = frozenset({"dict", "list", "set"})
+_KNOWN: WeakKeyDictionary[ClassNode, set[str]] = WeakKeyDictionary()
 _FILLS = frozenset({"add", "append", "extend", "setdefault", "update"})
 
 
@@ -28,9 +26,14 @@ def doubt_of(value: Value, node: ast.AST, function: FunctionNode) -> str:
     return "entries" if is_own and owner is not None and node.attr in _refilled(owner) else ""  # type: ignore[attr-defined]
 
 
-@lru_cache(maxsize=256)
-def _refilled(owner: ClassNode) -> frozenset[str]:
-    """The attributes that methods fill and empty again."""
+def _refilled(owner: ClassNode) -> set[str]:
+    """The attributes that methods fill and empty again; remembered as long as the file is."""
+    if owner not in _KNOWN:
+        _KNOWN[owner] = _read_refilled(owner)
+    return _KNOWN[owner]
+
+
+def _read_refilled(owner: ClassNode) -> set[str]:
     filled: set[str] = set()
     emptied: set[str] = set()
     for name, method in owner.methods.items():
@@ -38,7 +41,7 @@ def _refilled(owner: ClassNode) -> frozenset[str]:
             for node in ast.walk(method.node):
                 filled.update(_filled_by(node))
                 emptied.update(_emptied_by(node))
-    return frozenset(filled & emptied)
+    return filled & emptied
 
 
 def _filled_by(node: ast.AST) -> Iterator[str]:

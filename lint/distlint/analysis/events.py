@@ -151,22 +151,27 @@ class Step(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Two ways on; ``node`` is the test, None in summaries."""
+    """Two ways on; ``node`` is the test, None in summaries; ``asks`` its atoms, where ways are compared."""
 
     test: Formula
     then: tuple[Node, ...]
     other: tuple[Node, ...]
     place: Place
     node: Located | None = None
+    asks: frozenset[str] = frozenset()
 
 
 class Loop(NamedTuple):
-    """Statements that run again and again; ``value`` is what decides how often."""
+    """Statements that run again and again; ``varies`` tells how far ranks may disagree how often.
+
+    ``leaves`` tells whether it may end the function, where ways are compared.
+    """
 
     body: tuple[Node, ...]
     place: Place
     varies: int
     node: Located | None = None
+    leaves: bool = False
 
 
 class Exit(NamedTuple):
@@ -237,6 +242,7 @@ class FunctionReport:
         read: numbers of the collectives whose results are read, but for those only logged or printed.
         shown: numbers of those that are.
         named: numbers of those whose results have a name.
+        parameters: what is known of what it is called with.
         environment: its local names at the end.
     """
 
@@ -248,6 +254,7 @@ class FunctionReport:
     read: frozenset[int] = frozenset()
     shown: frozenset[int] = frozenset()
     named: frozenset[int] = frozenset()
+    parameters: dict[str, Value] = field(default_factory=dict)
     environment: dict[str, Value] = field(default_factory=dict)
 
     def is_unread(self, event: Event) -> bool:

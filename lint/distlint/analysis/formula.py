@@ -132,10 +132,10 @@ def varies(formula: Formula) -> int:
 
 def is_true(formula: Formula, answers: Mapping[str, bool]) -> bool:
     """Return the answer, given that of each atom by its text."""
-    if isinstance(formula, Constant):
-        return formula.value
     if isinstance(formula, Atom):
         return answers[formula.text]
+    if isinstance(formula, Constant):
+        return formula.value
     if isinstance(formula, Not):
         return not is_true(formula.inside, answers)
     found = (is_true(part, answers) for part in formula.inside)

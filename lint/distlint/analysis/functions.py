@@ -34,7 +34,8 @@ _GUARDS = {"rank==0": ZERO, "local_rank==0": LOCAL_ZERO}
 def interpret(facts: Facts, function: FunctionNode) -> FunctionReport:
     """Return what a function does; others are told of it."""
     state = State(function, facts, _LANGUAGE)
-    state.names.update(parameters(facts, function))
+    given = parameters(facts, function)
+    state.names.update(given)
     guard = next(filter(None, (guard_decorator(_decorator(facts, each)) for each in function.decorators)), "")
     if guard:
         decorator = function.decorators[0]
@@ -51,7 +52,7 @@ def interpret(facts: Facts, function: FunctionNode) -> FunctionReport:
     returns = state.returns or NONE_VALUE
     report = FunctionReport(function, state.events, body, returns)
     report.read, report.shown, report.named = state.read, state.shown, state.named
-    report.environment = state.names
+    report.parameters, report.environment = given, state.names
     report.returned = list(state.returned.values())
     return report
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from distlint import averageable
 from distlint.analysis.annotations import names_class
+from distlint.analysis.arguments import has_one_device
 from distlint.analysis.arithmetic import arithmetic
 from distlint.analysis.changes import note_reduction
 from distlint.analysis.given import Call
 from distlint.analysis.metrics import imported_measure, loss_scale
 from distlint.analysis.names import SHARE_OF, environment, ranked
 from distlint.analysis.own import of_other_file
-from distlint.analysis.results import has_one_device
 from distlint.analysis.state import State
 from distlint.analysis.tensors import METHODS_OF_TENSORS, with_dimension
 from distlint.analysis.unseen import ARITHMETIC, opaque

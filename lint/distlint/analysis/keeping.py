@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from distlint.analysis.containers import assignments
+from distlint.analysis.module import Analysis
 from distlint.syntax import ClassNode, FunctionNode, dotted, statements
-
-if TYPE_CHECKING:
-    from distlint.analysis.module import Analysis
 
 TRANSFORMS = ("torchvision.transforms.", "monai.transforms.")
 _KEEPERS = ("functools.partial", "numpy.vectorize", "collections.defaultdict", *TRANSFORMS)

@@ -6,6 +6,7 @@ import ast
 import re
 
 from distlint.analysis.events import Event
+from distlint.nodes import contains, within
 
 _EVALUATES = re.compile("eval|valid|test|score|infer|predict")
 _FREEZES = frozenset({"eval", "inference_mode", "no_grad"})
@@ -22,8 +23,8 @@ def called(node: ast.AST) -> set[str]:
 
 def around(event: Event) -> ast.AST:
     """Return the innermost loop around a place; without one, the function."""
-    loops = (node for node in ast.walk(event.function.node) if isinstance(node, ast.For | ast.While))
-    holding = [loop for loop in loops if any(each is event.node for each in ast.walk(loop))]
+    loops = within(event.function.node, (ast.For, ast.While))
+    holding = [loop for loop in loops if contains(loop, event.node)]
     return holding[-1] if holding else event.function.node
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from distlint import averageable
+from distlint.analysis.arguments import constants_of
 from distlint.analysis.given import Call
 from distlint.analysis.measures import curved, guessed, told_by_library
 from distlint.analysis.state import State
@@ -63,16 +64,6 @@ def runs_over_examples(iterable: Value) -> bool:
     if iterable.family in ("zip", "enumerate"):
         return any(map(runs_over_examples, iterable.elements))
     return iterable.is_local and iterable.family not in ("loader", "outputs", "values", "list", "dict")
-
-
-def constants_of(call: ast.Call | None) -> dict[str, object]:
-    """Return the arguments of a call by name: those that are constants with their value, others with None."""
-    given = call.keywords if call is not None else ()
-    return {
-        each.arg: each.value.value if isinstance(each.value, ast.Constant) else None
-        for each in given
-        if each.arg is not None
-    }
 
 
 def loss_scale(name: str, options: dict[str, object]) -> str:

@@ -1,29 +1,21 @@
-"""The analysis of one file: every function interpreted until what they tell each other no longer changes."""
+"""What rules may ask of one file: what the interpreter has seen in it, and what follows from that."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
-from distlint.analysis.events import (
-    Event,
-    FunctionReport,
-    Step,
-    Summary,
-)
+from distlint.analysis.arguments import says_many
+from distlint.analysis.events import Event, FunctionReport, Step
 from distlint.analysis.formula import FALSE
-from distlint.analysis.functions import interpret
-from distlint.analysis.project import NO_PROJECT, Project, WrappedArgument
-from distlint.analysis.results import says_many
-from distlint.analysis.state import Facts
-from distlint.analysis.summaries import summaries, wrapped_arguments
+from distlint.analysis.project import Project
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import function_effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 
-_MOST_ROUNDS = 12
 _IS_INITIALIZED = function_effect("torch.distributed.is_initialized")
 _LAUNCHERS = frozenset({"accelerate", "deepspeed", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"})
 _STARTED = re.compile(r"environ|rank|world_size|initiali[sz]ed|launch", re.IGNORECASE)
@@ -33,20 +25,23 @@ _LOSSES = {"lightning_module": ("training_step",), "hf_trainer": ("compute_loss"
 _SAMPLER_SWITCHES = ("use_distributed_sampler", "replace_sampler_ddp")
 
 
+@dataclass(eq=False, repr=False)
 class Analysis:
     """What the functions of a file do.
 
-    Args:
+    Attributes:
         index: the file.
         project: what is known of other files, and what the user has declared.
+        reports: of each function of the file.
+        attributes: what attributes of the file's classes hold, by class and name.
+        family: returns what a class of the file is by its bases or its methods, such as "lightning_module", or "".
     """
 
-    def __init__(self, index: SyntaxIndex, project: Project = NO_PROJECT) -> None:
-        self.index = index
-        self.project = project
-        self.facts = Facts(index, project)
-        self.reports: dict[FunctionNode, FunctionReport] = {}
-        self._settle()
+    index: SyntaxIndex
+    project: Project
+    reports: Mapping[FunctionNode, FunctionReport]
+    attributes: Mapping[tuple[object, str], Value]
+    family: Callable[[ClassNode], str]
 
     def events(self, *kinds: str) -> Iterator[Event]:
         """The events of all functions, in the order of the text; of the kinds that are asked for."""
@@ -62,7 +57,7 @@ class Analysis:
                 if event.kind == "backward":
                     yield function, event.node, event.args[0] if event.args else event.receiver
             owner = function.owner if function.is_method else None
-            if owner is None or function.name not in _LOSSES.get(self.facts.family(owner), ()):
+            if owner is None or function.name not in _LOSSES.get(self.family(owner), ()):
                 continue
             for node, value in report.returned:
                 loss = value.elements[0] if value.elements and value.family == "tuple" else value
@@ -134,36 +129,9 @@ class Analysis:
         asks = any(event.effect == _IS_INITIALIZED for event in self.events("distributed"))
         return asks or not _LAUNCHERS.isdisjoint(roots)
 
-    def summaries(self) -> Iterator[Summary]:
-        """What other files must know: of functions that make collectives or tell the rank."""
-        return summaries(self.index, self.reports)
-
-    def wrapped_arguments(self) -> Iterator[WrappedArgument]:
-        """What other files must know: which of their functions are given wrapped models."""
-        return wrapped_arguments(self.reports)
-
-    def _settle(self) -> None:
-        pending = sorted(self.index.all_functions, key=_first)
-        for _ in range(_MOST_ROUNDS):
-            self.facts.stale = set()
-            for function in pending:
-                self.facts.stale.discard(function)
-                self.reports[function] = interpret(self.facts, function)
-            pending = sorted(self.facts.stale, key=_first)
-            if not pending:
-                return
-
 
 def _is_of_one(event: Event) -> bool:
     """True if a group is made of one process, and not only where nothing has started several."""
     size = event.argument(3, "world_size")
     asks = any(_STARTED.search(ast.dump(guard.node)) for guard in event.guards)
     return size is not None and size.constant == 1 and "**" not in event.options and not asks
-
-
-def _first(function: FunctionNode) -> tuple[int, int]:
-    """The file's own statements first, then properties, then methods that set attributes, then the rest."""
-    if isinstance(function.node, ast.Module):
-        return 0, 0
-    is_setter = function.name in ("__init__", "setup", "__post_init__")
-    return 1 if function.is_property else 3 - is_setter, function.node.lineno

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from distlint.analysis.arguments import constants_of
 from distlint.analysis.events import Branch, Event, Inlined, Node, Step, Summary, bodies, with_bodies
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.given import Call
-from distlint.analysis.metrics import constants_of, loss_scale, named_measure, of_metric
+from distlint.analysis.metrics import loss_scale, named_measure, of_metric
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
 from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value, combine, through_unseen

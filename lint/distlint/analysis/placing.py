@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from distlint.analysis.events import Event
 from distlint.analysis.hooks import takes_data
+from distlint.analysis.module import Analysis
 from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex, dotted, statements
-
-if TYPE_CHECKING:
-    from distlint.analysis.module import Analysis
 
 _MOVED = frozenset({"callback", "data_module", "fabric", "lightning_module", "module"})
 _MOVERS = frozenset({"cuda", "to", "transfer_batch_to_device", "_apply"})  # whose business devices are
@@ -67,7 +64,7 @@ def method_around(function: FunctionNode) -> FunctionNode:
 
 def family_of(analysis: Analysis, owner: ClassNode) -> str:
     """Return what a class is by its bases, in whatever file they are, or by its methods; or ""."""
-    return analysis.facts.family(owner) or analysis.project.family(f"{analysis.index.name}.{owner.name}")
+    return analysis.family(owner) or analysis.project.family(f"{analysis.index.name}.{owner.name}")
 
 
 def is_moved(analysis: Analysis, function: FunctionNode) -> bool:
@@ -89,7 +86,7 @@ def is_seen_moved(analysis: Analysis, owner: ClassNode | None) -> bool:
 def has_own_device(analysis: Analysis, owner: ClassNode) -> bool:
     """True if a class says itself what ``device`` is: else it is the framework's."""
     lineage = list(analysis.index.lineage(owner))
-    return any("device" in each.methods or ("attribute", each, "device") in analysis.facts.values for each in lineage)
+    return any("device" in each.methods or (each, "device") in analysis.attributes for each in lineage)
 
 
 def assigned_in(method: FunctionNode, *, to_self: bool) -> Iterator[ast.expr]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.analysis.events import Event
 from distlint.analysis.formula import RANK, SAME, UNKNOWN, Atom
 from distlint.analysis.items import dict_of
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
-from distlint.analysis.value import HAS_GRADIENT, SAME_VALUE, UNKNOWN_VALUE, Cut, Value, combine
+from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Cut, Value, combine
 
 _RANKS = frozenset({"rank", "local_rank", "world", "local_world", "zero", "local_zero", "last", "distributed"})
-_MEAN = frozenset({"avg", "mean"})
-_OPERATION_NAMES = ("op", "reduce_op", "reduction")
-_OPERATION_AT = {"fabric": 2, "strategy": 2}
 
 
 def result_of(state: State, event: Event) -> Value:
@@ -72,41 +70,6 @@ def instance_of(family: str) -> Value:
     return Value(SAME, family=family, instance=True)
 
 
-def has_one_device(options: dict[str, Value]) -> bool:
-    """True if a trainer is made for one process: ``devices=1``, ``devices=[gpu]``."""
-    nodes = options.get("num_nodes", SAME_VALUE).constant
-    devices = [options[name] for name in ("devices", "gpus") if name in options]
-    return nodes in (None, 1) and any(each.constant in (0, 1, "1") or len(each.elements) == 1 for each in devices)
-
-
-def says_many(trainer: Event) -> bool:
-    """True if what a trainer is made with says that several processes run it; ``dp`` is one process."""
-    if any(trainer.options.get(name, UNKNOWN_VALUE).constant == "dp" for name in ("strategy", "accelerator")):
-        return False
-    for name in ("devices", "gpus", "num_nodes"):
-        given = trainer.options.get(name, UNKNOWN_VALUE)
-        if len(given.elements) > 1 or (isinstance(given.constant, int) and given.constant not in (0, 1)):
-            return True
-    return str(trainer.options.get("strategy", UNKNOWN_VALUE).constant).startswith(("ddp", "deepspeed", "fsdp"))
-
-
-def operation_of(event: Event) -> str:
-    """Return how a reduction joins values: "sum", "mean", "max", "min", "product", "gathered" or ""."""
-    if "gather" in event.label:
-        return "gathered"
-    if "reduce" not in event.label:
-        return ""
-    has_place = event.effect.group > 0 and not event.effect.grads
-    position = event.effect.group - 1 if has_place else _OPERATION_AT.get(event.receiver.family, 1)
-    said = next(filter(None, (event.argument_node(-1, name) for name in _OPERATION_NAMES)), None)
-    said = said or event.argument_node(position, "op")
-    if said is not None:
-        text = said.value if isinstance(said, ast.Constant) else getattr(said, "attr", "")
-        word = str(text).lower()
-        return "mean" if word in _MEAN else word
-    return "mean" if event.receiver.family in ("fabric", "strategy") else "sum"
-
-
 def _of_collective(state: State, event: Event) -> Value:
     subject = subject_of(event)
     sources = frozenset({event.number})
@@ -138,14 +101,6 @@ def _cut(state: State, event: Event, subject: Value) -> Cut | None:
         return subject.cut
     reason = state.reason(event.node)
     return Cut(reason.line, reason.text, event.label, subject.grad == HAS_GRADIENT)
-
-
-def subject_of(event: Event) -> Value:
-    """Return the value that a collective joins over ranks: of a gather into given places, the second argument."""
-    is_second = bool(event.effect.changes) and "gather" in event.label
-    names = ("tensor", "obj", "input_tensor", "input") if is_second else ("tensor", "data", "input")
-    named = next((event.options[name] for name in names if name in event.options), UNKNOWN_VALUE)
-    return event.args[is_second] if len(event.args) > is_second else named
 
 
 def _of_wrapper(event: Event) -> Value:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from distlint.analysis.events import Event
-    from distlint.analysis.module import Analysis
-    from distlint.analysis.value import Value
-    from distlint.syntax import SyntaxIndex
+from distlint.analysis.events import Event
+from distlint.analysis.module import Analysis
+from distlint.analysis.value import Value
+from distlint.syntax import SyntaxIndex
 
 _STAGES = "val|valid|validation|validate|dev|eval|evaluation|evaluate"
 _EVALUATION = re.compile(rf"(?:^|[\W_\d])(?:{_STAGES}|test|testing)(?:set|data|loader)?(?:$|[\W_\d])|^test")
@@ -65,9 +63,7 @@ def _names(analysis: Analysis, made: Event) -> Iterator[str]:
     """Variables and attributes that hold a sampler, or its loader."""
     environments = (report.environment for report in analysis.reports.values())
     yield from (name for names in environments for name, value in names.items() if value.sampler is made.node)
-    for (kind, _, name), value in analysis.facts.values.items():
-        if kind == "attribute" and value.sampler is made.node:
-            yield name
+    yield from (name for (_, name), value in analysis.attributes.items() if value.sampler is made.node)
 
 
 def makers(analysis: Analysis, made: Event) -> Iterator[str]:

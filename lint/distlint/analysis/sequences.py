@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from distlint.analysis.events import Branch, Handled, Inlined, Loop, Node, Step, bodies, matters
+from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies, matters, with_bodies
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms
 from distlint.analysis.ways import EDGES, LAST_TURN, Answers, Visit, Way, leaves_function, turns, walk
 
@@ -50,6 +50,7 @@ def divergences(
         is_asked: whether ranks may answer an atom differently.
         counts: whether a step must be made by all.
     """
+    body = _decisive(body, counts)
     if not matters(body):
         return
     asked = list({each.text: each for each in _relevant(body) if is_asked(each)}.values())
@@ -62,6 +63,26 @@ def divergences(
                 if key not in seen:
                     seen.add(key)
                     yield each
+
+
+def _decisive(body: tuple[Node, ...], counts: Callable[[Step], bool]) -> tuple[Node, ...]:
+    """A body without what holds neither a step that counts nor an exit: nobody need answer the tests in there."""
+    kept: list[Node] = []
+    for node in body:
+        if isinstance(node, Step | Exit):
+            kept += [node] if isinstance(node, Exit) or counts(node) else []
+            continue
+        inside = with_bodies(node, lambda part: _decisive(part, counts))
+        if any(bodies(inside)):
+            kept.append(_noted(inside))
+    return tuple(kept)
+
+
+def _noted(node: Node) -> Node:
+    """A node with what each way through it would ask again."""
+    if isinstance(node, Branch):
+        return node._replace(asks=frozenset(each.text for each in atoms(node.test)))
+    return node._replace(leaves=leaves_function(node.body)) if isinstance(node, Loop) else node
 
 
 def _compare(
@@ -165,8 +186,9 @@ def _relevant(body: Iterable[Node]) -> Iterator[Atom]:
         if isinstance(node, Branch):
             if node.then or node.other:
                 yield from atoms(node.test)
-            yield from _relevant((*node.then, *node.other))
+            yield from _relevant(node.then)
+            yield from _relevant(node.other)
         elif isinstance(node, Loop | Inlined | Handled):
-            if isinstance(node, Loop) and leaves_function(node.body):
+            if isinstance(node, Loop) and node.leaves:
                 yield turns(node)
             yield from (atom for part in bodies(node) for atom in _relevant(part))

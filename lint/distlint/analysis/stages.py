@@ -11,6 +11,7 @@ from distlint.analysis.formula import Constant
 from distlint.analysis.hooks import stage_of
 from distlint.analysis.logs import Log
 from distlint.analysis.module import Analysis
+from distlint.nodes import within
 from distlint.syntax import ClassNode, FunctionNode
 
 _DEEPEST = 5
@@ -56,7 +57,7 @@ class Stages:
         self._analysis = analysis
         self._ways: dict[FunctionNode, list[Way]] = {}
         for function in analysis.index.all_functions:
-            family = analysis.facts.family(function.owner) if function.owner is not None else ""
+            family = analysis.family(function.owner) if function.owner is not None else ""
             if function.is_method and family in _FAMILIES and stage_of(function.name):
                 self._reach(function, Way(function.name, {}), 0)
 
@@ -190,10 +191,7 @@ def _compare(node: ast.Compare, way: Way) -> bool | None:
 
 def _asks_stage(test: ast.expr, way: Way) -> bool:
     """Whether a test compares something with the name of a stage."""
-    return any(
-        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.rstrip("/_") in _WORDS
-        for node in ast.walk(test)
-    )
+    return any(isinstance(node.value, str) and node.value.rstrip("/_") in _WORDS for node in within(test, ast.Constant))
 
 
 _WORDS = frozenset({"train", "training", "fit", "val", "valid", "validation", "validate", "test", "eval", "predict"})

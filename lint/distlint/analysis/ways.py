@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Exit, Inlined, Loop, Node, Step, bodies, matters
-from distlint.analysis.formula import UNKNOWN, Atom, atoms, is_true
+from distlint.analysis.formula import UNKNOWN, Atom, is_true
 
 LAST_TURN = "(the last turn)"
 EDGES = ("(a loop begins)", "(a loop ends)")
@@ -129,7 +129,7 @@ class _Walker:
 
     def _branch(self, node: Branch, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         arm = node.then if is_true(node.test, self.side) else node.other
-        if not any(each.text == self.atom.text for each in atoms(node.test)):
+        if self.atom.text not in node.asks:
             return self.run(arm, calls, guard)
         before, self.depth = self.depth, len(calls)
         end = self.run(arm, calls, node)
@@ -140,7 +140,7 @@ class _Walker:
 
     def _loop(self, node: Loop, calls: tuple[Inlined, ...], guard: Branch | None) -> str:
         """One turn; that it is the last one is a step of its own, where others may go on."""
-        if leaves_function(node.body) and not self.side[turns(node).text]:
+        if node.leaves and not self.side[turns(node).text]:
             return ""
         before = len(self.visits)
         end = self.run(node.body, calls, guard)

@@ -83,12 +83,12 @@ def function_effect(name: str) -> Effect | None:
 def family_of(name: str) -> str:
     """Return the family of a framework's class by its qualified name, or ""."""
     name = canonical(name)
-    root, _, last = name.partition(".")[0], "", name.rpartition(".")[2]
+    root, last = name.partition(".")[0], name.rpartition(".")[2]
     if root == "torchmetrics" and last[:1].isupper():
         return "metric"
     if root == "lightning" and ".callbacks." in name:
         return "callback"
-    found = FAMILIES.get((root, last), "")
+    found = FAMILIES.get(f"{root}.{last}", "")
     return found or next((family for end, family in UNMISTAKABLE.items() if last.endswith(end)), "")
 
 

@@ -9,82 +9,34 @@ from distlint.api.tables import FUNCTIONS, METHODS, TELLING
 _KINDS = ("backward", "collective", "wrap")
 _TELLING = tuple(name for name, effect in TELLING.items() if effect.kind == "collective")
 _METHODS = tuple(name for methods in METHODS.values() for name, effect in methods.items() if effect.kind in _KINDS)
+_HINTS = """
+    distributed dist. distmetrics deepspeed horovod torch_xla torchmetrics torcheval ccelerat abric LightningLite
+    strategy training_type_plugin DistributedDataParallel Trainer all_gather detectron2 manual_backward mmengine
+    state_dict_type ds_engine model_engine
+"""
+_OWN = {*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING} - {"backward"}
+_RANKS = """
+    rank RANK PROCID LOCALID is_main is_master is_primary is_root is_chief is_global is_world is_local is_last_process
+    main_process master_process main_only master_only process_index get_ordinal proc_id
+"""
+
+
+def _tokens(*words: str) -> tuple[bytes, ...]:
+    return tuple(word.encode() for word in words)
+
+
 # The library that a function comes from, or what tells of a receiver.
-COLLECTIVE_TOKENS: tuple[bytes, ...] = (
-    b"distributed",
-    b"dist.",
-    b"distmetrics",
-    b"deepspeed",
-    b"composer",
-    b"horovod",
-    b"torch_xla",
-    b"torchmetrics",
-    b"torcheval",
-    b"ccelerat",
-    b"abric",
-    b"LightningLite",
-    b"strategy",
-    b"training_type_plugin",
-    b"DistributedDataParallel",
-    b"Trainer",
-    b"all_gather",
-    b"detectron2",
-    b"manual_backward",
-    b"mmengine",
-    b"state_dict_type",
-    b"ds_engine",
-    b"model_engine",
-    *sorted({name.encode() for name in (*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING)} - {b"backward"}),
-)
+COLLECTIVE_TOKENS = _tokens("composer", *_HINTS.split(), *sorted(_OWN))
 # What wraps a model for several ranks, or takes it out of a wrapper.
-WRAPPER_TOKENS = (
-    b"DistributedDataParallel",
-    b"DDP",
-    b"fully_shard",
-    b"FullyShard",
-    b"FSDP",
-    b"DeepSpeedEngine",
-    b"ccelerat",
-    b"abric",
-    b".module",
-    b"'module'",
-    b'"module"',
-    b"no_sync",
-    b"unwrap_model",
-)
+_WRAPPERS = """
+    DistributedDataParallel DDP fully_shard FullyShard FSDP DeepSpeedEngine ccelerat abric .module 'module' "module"
+    no_sync unwrap_model
+"""
+WRAPPER_TOKENS = _tokens(*_WRAPPERS.split())
 # What tests of the rank are called, see ``lookup.name_effect``.
-RANK_TOKENS: tuple[bytes, ...] = (
-    b"rank",
-    b"RANK",
-    b"PROCID",
-    b"LOCALID",
-    b"is_main",
-    b"is_master",
-    b"is_primary",
-    b"is_root",
-    b"is_chief",
-    b"is_global",
-    b"is_world",
-    b"is_local",
-    b"is_last_process",
-    b"main_process",
-    b"master_process",
-    b"main_only",
-    b"master_only",
-    b"process_index",
-    b"get_ordinal",
-    b"proc_id",
-)
-_CALLED = re.compile(
-    rb"\b(?:"
-    + "|".join(
-        sorted(
-            {name.rpartition(".")[2] for name, effect in FUNCTIONS.items() if effect.kind in _KINDS}
-            | {*_METHODS, *_TELLING, "state_dict"}
-        )
-    ).encode()
-    + rb")\b"
-)
+RANK_TOKENS = _tokens(*_RANKS.split())
+_FUNCTIONS = {name.rpartition(".")[2] for name, effect in FUNCTIONS.items() if effect.kind in _KINDS}
+_CALLED = re.compile(rb"\b(?:" + "|".join(sorted({*_FUNCTIONS, *_METHODS, *_TELLING, "state_dict"})).encode() + rb")\b")
 _LICENCE = re.compile(rb"distributed(?= under the | on an )")
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from distlint.analysis import Analysis
+from distlint.analysis.interpreter import analyse
 from distlint.confirm.search import Verdict, try_finding
 from distlint.engine import check_source
 from distlint.model import Finding
@@ -34,7 +34,7 @@ def confirm(args: argparse.Namespace) -> int:
     if not found:
         raise ConfirmError(f"no finding of DL1 in {path}, line {line}: `distlint check --select DL1 {path}` lists them")
     sys.stdout.write(f"running the code around {path}:{line} as two ranks, with stand-ins for all that it imports\n")
-    analysis = Analysis(index_source(Text.decode(source).text, path, module_key(path)))
+    analysis = analyse(index_source(Text.decode(source).text, path, module_key(path)))
     verdicts = [(each, try_finding(analysis, each)) for each in found]
     for each, verdict in verdicts:
         sys.stdout.write(described(each, verdict))

@@ -13,13 +13,11 @@ from typing import Any
 
 from distlint.analysis import Analysis, Value
 from distlint.analysis.formula import DATA, RANK
-from distlint.analysis.functions import parameters
 from distlint.api import guard_decorator, name_effect, named_family
 from distlint.confirm.builtins import Unordered, builtins_for, options_of
 from distlint.confirm.rank import Rank
 from distlint.confirm.stand_ins import About, StandIn, key_of
-from distlint.syntax import ClassNode, FunctionNode, SyntaxIndex
-from distlint.syntax.index import Function
+from distlint.syntax import ClassNode, Function, FunctionNode, SyntaxIndex
 
 _REAL = {"contextlib.contextmanager": contextlib.contextmanager, "functools.partial": functools.partial}
 _REAL_MODULES = {"collections": "collections", "itertools": "itertools"}
@@ -150,7 +148,7 @@ class Cut:
     def _maker(self, rank: Rank, owner: ClassNode) -> Callable[..., Any]:
         def make(*args: Any, **options: Any) -> Any:
             key = key_of("make", owner.name, args, options)
-            made = StandIn(About(rank, key, owner.name, family=self.analysis.facts.family(owner), cls=owner))
+            made = StandIn(About(rank, key, owner.name, family=self.analysis.family(owner), cls=owner))
             for each in self.index.lineage(owner):
                 if "__init__" in each.methods:
                     rank.functions[each.methods["__init__"]](made, *args, **options)
@@ -168,7 +166,7 @@ class Cut:
             return
         args, options = self._arguments(rank, function)
         result = rank.functions[function](*args, **options)
-        family = self.analysis.facts.family(function.owner) if function.owner is not None else ""
+        family = self.analysis.family(function.owner) if function.owner is not None else ""
         if family == "lightning_module" and function.name == "training_step" and result is not None:
             rank.meeting.meet("backward of the trainer")
         if isinstance(result, contextlib.AbstractContextManager) and not isinstance(result, StandIn):
@@ -180,7 +178,7 @@ class Cut:
 
     def _arguments(self, rank: Rank, function: FunctionNode) -> tuple[list[Any], dict[str, Any]]:
         assert isinstance(function.node, Function)
-        known = parameters(self.analysis.facts, function)
+        known = self.analysis.reports[function].parameters
         given = {name: self._argument(rank, name, value) for name, value in known.items()}
         if function.is_method and function.owner is not None and not function.is_static and given:
             first = next(iter(given))
@@ -194,8 +192,8 @@ class Cut:
         init = next(
             (each.methods["__init__"] for each in self.index.lineage(owner) if "__init__" in each.methods), None
         )
-        names = list(parameters(self.analysis.facts, init).items())[1:] if init is not None else []
-        made = StandIn(About(rank, key_of("self"), "self", family=self.analysis.facts.family(owner), cls=owner))
+        names = list(self.analysis.reports[init].parameters.items())[1:] if init is not None else []
+        made = StandIn(About(rank, key_of("self"), "self", family=self.analysis.family(owner), cls=owner))
         if init is not None:
             with contextlib.suppress(Exception):
                 rank.functions[init](made, *(self._argument(rank, name, value) for name, value in names))

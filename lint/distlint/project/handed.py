@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from distlint.api import base_family, unbound
 from distlint.modules import is_test
+from distlint.nodes import within
 from distlint.syntax import FunctionNode, SyntaxIndex, dotted
 
 _PLACERS = frozenset({"accelerator", "fabric", "hf_trainer", "lightning_trainer"})
@@ -64,8 +65,8 @@ def read_handed(index: SyntaxIndex) -> Handed:
 
 
 def _made(index: SyntaxIndex, node: ast.AST) -> Iterator[str]:
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and dotted(call.func).rpartition(".")[2][:1].isupper():
+    for call in within(node, ast.Call):
+        if dotted(call.func).rpartition(".")[2][:1].isupper():
             yield index.qualify(call.func)
 
 
@@ -153,14 +154,13 @@ class _Reader:
 
 def _parts(node: ast.expr) -> list[ast.expr]:
     """What an expression keeps as it is."""
-    if isinstance(node, ast.List | ast.Tuple):
-        return node.elts
-    if isinstance(node, ast.Dict):
-        return node.values
-    if isinstance(node, ast.IfExp):
-        return [node.body, node.orelse]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITSELF:
-        return [node.func.value]
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Dict(values=parts):
+            return parts
+        case ast.IfExp(body=one, orelse=other):
+            return [one, other]
+        case ast.Call(func=ast.Attribute(attr=method, value=whole)) if method in _ITSELF:
+            return [whole]
     return []
 
 
@@ -177,7 +177,7 @@ def _has_one_device(call: ast.expr) -> bool:
 
 def _is_spawning(call: ast.expr) -> bool:
     """Whether the arguments of a call say that processes are spawned: ``strategy="ddp_spawn"``."""
-    return any(isinstance(node, ast.Constant) and node.value in _SPAWNING for node in ast.walk(call))
+    return any(node.value in _SPAWNING for node in within(call, ast.Constant))
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

@@ -24,6 +24,55 @@ _KNOWN = frozenset(
 _PLACED = frozenset({"callback", "data_module", "lightning_module", "module"})  # by a trainer, wherever they are made
 
 
+class _Names:
+    """What dotted texts mean in the modules of a project.
+
+    Args:
+        outlines: of the modules.
+        classes: full names of the classes that they define.
+    """
+
+    def __init__(self, outlines: Mapping[str, Outline], classes: Collection[str]) -> None:
+        self._outlines = outlines
+        self._classes = classes
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def full_name(self, key: str, text: str) -> str | None:
+        """The full name of the class, function or module of the project that a dotted text in a module means."""
+        place = (key, text)
+        if place not in self._known:
+            self._known[place] = self._find(key, text, set())
+        return self._known[place]
+
+    def _find(self, key: str, text: str, seen: set[tuple[str, str]]) -> str | None:
+        if (key, text) in seen or len(seen) > _MOST:
+            return None
+        seen.add((key, text))
+        if text.startswith(f"{key}."):
+            return self.attribute(key, text.removeprefix(f"{key}."), seen)
+        found = find_module(key, text)
+        if found is None:
+            return None
+        module, rest = found
+        return self.attribute(module, rest, seen) if rest else module
+
+    def attribute(self, module: str, rest: str, seen: set[tuple[str, str]]) -> str | None:
+        """What ``rest`` is in a module that may only hand it on."""
+        outline = self._outlines.get(module)
+        if outline is None:
+            return None
+        full = f"{module}.{rest}"
+        if full in self._classes or rest in outline.functions:
+            return full
+        head, dot, below = rest.partition(".")
+        if head in outline.imports:
+            return self._find(module, outline.imports[head] + dot + below, seen)
+        modules = (found for star in outline.stars if (found := find_module(module, star)) is not None)
+        return next(
+            filter(None, (self._find(each, f"{each}.{rest}", seen) for each, left in modules if not left)), None
+        )
+
+
 class Linker:
     """Links outlines.
 
@@ -37,11 +86,11 @@ class Linker:
         self._outlines: Mapping[str, Outline] = scan.outlines
         self._settings = settings
         self._opt_outs = scan.opt_outs | told.opt_outs
-        self._names: dict[tuple[str, str], str | None] = {}
         self._raw: dict[str, tuple[str, ClassSummary]] = {}
         for key, outline in scan.outlines.items():
             for summary in outline.classes:
                 self._raw[summary.name] = (key, replace(summary, path=scan.paths[key]))
+        self._names = _Names(scan.outlines, self._raw)
         self._linked: dict[str, ClassSummary] = {}
         self._functions: dict[str, Summary] = {}
         self._by_module: dict[str, tuple[str, ...]] = {}
@@ -56,41 +105,6 @@ class Linker:
         for full in sorted(self._raw):  # in this order, so that even circles of bases do not depend on another
             self.linked(full)
         self._follow_objects(told)
-
-    def full_name(self, key: str, text: str) -> str | None:
-        """The full name of the class, function or module of the project that a dotted text in a module means."""
-        place = (key, text)
-        if place not in self._names:
-            self._names[place] = self._find(key, text, set())
-        return self._names[place]
-
-    def _find(self, key: str, text: str, seen: set[tuple[str, str]]) -> str | None:
-        if (key, text) in seen or len(seen) > _MOST:
-            return None
-        seen.add((key, text))
-        if text.startswith(f"{key}."):
-            return self._attribute(key, text.removeprefix(f"{key}."), seen)
-        found = find_module(key, text)
-        if found is None:
-            return None
-        module, rest = found
-        return self._attribute(module, rest, seen) if rest else module
-
-    def _attribute(self, module: str, rest: str, seen: set[tuple[str, str]]) -> str | None:
-        """What ``rest`` is in a module that may only hand it on."""
-        outline = self._outlines.get(module)
-        if outline is None:
-            return None
-        full = f"{module}.{rest}"
-        if full in self._raw or rest in outline.functions:
-            return full
-        head, dot, below = rest.partition(".")
-        if head in outline.imports:
-            return self._find(module, outline.imports[head] + dot + below, seen)
-        modules = (found for star in outline.stars if (found := find_module(module, star)) is not None)
-        return next(
-            filter(None, (self._find(each, f"{each}.{rest}", seen) for each, left in modules if not left)), None
-        )
 
     def linked(self, full: str) -> ClassSummary:
         """A class with the family that its bases give it, in whatever files they are."""
@@ -112,9 +126,9 @@ class Linker:
     def _base(self, key: str, text: str) -> str:
         """The full name of a base; of what is not in the project, how the tables call it."""
         if text and "." not in text:  # imported by a star, if at all
-            stars = self._attribute(key, text, set())
+            stars = self._names.attribute(key, text, set())
             return stars or unbound(text) or (f"builtins.{text}" if hasattr(builtins, text) else text)
-        return self.full_name(key, text) or text
+        return self._names.full_name(key, text) or text
 
     def _outside(self, base: str) -> ClassSummary:
         """What a base is that no file of the project defines."""
@@ -159,7 +173,7 @@ class Linker:
         return found
 
     def _named(self, texts: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-        names = (self.full_name(key, text) for key, some in texts for text in some if text)
+        names = (self._names.full_name(key, text) for key, some in texts for text in some if text)
         return [name for name in names if name is not None]
 
     def _with_parts(self, left: list[str]) -> frozenset[str]:
@@ -187,7 +201,7 @@ class Linker:
         """Enter what a module gives wrapped models, and remember whose functions these are."""
         given: dict[str, set[WrappedArgument]] = {}
         for each in arguments:
-            full = self.full_name(key, each.function)
+            full = self._names.full_name(key, each.function)
             if full is not None:
                 given.setdefault(full.rpartition(".")[0], set()).add(each._replace(function=full))
         for module in given.keys() | self._given_by.get(key, set()):
@@ -239,10 +253,10 @@ class Linker:
 
     def _visible(self, key: str, text: str) -> Iterator[tuple[str, str]]:
         """Classes and collective functions that an import makes visible, with the text they are reached by."""
-        full = self.full_name(key, text)
+        full = self._names.full_name(key, text)
         if full is not None and full in self._outlines:
             for name in self._namespace(full):
-                below = self._attribute(full, name, set())
+                below = self._names.attribute(full, name, set())
                 if below is not None and (below in self._raw or below in self._functions):
                     yield f"{text}.{name}", below
         elif full is not None and (full in self._raw or full in self._functions):

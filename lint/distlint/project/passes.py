@@ -1,4 +1,4 @@
-"""Two passes over files: names of all and what they import, then trees, some again for helpers in other files."""
+"""Passes over files: names of all and what they import; what functions are to other files, some again; findings."""
 
 from __future__ import annotations
 
@@ -78,27 +78,26 @@ def check_in_passes(
     forget_files()
     scan = scan_files(paths, lambda some: _scan_all(some, do_all, sources, cache))
     linker = Linker(scan, settings, told or Told())
-    codes, wanted = tuple(rule.code for rule in rules), set(paths)
     views: dict[str, Project] = {}
-    found: dict[str, Examined] = {}
+
+    def examine(keys: Sequence[str], codes: tuple[str, ...]) -> Iterable[Examined]:
+        files = ((key, scan.paths[key]) for key in keys)
+        tasks = [_Task(path, views[key], codes, key in scan.sound, sources.get(path)) for key, path in files]
+        return _examine_all(tasks, do_all, cache)
+
     stale = list(scan.paths)
     for _ in range(_MOST_ROUNDS):
         views.update((key, linker.view(key)) for key in stale)
-        tasks = [
-            _Task(path, views[key], codes if path in wanted else (), key in scan.sound, sources.get(path))
-            for key, path in ((key, scan.paths[key]) for key in stale)
-        ]
-        for key, examined in zip(stale, _examine_all(tasks, do_all, cache), strict=True):
-            found[key] = examined
+        for key, examined in zip(stale, examine(stale, ()), strict=True):
             linker.set_functions(key, examined.functions)
             linker.set_wrapped(key, examined.wrapped)
         stale = [key for key in linker.affected() if linker.view(key) != views[key]]
         if not stale:
             break
-    return Found(
-        {path: found[module_key(path)].findings for path in paths},
-        {path: views[module_key(path)] for path in paths},
-    )
+    keys = [module_key(path) for path in paths]
+    last = examine(keys, tuple(rule.code for rule in rules))
+    findings = {path: examined.findings for path, examined in zip(paths, last, strict=True)}
+    return Found(findings, {path: views[key] for path, key in zip(paths, keys, strict=True)})
 
 
 def _scan_all(
@@ -135,7 +134,10 @@ def _examine(task: _Task) -> Examined:
         source = Path(task.path).read_bytes() if task.source is None else task.source
     except OSError as error:
         return Examined([unreadable(task.path, error)])
+    is_last = bool(rules)
     try:
-        return examine_document(source, task.path, rules, project=task.project, is_sound=task.is_sound)
+        return examine_document(
+            source, task.path, rules, project=task.project, summarise=not is_last, is_sound=task.is_sound
+        )
     except Exception as error:
         raise RuntimeError(f"while checking {task.path}") from error

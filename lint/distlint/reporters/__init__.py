@@ -3,14 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from distlint.model import Finding
-from distlint.reporters.azure import report_azure
-from distlint.reporters.concise import report_concise
-from distlint.reporters.github import report_github
+from distlint.reporters.commands import report_azure, report_github
 from distlint.reporters.gitlab import report_gitlab
-from distlint.reporters.grouped import report_grouped
 from distlint.reporters.json import report_json, report_json_lines
 from distlint.reporters.junit import report_junit
-from distlint.reporters.pylint import report_pylint
+from distlint.reporters.lines import report_concise, report_grouped, report_pylint
 from distlint.reporters.rdjson import report_rdjson
 from distlint.reporters.sarif import report_sarif
 from distlint.reporters.text import report_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from distlint.baseline import fingerprints
 from distlint.model import Finding
-from distlint.reporters.places import relative, spot, trace_text
+from distlint.reporters.places import relative, spot, with_trace
 
 _SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 
@@ -23,7 +23,7 @@ def report_gitlab(findings: Sequence[Finding], sources: Mapping[str, Sequence[st
 def _one(found: Finding, key: str) -> dict[str, Any]:
     where, path = spot(found), relative(found.path)
     return {
-        "description": "\n".join([f"{found.code} {where.message}", *(trace_text(step) for step in found.trace)]),
+        "description": with_trace(f"{found.code} {where.message}", found),
         "check_name": found.code,
         "fingerprint": hashlib.sha256(f"{path}\n{found.cell}\n{key}".encode()).hexdigest(),
         "severity": _SEVERITY[found.level],

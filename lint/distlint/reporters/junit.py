@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from xml.etree import ElementTree as ET
 
 from distlint.model import Finding
-from distlint.reporters.places import relative, trace_text
+from distlint.reporters.places import relative, with_trace
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -36,13 +36,8 @@ def _suite(path: str, findings: Sequence[Finding]) -> ET.Element:
         if found.cell is None:
             case.set("line", str(found.line))
         failure = ET.SubElement(case, "failure", message=_legal(found.message), type=found.level)
-        failure.text = _legal("\n".join(_text(found, f"{path}:{at}")))
+        failure.text = _legal(with_trace(f"{path}:{at} {found.code} [{found.name}] {found.message}", found))
     return suite
-
-
-def _text(found: Finding, at: str) -> Iterator[str]:
-    yield f"{at} {found.code} [{found.name}] {found.message}"
-    yield from map(trace_text, found.trace)
 
 
 def _legal(text: str) -> str:

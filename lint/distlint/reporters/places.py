@@ -37,14 +37,14 @@ def spot(found: Finding) -> Spot:
     return Spot(1, 1, 1, 1, message)
 
 
+def with_trace(message: str, found: Finding) -> str:
+    """A message, and the further places below it."""
+    return "\n".join([message, *map(trace_text, found.trace)])
+
+
 def trace_text(step: TraceStep) -> str:
     """A further place, as a line of text."""
     return f"{step.label} at {step.place}:{step.line}: {step.text}"
-
-
-def on_one_line(path: str) -> str:
-    """Return a path for formats of one line a finding: a line break in it is shown as one."""
-    return path.replace("\r", "\\r").replace("\n", "\\n")
 
 
 def relative(path: str) -> str:

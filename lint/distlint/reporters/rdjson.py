@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distlint.model import Finding
-from distlint.reporters.places import relative, spot, trace_text
+from distlint.reporters.places import relative, spot, with_trace
 
 _SEVERITY = {"error": "ERROR", "warning": "WARNING", "note": "INFO"}
 
@@ -25,7 +25,7 @@ def _one(found: Finding, lines: Sequence[str]) -> dict[str, Any]:
     where = spot(found)
     region = (where.line, where.column, where.end_line, where.end_column)
     shown: dict[str, Any] = {
-        "message": "\n".join([where.message, *(trace_text(step) for step in found.trace)]),
+        "message": with_trace(where.message, found),
         "location": {"path": relative(found.path), "range": _range(region, lines)},
         "severity": _SEVERITY[found.level],
         "code": {"value": found.code},

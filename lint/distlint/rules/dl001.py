@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.placing import (
     assigned_in,
     device_node,
@@ -20,14 +20,9 @@ from distlint.analysis.placing import (
     is_seen_moved,
     method_around,
 )
-from distlint.concrete import keyword, positional, tail
+from distlint.concrete import ConcreteTree, keyword, positional, tail
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import FunctionNode
+from distlint.syntax import FunctionNode, dotted
 
 _ELSEWHERE = Condition("devices", "if this code is placed on other devices")
 _LEFT_BEHIND = (

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis
 from distlint.analysis.places import FACTORIES, Follower, Meeting
 from distlint.analysis.registered import registered, tensors_given
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import FunctionNode
+from distlint.nodes import names_set
+from distlint.syntax import FunctionNode
 
 _FAMILIES = ("module", "lightning_module")
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
@@ -161,7 +159,7 @@ class Net(nn.Module):
             places = {**tensors, **tensors_given(analysis.index, function)}
             follower = Follower(analysis.index, function, places, modules)
             follower.run(function.node.body)
-            is_placed = analysis.facts.family(owner) == "lightning_module" or analysis.is_placed(owner)
+            is_placed = analysis.family(owner) == "lightning_module" or analysis.is_placed(owner)
             seen: set[ast.AST] = set()
             for met in follower.meetings:
                 if isinstance(met.origin, ast.Call) and met.origin not in seen:
@@ -172,7 +170,7 @@ class Net(nn.Module):
 def is_forward(analysis: Analysis, function: FunctionNode) -> bool:
     """True for ``forward`` and the steps of modules."""
     is_named = function.name == "forward" or function.name.endswith("_step")
-    return is_named and function.owner is not None and analysis.facts.family(function.owner) in _FAMILIES
+    return is_named and function.owner is not None and analysis.family(function.owner) in _FAMILIES
 
 
 def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition: Condition | None) -> Report:
@@ -185,8 +183,7 @@ def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition:
     partner = analysis.index.text_of(met.partner)
     message = f"made on the CPU, meets a tensor of the module's device in {text}: give it the device of {partner}"
     is_name = isinstance(met.partner, ast.Name) and partner in {each.arg for each in function.parameters}
-    stores = (node for node in ast.walk(function.node) if isinstance(node, ast.Name) and node.id == partner)
-    is_kept = is_name and all(isinstance(node.ctx, ast.Load) for node in stores)
+    is_kept = is_name and partner not in names_set(function.node)
     return Report(met.origin, message, trace, condition, partial(_repair, partner) if is_kept else None)
 
 

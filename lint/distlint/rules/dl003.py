@@ -5,19 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis
 from distlint.analysis.places import FACTORIES, Follower, Fresh, Meeting
 from distlint.analysis.registered import moves_itself, registered, tensors_given
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import last_name
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import ClassNode, FunctionNode
+from distlint.nodes import within
+from distlint.syntax import ClassNode, FunctionNode, last_name
 
 _NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
 
@@ -137,7 +134,7 @@ class Plain:
         """Look at what every module's ``__init__`` stores, and what it meets in the other methods."""
         for owner in analysis.index.all_classes:
             init = owner.methods.get("__init__")
-            is_module = analysis.facts.family(owner) in ("module", "lightning_module")
+            is_module = analysis.family(owner) in ("module", "lightning_module")
             if init is None or not is_module or moves_itself(owner):
                 continue
             left = dict(_left_behind(analysis, owner, init))
@@ -151,20 +148,20 @@ def _left_behind(analysis: Analysis, owner: ClassNode, init: FunctionNode) -> It
     follower.run(init.node.body)
     stored: dict[str, list[ast.AST]] = {}
     for method in owner.methods.values():
-        for node in ast.walk(method.node):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        for node in within(method.node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
                 stored.setdefault(analysis.index.text_of(node), []).append(node)
-    for node in ast.walk(init.node):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            name = analysis.index.text_of(node.targets[0])
+    for assign in within(init.node, ast.Assign):
+        if len(assign.targets) == 1:
+            name = analysis.index.text_of(assign.targets[0])
             is_once = len(stored.get(name, ())) == 1 and name.startswith("self.")
             if is_once and any(isinstance(place, Fresh) for place in follower.stored.get(name, ())):
-                yield name, node
+                yield name, assign
 
 
 def _reports(analysis: Analysis, owner: ClassNode, init: FunctionNode, left: dict[str, ast.Assign]) -> Iterator[Report]:
     tensors, modules = registered(analysis.index, owner)
-    is_placed = analysis.facts.family(owner) == "lightning_module" or analysis.is_placed(owner)
+    is_placed = analysis.family(owner) == "lightning_module" or analysis.is_placed(owner)
     places = {**{name: Fresh(assign) for name, assign in left.items()}, **tensors}
     met: dict[ast.AST, Meeting] = {}
     for name, method in owner.methods.items():
@@ -188,7 +185,7 @@ def _reports(analysis: Analysis, owner: ClassNode, init: FunctionNode, left: dic
 
 def _is_ready(init: FunctionNode, assign: ast.Assign) -> bool:
     """True if the module itself is made before an attribute is."""
-    calls = (node for node in ast.walk(init.node) if isinstance(node, ast.Call))
+    calls = within(init.node, ast.Call)
     return any(last_name(call.func) == "__init__" and call.lineno < assign.lineno for call in calls)
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.samplers import makers
-from distlint.concrete import argument, keyword, tail
+from distlint.concrete import ConcreteTree, argument, keyword, tail
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.concrete import ConcreteTree
+from distlint.nodes import within
 
 _SWITCHES = frozenset({"use_distributed_sampler", "replace_sampler_ddp"})
 _DRIVEN = frozenset({"data_module", "lightning_module"})
@@ -153,7 +150,7 @@ class Data(LightningDataModule):
             return
         for made in analysis.events("sampler"):
             owner = made.function.owner
-            family = analysis.facts.family(owner) if owner is not None else ""
+            family = analysis.family(owner) if owner is not None else ""
             if owner is None or family not in _DRIVEN or not _is_of_all_ranks(made) or _is_by_switch(analysis, made):
                 continue
             loaders = [each for each in analysis.events("loader") if each.result.sampler is made.node]
@@ -173,7 +170,7 @@ def _is_of_all_ranks(made: Event) -> bool:
 def _is_by_switch(analysis: Analysis, made: Event) -> bool:
     """Under ``if self.distributed``: whoever sets the switch also decides what the trainer does."""
     tests = (guard.node for guard in made.guards if guard.kind == "branch" and isinstance(guard.node, ast.expr))
-    parts = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Attribute))
+    parts = (node for test in tests for node in within(test, ast.Attribute))
     return any(
         isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr != "trainer" for node in parts
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.keeping import TRANSFORMS, is_only_called, kept, made_in_init, unpicklable
 from distlint.analysis.placing import family_of
 from distlint.model import Condition, Example, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.syntax import ClassNode, FunctionNode
+from distlint.nodes import within
+from distlint.syntax import ClassNode, FunctionNode
 
 _PICKLED = {
     "callback": "callback",
@@ -194,9 +192,9 @@ def _in_transforms(analysis: Analysis) -> Iterator[Report]:
     for function in analysis.index.all_functions:
         owner = function.owner
         where = _PICKLED.get(family_of(analysis, owner), "") if owner is not None else ""
-        for call in ast.walk(function.node) if where else ():
-            full = analysis.index.qualify(call.func, function) if isinstance(call, ast.Call) else ""
-            if owner is None or not isinstance(call, ast.Call) or not full.startswith(TRANSFORMS):
+        for call in within(function.node, ast.Call) if where else ():
+            full = analysis.index.qualify(call.func, function)
+            if owner is None or not full.startswith(TRANSFORMS):
                 continue
             for node, what in unpicklable(function, call) if not is_only_called(function, call) else ():
                 message = f"{what} inside a transform of a {where} cannot be pickled"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
 from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collective
@@ -12,9 +12,6 @@ from distlint.hoisting import hoist
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.tracing import guard_of, if_it_differs, instead_of, lets_others_in, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
 
 _NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
 

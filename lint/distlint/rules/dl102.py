@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import key_of, only_logs
+from distlint.analysis import Analysis, Step
 from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO
-from distlint.analysis.logs import may_log
+from distlint.analysis.logs import key_of, may_log, only_logs
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
-from distlint.concrete import is_name, keyword
+from distlint.concrete import ConcreteTree, is_name, keyword
 from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.tracing import guard_of, named, way_to, who
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Step
-    from distlint.concrete import ConcreteTree
-
 
 _MONITORED = Condition("data", "which matters if a callback monitors it")
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Step
 from distlint.analysis.formula import DATA, UNKNOWN, Atom
+from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import WITHOUT_DATA, Partings
 from distlint.tracing import guard_of, if_it_differs, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Step
-    from distlint.analysis.sequences import Divergence
 
 _CONDITIONS = {
     "files": Condition("data", "if ranks may see different files at that moment"),

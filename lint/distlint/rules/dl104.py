@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Guard
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
 from distlint.tracing import if_it_differs, of_guard
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Guard
 
 
 class CollectiveInLocalLoop(Rule):

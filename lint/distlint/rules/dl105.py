@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 
+from distlint.analysis import Analysis, Guard
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
-from distlint.concrete import positional, tail
+from distlint.concrete import ConcreteTree, positional, tail
 from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.partings import WITHOUT_DATA, Made, all_made
 from distlint.tracing import of_guard
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Guard
-    from distlint.concrete import ConcreteTree
 
 
 class _Order(NamedTuple):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Guard
 from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
 from distlint.model import Condition, Example, Report, Rule
 from distlint.modules import is_test
+from distlint.nodes import names_in, within
 from distlint.partings import Made, all_made
 from distlint.syntax import TRY_STAR, FunctionNode, dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Guard
 
 # What a program raises on every rank or on none: it is a matter of what is installed, or of the person at the keys.
 _SAME_EVERYWHERE = frozenset(
@@ -196,10 +194,10 @@ def train(trainer, model):
 
 def _is_harmless(analysis: Analysis, made: list[Made], found: Made, arm: Guard) -> bool:
     whole = next(each for each in _tries(found.event.function) if arm.node in (each, *each.handlers))
-    inside = {id(node) for statement in whole.body for node in ast.walk(statement)}
-    tried = {each.step.label for each in made if id(each.event.node) in inside}
+    below = {id(node) for statement in whole.body for node in ast.walk(statement)}
+    tried = {each.step.label for each in made if id(each.event.node) in below}
     if not isinstance(arm.node, ast.ExceptHandler):
-        is_context = any(isinstance(node, ast.Yield) for statement in whole.body for node in ast.walk(statement))
+        is_context = any(any(within(statement, ast.Yield)) for statement in whole.body)
         return is_context or not tried
     kinds = {dotted(node).rpartition(".")[2] for node in _kinds(arm.node.type)}
     if kinds and kinds <= _SAME_EVERYWHERE:
@@ -209,7 +207,7 @@ def _is_harmless(analysis: Analysis, made: list[Made], found: Made, arm: Guard) 
 
 
 def _tries(function: FunctionNode) -> Iterator[ast.Try]:
-    return (node for node in ast.walk(function.node) if isinstance(node, ast.Try | TRY_STAR))
+    return within(function.node, (ast.Try, TRY_STAR))
 
 
 def _kinds(node: ast.expr | None) -> list[ast.expr]:
@@ -227,10 +225,10 @@ def _ends_the_job(made: list[Made], arm: Guard, function: FunctionNode) -> bool:
     """Whether a test or a job ends with the arm: it leaves the group, or what runs as a whole makes no more calls."""
     node = arm.node.finalbody[-1] if isinstance(arm.node, ast.Try | TRY_STAR) else arm.node
     last = node.end_lineno or node.lineno
-    loops = (each for each in ast.walk(function.node) if isinstance(each, ast.For | ast.AsyncFor | ast.While))
+    loops = within(function.node, (ast.For, ast.AsyncFor, ast.While))
     if any(loop.lineno <= last <= (loop.end_lineno or 0) for loop in loops):
         return False
-    calls = (each for each in ast.walk(function.node) if isinstance(each, ast.Call) and each.lineno >= arm.node.lineno)
+    calls = (each for each in within(function.node, ast.Call) if each.lineno >= arm.node.lineno)
     if any(dotted(each.func).rpartition(".")[2] in _LEAVES for each in calls):
         return True
     is_last = not any(each.event.function is function and each.event.node.lineno > last for each in made)
@@ -242,12 +240,11 @@ def _is_whole(function: FunctionNode) -> bool:
     name = function.name
     if name == "<module>" or is_test(function.module.path) or name.startswith("test"):
         return True
-    for each in ast.walk(function.module.tree):
-        is_start = isinstance(each, ast.Call) and dotted(each.func).rpartition(".")[2] in _STARTERS
-        if is_start and any(isinstance(given, ast.Name) and given.id == name for given in ast.walk(each)):
+    for each in within(function.module.tree, ast.Call):
+        if dotted(each.func).rpartition(".")[2] in _STARTERS and name in names_in(each):
             return True
     outside = (part for part in function.module.tree.body if not isinstance(part, ast.FunctionDef | ast.ClassDef))
-    calls = (each for part in outside for each in ast.walk(part) if isinstance(each, ast.Call))
+    calls = (each for part in outside for each in within(part, ast.Call))
     return any(dotted(each.func) == name for each in calls)
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, key_of, logs, only_logs
+from distlint.analysis import Analysis, Step
+from distlint.analysis.events import Node
 from distlint.analysis.formula import DATA, RANK, atoms, is_true
-from distlint.analysis.logs import UNKNOWN_KEYS, may_log
+from distlint.analysis.logs import UNKNOWN_KEYS, Log, key_of, logs, may_log, only_logs
 from distlint.analysis.sequences import Divergence, divergences
 from distlint.api.tokens import RANK_TOKENS
 from distlint.model import Example, Report, Rule
 from distlint.tracing import guard_of, named
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Step
-    from distlint.analysis.events import Node
 
 
 class LogKeysDiffer(Rule):

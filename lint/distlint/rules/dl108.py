@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Guard, Step
+from distlint.analysis.events import Branch
 from distlint.analysis.formula import DATA, RANK, UNKNOWN, Atom, Reason, atoms
 from distlint.analysis.value import is_set_by_some
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
+from distlint.syntax import Located
 from distlint.tracing import because, guard_of, has_own_group, if_it_differs, is_by_rank, of_guard, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Guard, Step
-    from distlint.analysis.events import Branch
-    from distlint.syntax import Located
 
 
 class RankLocalControl(Rule):

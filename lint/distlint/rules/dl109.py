@@ -5,19 +5,15 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis.handling import attempts, reached, ways_out
+from distlint.analysis import Analysis, Event, Step
+from distlint.analysis.handling import Attempt, attempts, reached, ways_out
 from distlint.analysis.sequences import steps
 from distlint.api import function_effect
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
 from distlint.syntax import dotted
 from distlint.tracing import is_by_rank
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Step
-    from distlint.analysis.handling import Attempt
 
 # What fails on all ranks alike: the code or the installation, or somebody who stops the job.
 _EVERYWHERE = frozenset(

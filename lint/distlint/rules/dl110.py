@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Step
+from distlint.analysis.events import FunctionReport
 from distlint.analysis.formula import DATA, Atom
-from distlint.analysis.sequences import divergences, steps
+from distlint.analysis.sequences import Divergence, divergences, steps
 from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
 from distlint.tracing import guard_of, stands_in, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Step
-    from distlint.analysis.events import FunctionReport
-    from distlint.analysis.sequences import Divergence
 
 
 class SkippedBackward(Rule):

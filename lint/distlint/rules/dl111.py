@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Step, Value
 from distlint.analysis.formula import RANK, Atom
+from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import WRAPPER_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.syntax import ClassNode
 from distlint.tracing import guard_of, model_of, way_to
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Step, Value
-    from distlint.analysis.sequences import Divergence
 
 _CONDITIONS = {
     "ddp": "if the model has buffers",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Value
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
 
 _GATHERS = frozenset({"all_gather", "all_gather_into_tensor", "gather", "gather_for_metrics"})
 # Inputs of transformers' models that have a column for each token.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, logs
+from distlint.analysis import Analysis, Event
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.value import Measure
 from distlint.averageable import named
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.analysis.value import Measure
 
 _MEANS = frozenset({"avg", "mean"})
 

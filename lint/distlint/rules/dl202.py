@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import Log, Stages, logs
+from distlint.analysis import Analysis, Event, Value
+from distlint.analysis.logs import Log, logs
 from distlint.analysis.samplers import names_evaluation
+from distlint.analysis.stages import Stages
 from distlint.analysis.value import UNKNOWN_VALUE, items_of
 from distlint.api import was_brought_together
-from distlint.concrete import is_name, keyword
+from distlint.concrete import ConcreteTree, is_name, keyword
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
+from distlint.nodes import names_in
 from distlint.tracing import data_of
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
-    from distlint.concrete import ConcreteTree
 
 _DEALERS = frozenset({"accelerator", "fabric"})
 _LONGEST = 40  # characters of a value that a message shows
@@ -298,7 +296,7 @@ def _is_trace(log: Log) -> bool:
 
 def _is_said(log: Log) -> bool:
     """Whether the name of the value says that it is that of all ranks."""
-    names = (node.id for node in ast.walk(log.node) if isinstance(node, ast.Name)) if log.node is not None else ()
+    names = names_in(log.node) if log.node is not None else ()
     return any(map(was_brought_together, names))
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, Stages, logs
+from distlint.analysis import Analysis, Value
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.stages import Stages
 from distlint.model import Example, Report, Rule
 from distlint.tracing import data_of
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Value
 
 _SWITCHED_OFF = "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's"
 _NOT_SYNCED = (

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from distlint.analysis import Log, Stages, logs
-from distlint.analysis.metrics import constants_of
-from distlint.concrete import argument
+from distlint.analysis import Analysis, Event, Value
+from distlint.analysis.arguments import constants_of
+from distlint.analysis.logs import Log, logs
+from distlint.analysis.stages import Stages
+from distlint.concrete import ConcreteTree, argument
 from distlint.model import SEVERAL_DEVICES, Change, Example, Repair, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
-    from distlint.concrete import ConcreteTree
+from distlint.nodes import within
 
 # Metrics whose compute() is no single number: such an object cannot be logged itself.
 _MANY = (
@@ -172,8 +170,8 @@ def _is_mendable(analysis: Analysis, log: Log, value: Value) -> bool:
     made = next((each for each in analysis.events("forward") if each.node is called), None)
     uses = [
         node
-        for node in ast.walk(owner.node)
-        if isinstance(node, ast.Attribute) and node.attr == called.func.attr and isinstance(node.ctx, ast.Load)
+        for node in within(owner.node, ast.Attribute)
+        if node.attr == called.func.attr and isinstance(node.ctx, ast.Load)
     ]
     is_step = log.event.function.name in ("validation_step", "test_step")
     return is_step and uses == [called.func] and value is log.subject and made is not None and _is_one_number(made)

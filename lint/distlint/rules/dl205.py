@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis.results import operation_of
+from distlint.analysis import Analysis
+from distlint.analysis.arguments import operation_of
 from distlint.analysis.samplers import is_for_evaluation, is_used_here
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
 
 _MESSAGE = (
     "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill up the last rank: "

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis
 from distlint.analysis.loops import evaluates, trains
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
 
 _REDUCED = frozenset({"count", "mean", "sum"})
 _IF_EVALUATED = Condition("data", "if this is an evaluation")

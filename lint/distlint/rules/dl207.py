@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis, Event
+from distlint.analysis.arguments import operation_of
 from distlint.analysis.formula import SAME
-from distlint.analysis.results import operation_of
 from distlint.analysis.value import dtype_of
-from distlint.concrete import argument
+from distlint.concrete import ConcreteTree, argument
 from distlint.model import Change, Example, Repair, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.concrete import ConcreteTree
 
 _MESSAGE = "{} holds integers, so its mean over ranks loses the fraction or raises: make it a float tensor first"
 

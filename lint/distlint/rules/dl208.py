@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Guard
 from distlint.analysis.samplers import names_evaluation, shuffles
 from distlint.analysis.value import Elsewhere
 from distlint.model import Example, Report, Rule
-from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Guard
-    from distlint.syntax import FunctionNode
+from distlint.nodes import within
+from distlint.syntax import FunctionNode, dotted
 
 _DEEPEST = 4
 _MESSAGE = (
@@ -182,7 +179,7 @@ def _counts(guard: Guard) -> bool:
     """True if a loop counts, and not to one."""
     if guard.kind == "while":
         return True
-    calls = [node for node in ast.walk(guard.node) if isinstance(node, ast.Call)] if guard.kind == "for" else []
+    calls = list(within(guard.node, ast.Call)) if guard.kind == "for" else []
     ranges = [node for node in calls if dotted(node.func).rpartition(".")[2] in ("range", "trange", "count")]
     return any(
         not all(isinstance(part, ast.Constant) and part.value in (0, 1) for part in node.args) for node in ranges

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
 from distlint.analysis.containers import assigned, is_list
 from distlint.model import Example, Report, Rule
 from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
 
 
 class MeanOfGatheredList(Rule):

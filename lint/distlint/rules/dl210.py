@@ -6,18 +6,14 @@ import ast
 import keyword as python
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from distlint.analysis import Analysis
 from distlint.analysis.containers import assignments, done_with, is_made_as, name_of, parts_of
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule
-from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import ClassNode
+from distlint.syntax import ClassNode, dotted
 
 _MODULES = frozenset({"lightning_module", "module"})
 _KINDS: dict[type[ast.expr], str] = {ast.List: "ModuleList", ast.Dict: "ModuleDict"}
@@ -99,7 +95,7 @@ class Report:
         """Judge what the modules of this file keep on ``self``."""
         made = {event.node for event in analysis.events("make", "call") if event.result.family == "metric"}
         for owner in analysis.index.all_classes:
-            if made and analysis.facts.family(owner) in _MODULES:
+            if made and analysis.family(owner) in _MODULES:
                 yield from _kept(analysis, owner, made)
                 yield from _added(analysis, owner)
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis.metrics import constants_of
+from distlint.analysis import Analysis, Value
+from distlint.analysis.arguments import constants_of
 from distlint.model import Example, Report, Rule
-from distlint.syntax import ClassNode
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Value
-    from distlint.syntax import FunctionNode
+from distlint.syntax import ClassNode, FunctionNode
 
 _STEPS = ("training_step", "validation_step", "test_step")
 _RUNS = frozenset({"fit", "validate", "test"})

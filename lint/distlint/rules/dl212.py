@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
+from distlint.analysis.arguments import operation_of, subject_of
+from distlint.analysis.events import FunctionReport
 from distlint.analysis.formula import SAME
-from distlint.analysis.results import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.syntax import dotted
 from distlint.tracing import is_to_fail
 
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.analysis.events import FunctionReport
 # What waits for all that was begun.
 _WAITS = frozenset({"barrier", "coalescing_manager", "_coalescing_manager", "synchronize", "wait_stream"})
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Value
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
-    from distlint.syntax import Located
+from distlint.syntax import Located
 
 _IF_MEAN = Condition("data", "if it is a mean on each rank")
 _IF_UNEQUAL = Condition("data", "if counts differ between ranks")

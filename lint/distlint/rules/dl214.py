@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Value
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
 
 _SEVERAL_NODES = Condition("devices", "if this is the rank on its node and the job runs on several nodes")
 _ON_SEVERAL_NODES = Condition("devices", "if the job runs on several nodes")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event, Value
 from distlint.analysis.containers import mentions
 from distlint.analysis.loops import called, trains
 from distlint.model import Example, Report, Rule
+from distlint.nodes import within
 from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Value
 
 _SYNCS = frozenset({"compute", "sync_and_compute", "synced"})
 _CUTS = frozenset({"gather_for_metrics", "fresh"})
@@ -124,7 +122,7 @@ def exact(model, data):
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge every update of a metric in a loop over a loader that a framework has prepared."""
-        if any(isinstance(each, ast.keyword) and _is_off(each, _SWITCHES) for each in ast.walk(analysis.index.tree)):
+        if any(_is_off(each, _SWITCHES) for each in within(analysis.index.tree, ast.keyword)):
             return
         padded = [event.node for event in analysis.events("iterate") if _may_repeat(event.args[0])]
         for event in analysis.events("update", "forward") if padded else ():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis.results import operation_of, subject_of
+from distlint.analysis import Analysis, Event
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
+from distlint.nodes import within
+from distlint.syntax import dotted
 
 _NOT_RESET = Condition("data", "if it is not set back before the next turn")
 
@@ -131,21 +130,22 @@ def train(accelerator: Accelerator, model, loader):
             subject = subject_of(event)
             if operation_of(event) != "sum" or event.number not in subject.sources or subject.divided:
                 continue
-            name = event.node.args[0] if isinstance(event.node, ast.Call) and event.node.args else None
-            if isinstance(name, ast.Name) and _is_total(event, name.id):
+            node = event.argument_node(0, "tensor")
+            name = node.id if isinstance(node, ast.Name) else ""
+            if name and _is_total(event, name):
                 message = (
-                    f"this {event.label} sums `{name.id}` over ranks, which goes on from the sum of the turn before: "
+                    f"this {event.label} sums `{name}` over ranks, which goes on from the sum of the turn before: "
                     "earlier turns count several times"
                 )
-                yield Report(event.node, message, condition=_NOT_RESET if _is_reset(event, name.id) else None)
+                yield Report(event.node, message, condition=_NOT_RESET if _is_reset(event, name) else None)
 
 
 def _is_reset(event: Event, name: str) -> bool:
     """True if a loop of the function sets a name to a number, though not on this way."""
-    loops = (node for node in ast.walk(event.function.node) if isinstance(node, ast.For | ast.While))
-    inside = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign))
-    numbers = (node.targets for node in inside if isinstance(node.value, ast.Constant))
-    return any(isinstance(each, ast.Name) and each.id == name for targets in numbers for each in targets)
+    loops = within(event.function.node, (ast.For, ast.While))
+    assigned = (node for loop in loops for node in within(loop, ast.Assign))
+    numbers = (node.targets for node in assigned if isinstance(node.value, ast.Constant))
+    return any(dotted(each) == name for targets in numbers for each in targets)
 
 
 def _is_total(event: Event, name: str) -> bool:
@@ -157,6 +157,6 @@ def _is_total(event: Event, name: str) -> bool:
             parts = [node.targets[0], node.value.left]
         else:
             continue
-        if all(isinstance(part, ast.Name) and part.id == name for part in parts):
+        if all(dotted(part) == name for part in parts):
             return True
     return False

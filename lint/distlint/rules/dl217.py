@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis
+from distlint.analysis.value import Cut
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
-    from distlint.analysis.value import Cut
-    from distlint.syntax import Located
+from distlint.syntax import Located
 
 
 class ReductionWithoutGradient(Rule):

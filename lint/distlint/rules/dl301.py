@@ -6,12 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import libcst as cst
 import libcst.matchers as m
 
-from distlint.analysis import Stages
+from distlint.analysis import Analysis, Event
 from distlint.analysis.containers import (
     assigned,
     assignments,
@@ -22,13 +21,11 @@ from distlint.analysis.containers import (
     name_of,
     sees_bases,
 )
+from distlint.analysis.stages import Stages
+from distlint.concrete import ConcreteTree
 from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
-    from distlint.concrete import ConcreteTree
-    from distlint.syntax import FunctionNode
+from distlint.nodes import within
+from distlint.syntax import FunctionNode, dotted
 
 _STEP = re.compile(r"(?:on_)?(train|training|validation|test)_(?:step|step_end|batch_start|batch_end)")
 _UNSEEN = Condition("data", "unless a base class in another file empties it")
@@ -229,7 +226,7 @@ class Plain:
 def _is_bounded(event: Event, name: str) -> bool:
     """Whether a test of the list, or of the epoch, decides whether it grows."""
     tests = [guard.node for guard in event.guards if guard.kind not in ("for", "while", "with")]
-    of_epoch = (test for test in tests if any(isinstance(each, ast.Eq) for each in ast.walk(test)))
+    of_epoch = (test for test in tests if any(within(test, ast.Eq)))
     epochs = ("self.current_epoch", "self.trainer.current_epoch", "trainer.current_epoch")
     return any(mentions(test, name) for test in tests) or any(mentions(test, *epochs) for test in of_epoch)
 
@@ -237,9 +234,8 @@ def _is_bounded(event: Event, name: str) -> bool:
 def _can_clear(hook: FunctionNode, stage: str, name: str) -> bool:
     """Whether a hook ends where the list may be emptied: in its stage, with one way out, and without keeping it."""
     is_of_stage = hook.name.removeprefix("on_").removesuffix("_epoch_end") in (stage, stage.removesuffix("ing"))
-    nodes = list(ast.walk(hook.node))
-    is_kept = any(dotted(value) == name for node in nodes for _, value in assignments(node))
-    return is_of_stage and not is_kept and not any(isinstance(node, ast.Return) for node in nodes)
+    is_kept = any(dotted(value) == name for node in ast.walk(hook.node) for _, value in assignments(node))
+    return is_of_stage and not is_kept and not any(within(hook.node, ast.Return))
 
 
 def _repair(hook: FunctionNode, name: str, tree: ConcreteTree, node: cst.CSTNode) -> Repair | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis import Log, Stages
-from distlint.analysis.metrics import constants_of
+from distlint.analysis import Analysis, Event
+from distlint.analysis.arguments import constants_of
+from distlint.analysis.logs import Log
+from distlint.analysis.stages import Stages
 from distlint.model import SEVERAL_DEVICES, Example, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
 
 _STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
 _LOGGED = (

@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis, Event
+from distlint.analysis.arguments import operation_of, subject_of
 from distlint.analysis.containers import behind, name_of
-from distlint.analysis.results import operation_of, subject_of
 from distlint.model import Example, Report, Rule, Severity
 from distlint.syntax import dotted
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event
 
 _LIBRARIES = ("sklearn.metrics.", "torchmetrics.functional.")
 # Metrics that a few sums, or a matrix, tell; those of orders and curves need all examples.

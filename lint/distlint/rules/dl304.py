@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from distlint.analysis.events import Loop, Node, Step, bodies
+from distlint.analysis import Analysis, Event, Guard
+from distlint.analysis.arguments import operation_of
+from distlint.analysis.events import FunctionReport, Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
-from distlint.analysis.results import operation_of
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule, Severity
 from distlint.tracing import has_own_group, of_guard
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis, Event, Guard
-    from distlint.analysis.events import FunctionReport
 
 _PASSED = frozenset({"for", "try"})
 _LEFT = _PASSED | {"with", "exit break", "exit return"}  # those who are still there make every step

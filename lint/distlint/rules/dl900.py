@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from distlint.analysis import Analysis
 from distlint.model import Example, Report, Rule, Severity
-
-if TYPE_CHECKING:
-    from distlint.analysis import Analysis
 
 
 class UnusedIgnore(Rule):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from distlint.analysis import Analysis, Event, Value
+from distlint.analysis import Analysis, Event, Value, interpreter
 from distlint.analysis.events import Step, Summary
 from distlint.analysis.formula import RANK
 from distlint.analysis.project import Project
 from distlint.analysis.sequences import Divergence, divergences
+from distlint.analysis.summaries import summaries
 from distlint.syntax import index_source
 
 HEAD = "import os\nimport torch\nimport torch.distributed as dist\n"
@@ -18,7 +19,12 @@ HEAD = "import os\nimport torch\nimport torch.distributed as dist\n"
 def analyse(source: str, others: Mapping[str, Summary] | None = None, name: str = "model") -> Analysis:
     """Interpret a source, below the imports that most examples need."""
     index = index_source(HEAD + textwrap.dedent(source), f"{name}.py", name)
-    return Analysis(index, Project(functions=others or {}))
+    return interpreter.analyse(index, Project(functions=others or {}))
+
+
+def told(analysis: Analysis) -> dict[str, Summary]:
+    """What other files are told of the functions of a source, by full name."""
+    return {each.name: each for each in summaries(analysis.index, analysis.reports)}
 
 
 def value_of(source: str, name: str = "x", function: str = "f") -> Value:

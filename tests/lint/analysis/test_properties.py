@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distlint.analysis import Analysis
+from distlint.analysis.interpreter import analyse
 from distlint.analysis.sequences import divergences
+from distlint.analysis.summaries import summaries
 from distlint.syntax import index_source
 from tests.lint.analysis.reading import HEAD
 
@@ -132,9 +133,9 @@ PROGRAMS = st.lists(st.one_of(SIMPLE, _compound(BLOCKS)), min_size=1, max_size=4
 def examine(source: str) -> list[str]:
     """All that the interpreter says of a source, as text."""
     index = index_source(source, "model.py", "model")
-    analysis = Analysis(index)
+    analysis = analyse(index)
     found = [f"{event.node.lineno} {event.label} {event.guards} {event.result}" for event in analysis.events()]
-    found += [repr(summary) for summary in analysis.summaries()]
+    found += [repr(summary) for summary in summaries(index, analysis.reports)]
     for report in analysis.reports.values():
         parted = divergences(report.body, lambda atom: atom.varies >= 1, lambda step: True)
         found += [repr((each.atom, each.visit.step.place, each.reached)) for each in parted]
@@ -188,7 +189,7 @@ def test_a_test_turned_round_parts_ranks_alike(body: str) -> None:
             ast.parse(source)
         except SyntaxError:
             return None
-        analysis = Analysis(index_source(source, "model.py", "model"))
+        analysis = analyse(index_source(source, "model.py", "model"))
         report = next(each for function, each in analysis.reports.items() if function.name == "h")
         parted = divergences(report.body, lambda atom: atom.text == "rank==0", lambda step: True)
         return {(each.visit.label, each.visit.step.place.text) for each in parted}

@@ -8,7 +8,7 @@ import pytest
 
 from distlint.analysis import Summary
 from distlint.analysis.formula import ZERO
-from tests.lint.analysis.reading import analyse, one_sided, value_of
+from tests.lint.analysis.reading import analyse, one_sided, told, value_of
 
 HELPERS = """
     def meet(is_first=True):
@@ -47,7 +47,7 @@ HELPERS = """
 
 @pytest.fixture(scope="module")
 def others() -> dict[str, Summary]:
-    return {each.name: each for each in analyse(HELPERS, name="helpers").summaries()}
+    return told(analyse(HELPERS, name="helpers"))
 
 
 def test_functions_that_matter_are_told_and_others_are_not(others: dict[str, Summary]) -> None:
@@ -93,7 +93,7 @@ def test_what_is_given_and_what_is_not_is_told_apart(others: dict[str, Summary])
 def test_a_chain_of_files(others: dict[str, Summary]) -> None:
     source = "import helpers\ndef again():\n    helpers.deep()\ndef is_zero():\n    return helpers.first()\n"
     index = analyse(source, others, name="between")
-    more = others | {each.name: each for each in index.summaries()}
+    more = others | told(index)
     last = "import between\ndef f():\n    if between.is_zero():\n        between.again()\n"
     assert one_sided(last, more) == ["barrier"]
 

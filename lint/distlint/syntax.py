@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Located = ast.expr | ast.stmt | ast.excepthandler | ast.pattern | ast.arg | ast.keyword | ast.alias  # with positions
@@ -31,6 +32,12 @@ class ClassNode:
     module: SyntaxIndex
     bases: tuple[str, ...] = ()
     methods: dict[str, FunctionNode] = field(default_factory=dict)
+
+    @cached_property
+    def fields(self) -> dict[str, ast.expr]:
+        """The annotations in its body, by name."""
+        annotated = (each for each in self.node.body if isinstance(each, ast.AnnAssign))
+        return {each.target.id: each.annotation for each in annotated if isinstance(each.target, ast.Name)}
 
 
 @dataclass(eq=False, repr=False)  # what it holds leads to the whole file
