@@ -21,7 +21,7 @@ what became of the data; the likely cause; what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
+    "Ranks",
     "Site",
     "StateError",
     "compose",
@@ -62,11 +63,27 @@ class Site(NamedTuple):
         )
 
 
+class Ranks(tuple[int, ...]):
+    """Ranks that a text names.
+
+    >>> str(Ranks([0, 1, 3]))
+    'ranks 0-1, 3'
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return who(self)
+
+
 class DistmetricsError(Exception):
     """Base of all errors of distmetrics: values, of which :func:`compose` makes the text.
 
+    Where a call is made by some ranks of a job, its error numbers them as their communicator does,
+    until :meth:`call_ranks` gives them the job's numbers.
+
     Attributes:
-        what: what is wrong, in the user's terms.
+        what: what is wrong, in the user's terms; made of texts, and of :class:`Ranks`.
         per_rank: what each rank did, by rank; {} where the error is not about several ranks.
         notes: what became of data and state.
         likely: the likely cause, or "".
@@ -75,13 +92,16 @@ class DistmetricsError(Exception):
         rank: the rank on which this copy was raised, or None outside a world.
         peers: the ranks that the error is about.
         site: the place in the user's code where this rank was.
+        is_of_job: whether ranks have the job's numbers.
     """
 
     code: ClassVar[str] = "error"
+    is_of_job = False
+    _compared = ""
 
     def __init__(
         self,
-        what: str,
+        what: str | Iterable[str | Ranks],
         *,
         per_rank: Mapping[int, str] | None = None,
         notes: Iterable[str] = (),
@@ -91,8 +111,8 @@ class DistmetricsError(Exception):
         peers: Iterable[int] = (),
         site: Site | None = None,
     ) -> None:
-        super().__init__(what)
-        self.what = what
+        self._parts = [what] if isinstance(what, str) else [*what]
+        super().__init__(self.what)
         self.per_rank = dict(per_rank or {})
         self.notes = tuple(notes)
         self.likely = likely
@@ -100,6 +120,39 @@ class DistmetricsError(Exception):
         self.rank = rank
         self.peers = tuple(peers)
         self.site = site
+
+    @property
+    def what(self) -> str:
+        """What is wrong, in the user's terms."""
+        return "".join(map(str, self._parts))
+
+    @property
+    def compared(self) -> str:
+        """The text with the communicator's numbers, the same on ranks of several that do alike."""
+        return self._compared or str(self)
+
+    def call_ranks(self, numbers: Sequence[int]) -> None:
+        """Number ranks as the job does; once, by the innermost communicator that the error passes.
+
+        Args:
+            numbers: of the communicator's ranks in the job.
+        """
+        if self.is_of_job:
+            return
+        self.is_of_job = True
+        if numbers != range(len(numbers)):
+            self._compared = str(self)
+            self._renumber(dict(enumerate(numbers)))
+
+    def _renumber(self, number: Mapping[int, int]) -> None:
+        self._parts = [
+            Ranks(number[rank] for rank in part) if isinstance(part, Ranks) else part
+            for part in self._parts
+        ]
+        self.args = (self.what,)
+        self.per_rank = {number[rank]: line for rank, line in self.per_rank.items()}
+        self.peers = tuple(number[rank] for rank in self.peers)
+        self.rank = None if self.rank is None else number[self.rank]
 
     def __str__(self) -> str:
         return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
