@@ -14,7 +14,6 @@ from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import (
     ConfigurationError,
-    DistmetricsError,
     InputTypeError,
     LayoutError,
     Ranks,
@@ -213,7 +212,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
 def _part_of(error: Exception | None) -> list[Part]:
     if error is None:
         return []
-    text = error.compared if isinstance(error, DistmetricsError) else str(error)
+    text = getattr(error, "compared", "") or str(error)
     return [Part(ERROR, f"{type(error).__name__}: {text}")]
 
 
