@@ -98,7 +98,7 @@ class DistmetricsError(Exception):
         peers: Iterable[int] = (),
         site: Site | None = None,
     ) -> None:
-        self._parts = [what] if isinstance(what, str) else [*what]
+        self._parts: list[str | Ranks] = [what] if isinstance(what, str) else [*what]
         super().__init__(self.what)
         self.per_rank = dict(per_rank or {})
         self.notes = tuple(notes)
