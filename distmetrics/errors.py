@@ -6,8 +6,8 @@
     └── DistmetricsError            anything below; carries .code .rank .peers .site
         ├── MismatchError           ranks disagree on a call: no data was moved
         │   └── LayoutError         ranks that should hold the same samples do not
-        ├── DivergedError           ranks are in different places: one waits where another never
-        comes ├── PeerLostError           a rank raised, exited or was killed while others needed it
+        ├── DivergedError           ranks are in different places, and one waits in vain
+        ├── PeerLostError           a rank raised, exited or was killed while others needed it
         ├── StateError              a metric's state cannot be read or synced
         ├── LawViolation            a metric breaks a law of the testing kit
         ├── InputError (ValueError)
@@ -15,13 +15,12 @@
         ├── ConfigurationError (ValueError)  flags, environment or set-up contradict each other
         └── MissingDependencyError (ImportError)
 
-A text has one shape: what is wrong, in the user's terms; one line a rank (equal ranks grouped);
-what became of the data; the likely cause; what to do.
+A text has one shape: what is wrong; a line a rank; what became of the data; why; what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
@@ -55,18 +54,22 @@ class Site(NamedTuple):
         return cls(str(file), int(line), str(function))
 
     def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line} in {self.function}"
-            if self.function
-            else f"{self.file}:{self.line}"
-        )
+        place = f"{self.file}:{self.line}"
+        return f"{place} in {self.function}" if self.function else place
+
+
+class Ranks(tuple[int, ...]):
+    """Ranks that a text names: ``str(Ranks([0, 1, 3]))`` is ``ranks 0-1, 3``."""
+
+    def __str__(self) -> str:
+        return who(self)
 
 
 class DistmetricsError(Exception):
     """Base of all errors of distmetrics: values, of which :func:`compose` makes the text.
 
     Attributes:
-        what: what is wrong, in the user's terms.
+        what: what is wrong, in the user's terms; made of texts and :class:`Ranks`.
         per_rank: what each rank did, by rank; {} where the error is not about several ranks.
         notes: what became of data and state.
         likely: the likely cause, or "".
@@ -75,13 +78,17 @@ class DistmetricsError(Exception):
         rank: the rank on which this copy was raised, or None outside a world.
         peers: the ranks that the error is about.
         site: the place in the user's code where this rank was.
+        is_of_job: whether ranks have the job's numbers, and not those of a communicator.
+        compared: the text with a communicator's numbers, "" where it had none.
     """
 
     code: ClassVar[str] = "error"
+    is_of_job = False
+    compared = ""
 
     def __init__(
         self,
-        what: str,
+        what: str | Iterable[str | Ranks],
         *,
         per_rank: Mapping[int, str] | None = None,
         notes: Iterable[str] = (),
@@ -91,8 +98,8 @@ class DistmetricsError(Exception):
         peers: Iterable[int] = (),
         site: Site | None = None,
     ) -> None:
-        super().__init__(what)
-        self.what = what
+        self._parts: list[str | Ranks] = [what] if isinstance(what, str) else [*what]
+        super().__init__(self.what)
         self.per_rank = dict(per_rank or {})
         self.notes = tuple(notes)
         self.likely = likely
@@ -101,15 +108,32 @@ class DistmetricsError(Exception):
         self.peers = tuple(peers)
         self.site = site
 
+    @property
+    def what(self) -> str:
+        """What is wrong, in the user's terms."""
+        return "".join(map(str, self._parts))
+
+    def call_ranks(self, numbers: Sequence[int]) -> None:
+        """Give a communicator's ranks their numbers in the job, once."""
+        if self.is_of_job:
+            return
+        self.is_of_job = True
+        self.compared = str(self)
+        number = dict(enumerate(numbers))
+        for place, part in enumerate(self._parts):
+            if isinstance(part, Ranks):
+                self._parts[place] = Ranks(number.get(rank, rank) for rank in part)
+        self.args = (self.what,)
+        self.per_rank = {number.get(rank, rank): line for rank, line in self.per_rank.items()}
+        self.peers = tuple(number.get(rank, rank) for rank in self.peers)
+        self.rank = None if self.rank is None else number.get(self.rank, self.rank)
+
     def __str__(self) -> str:
         return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
 
 
 class MismatchError(DistmetricsError):
-    """Ranks disagree on a call: operation, name, tree, dtype or shape.
-
-    Raised on every rank, before data moves.
-    """
+    """Ranks disagree on a call: on operation, name, tree, dtype or shape; before data moves."""
 
     code = "mismatch"
 

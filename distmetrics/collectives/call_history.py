@@ -20,7 +20,7 @@ import torch
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_MANIFEST, not_ours, reading
-from distmetrics.comm.base import Communicator, gather_padded, innermost
+from distmetrics.comm.base import Communicator, gather_padded, innermost, job_ranks
 from distmetrics.comm.one_call import record_of
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
 from distmetrics.liveness.settings import in_force
@@ -77,14 +77,17 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
     calls, interrupts, direct_calls = zip(*per_rank, strict=True)
     if len({*calls}) == 1 and not any(interrupts):
         return _refused_direct_calls(comm, direct_calls)
-    verdict = record.verdict = _out_of_step(calls, interrupts)
-    return verdict.error(comm.rank)
+    ranks = job_ranks(comm)
+    verdict = record.verdict = _out_of_step(ranks, calls, interrupts)
+    return verdict.error(ranks[comm.rank])
 
 
-def _out_of_step(calls: Sequence[int], interrupts: Sequence[Sequence[str]]) -> Verdict:
+def _out_of_step(
+    ranks: Sequence[int], calls: Sequence[int], interrupts: Sequence[Sequence[str]]
+) -> Verdict:
     """Return the verdict for ranks of which some have left a call that others made."""
     lines, peers = {}, []
-    for rank, (number, texts) in enumerate(zip(calls, interrupts, strict=True)):
+    for rank, number, texts in zip(ranks, calls, interrupts, strict=True):
         lines[rank] = texts[-1] if texts else "made every call to its end"
         lines[rank] += f"; this is its call {number}"
         if texts:

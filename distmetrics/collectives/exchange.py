@@ -30,7 +30,7 @@ from distmetrics.collectives.pack import align, from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_DATA, LARGEST_MANIFEST, not_ours, reading
 from distmetrics.comm.base import Communicator, gather_padded, reported
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, Ranks
 
 R = TypeVar("R")
 # Mark and protocol; bytes of the manifest, of inline and of bulk data; the number of this call, and
@@ -198,8 +198,11 @@ def check_memory(comm: Communicator, longest: int) -> None:
         torch.empty(longest * comm.world_size, dtype=torch.uint8, device=comm.device)
     except RuntimeError as error:
         raise InputError(
-            f"up to {longest} bytes of each of {comm.world_size} ranks follow, for which rank "
-            f"{comm.rank} has no memory",
+            [
+                f"up to {longest} bytes of each of {comm.world_size} ranks follow, for which ",
+                Ranks([comm.rank]),
+                " has no memory",
+            ],
             rank=comm.rank,
         ) from error
 

@@ -23,10 +23,10 @@ from distmetrics.errors import (
     InputError,
     InputTypeError,
     MismatchError,
+    Ranks,
     Site,
     StateError,
     by_line,
-    who,
 )
 
 _PROBLEMS: dict[str, type[DistmetricsError]] = {
@@ -145,7 +145,7 @@ def _refuse_problems(manifests: Sequence[Manifest], rank: int) -> None:
     lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
     lines |= {r: f"{lines[r]}  {known.what}" for r, known in problems.items()}
     raise _PROBLEMS[problem.kind](
-        f"{manifests[first].call().op}: {problem.what} ({who(problems)})",
+        [f"{manifests[first].call().op}: {problem.what} (", Ranks(problems), ")"],
         per_rank=lines,
         notes=["No data was moved."],
         do=problem.do,
@@ -216,14 +216,14 @@ def _mismatch(
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    differences = []
+    what = "a collective" if part is _operation else manifests[rank].call().op
+    headline: list[str | Ranks] = [f"ranks disagree on {what}: "]
     for view in odd[:_SHOWN]:
         verb = "call" if part is _operation else "send"
         verb += "s" if len(groups[view]) == 1 else ""
-        differences.append(f"{who(groups[view])} {verb} {short[view]}")
+        headline += [Ranks(groups[view]), f" {verb} {short[view]}, "]
     named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
-    rest = who(groups[usual]) if named else "the others"
-    what = "a collective" if part is _operation else manifests[rank].call().op
+    headline += [Ranks(groups[usual]) if named else "the others", f" {short[usual]}"]
     lines = {}
     for r, manifest in enumerate(manifests):
         call = manifest.call()
@@ -231,7 +231,7 @@ def _mismatch(
         lines[r] = str(replace(call, detail=detail))
     likely, advice = _advice(manifests, part)
     return MismatchError(
-        f"ranks disagree on {what}: {', '.join(differences)}, {rest} {short[usual]}",
+        headline,
         per_rank=lines,
         notes=["No data was moved; every rank keeps what it had."],
         likely=likely,

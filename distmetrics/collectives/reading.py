@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from distmetrics.comm.sites import is_of_python, is_user_code
-from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.errors import DistmetricsError, MismatchError, Ranks
 
 LARGEST_MANIFEST = 1 << 24  # bytes of what one rank tells of a call
 LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
@@ -24,9 +24,9 @@ def not_ours(why: str, rank: int | None = None) -> MismatchError:
         why: what is wrong with them.
         rank: the rank that has sent them, where one knows.
     """
-    sender = "a rank" if rank is None else f"rank {rank}"
+    sender = "a rank" if rank is None else Ranks([rank])
     return MismatchError(
-        f"{sender} sent data that is no frame of distmetrics: {why[:_SHOWN]}",
+        [sender, f" sent data that is no frame of distmetrics: {why[:_SHOWN]}"],
         likely="another collective of the same group got in between, or two versions of "
         "distmetrics.",
         do="make every rank call the same collectives in the same order, with one version "

@@ -207,12 +207,34 @@ def in_call(call: Call) -> Iterator[None]:
         _call.reset(token)
 
 
+def job_ranks(comm: Any) -> Sequence[int]:
+    """Return which ranks of the job those of a communicator are."""
+    while (members := getattr(comm, "members", None)) is None:
+        inner = getattr(comm, "inner", None)
+        if inner is None:
+            return range(comm.world_size)
+        comm = inner
+    ranks: Sequence[int] = members
+    return ranks
+
+
+@contextlib.contextmanager
+def numbered(comm: object) -> Iterator[None]:
+    """Give the ranks of an error of ours that the block raises the job's numbers."""
+    try:
+        yield
+    except DistmetricsError as error:
+        error.call_ranks(job_ranks(comm))
+        raise
+
+
 @contextlib.contextmanager
 def reported(comm: object) -> Iterator[None]:
     """Have a report written, if one is wanted, where the block raises an error of ours."""
     try:
         yield
     except DistmetricsError as error:
+        error.call_ranks(job_ranks(comm))
         if report := getattr(comm, "report", None):
             report(error)
         raise

@@ -107,10 +107,9 @@ class GroupCommunicator(PendingCalls):
         """Return the communicator of some ranks of this one; each of them must ask for it."""
         members = tuple(sorted(ranks))
         if members not in self._subgroups:
-            everybody = dist.get_process_group_ranks(self._group)
             # Only its members make it: a mesh has many groups, and each rank is in a few of them.
             group = dist.new_group(
-                [everybody[rank] for rank in members], use_local_synchronization=True
+                [self.members[rank] for rank in members], use_local_synchronization=True
             )
             self._subgroups[members] = GroupCommunicator.of(group)
         return self._subgroups[members]

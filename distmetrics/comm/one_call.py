@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.base import Call, Communicator, in_call, innermost
+from distmetrics.comm.base import Call, Communicator, in_call, innermost, job_ranks, numbered
 from distmetrics.comm.current import chosen
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError
@@ -104,9 +104,18 @@ def as_one_call(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def over_layout(comm: Communicator, make: Callable[[], R]) -> R:
-    """Make a call as the layout says, where the communicator is one."""
+    """Make a call as the layout says, where the communicator is one.
+
+    Raises:
+        DistmetricsError: of the call; its ranks are the job's.
+    """
+
+    def named() -> R:
+        with numbered(comm):
+            return make()
+
     around: Callable[[Callable[[], R]], R] | None = getattr(comm, "around", None)
-    return make() if around is None else around(make)
+    return named() if around is None else around(named)
 
 
 def in_turn(fn: Callable[P, R]) -> Callable[P, R]:
@@ -158,7 +167,7 @@ def in_one_call(comm: Communicator, call: Callable[[], Call], rounds: Callable[[
         record.finish()
         named = call()
         if record.verdict is not None:
-            raise record.verdict.error(comm.rank, named.site)
+            raise record.verdict.error(job_ranks(comm)[comm.rank], named.site)
 
         def named_rounds() -> R:
             with in_call(named):
@@ -190,17 +199,18 @@ def _refusal(comm: Communicator, record: CallRecord, other: Turn) -> Distmetrics
     """Return the error for a call that begins while another thread is in one, and note it."""
     frame = sys._current_frames().get(other.thread)
     here, there = call_site(), None if frame is None else call_site(frame)
+    rank = job_ranks(comm)[comm.rank]
     # Each rank may have refused another thread.
     record.note_interrupt("ConfigurationError", here, only_on=comm.rank)
     return ConfigurationError(
-        f"two threads of rank {comm.rank} are in calls of one communicator at the same time: one "
+        f"two threads of rank {rank} are in calls of one communicator at the same time: one "
         f"at {there or 'an unknown line'}, and this one at {here or 'an unknown line'}",
         notes=["This one was not made; the next call on this communicator raises on every rank."],
         likely="calls in threads that do not wait for each other: the ranks may take them in "
         "another order, and nothing would tell.",
         do="let one thread make all calls, or give each thread a communicator of its own: "
         "GroupCommunicator(torch.distributed.new_group()).",
-        rank=comm.rank,
-        peers=[comm.rank],
+        rank=rank,
+        peers=[rank],
         site=here,
     )

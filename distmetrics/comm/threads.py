@@ -152,22 +152,22 @@ class ThreadCommunicator:
             raise ValueError(f"rank {rank} is no member of the group {members}")
         self._world, self._meetings = world, world.meetings
         self._me = rank
-        self._members = members
+        self.members = members
         self.rank = members.index(rank)
         self.world_size = len(members)
         self.record = world.meetings.records[rank, members]
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
-        members = tuple(self._members[rank] for rank in sorted(ranks))
+        members = tuple(self.members[rank] for rank in sorted(ranks))
         return ThreadCommunicator(self._world, self._me, members)
 
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
         kind = op, [(x.dtype, x.shape) for x in sent], call.exact
-        met = self._meetings.meet(self._me, self._members, Joined(kind, copies, call))
-        return [met[member].sent for member in self._members]
+        met = self._meetings.meet(self._me, self.members, Joined(kind, copies, call))
+        return [met[member].sent for member in self.members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, numbered
 from distmetrics.comm.current import chosen
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
@@ -87,7 +87,8 @@ def exact_by(
 ) -> Any:
     """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
     options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
-    unwrapped = _agree(loader, comm, options)
+    with numbered(comm):
+        unwrapped = _agree(loader, comm, options)
     settle(loader)
     return _part(
         unwrapped,

@@ -9,10 +9,15 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, Passing
+from distmetrics.comm.base import Communicator, Passing, job_ranks
 from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError
+from distmetrics.errors import (
+    ConfigurationError,
+    InputTypeError,
+    LayoutError,
+    Ranks,
+)
 from distmetrics.layouts.close import far_apart
 from distmetrics.layouts.hand_over import Outcome, hand_over
 from distmetrics.layouts.known import known
@@ -43,6 +48,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
 
     Attributes:
         rank: of this rank's shard; ``world_size``: the number of shards.
+        members: the ranks of these shards, as the job numbers them.
         mesh: axes, sizes and roles.
 
     Raises:
@@ -77,7 +83,10 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
                 do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
             )
         self.me = whole.rank
+        self._job = job_ranks(whole)
         self.inner = self._among(whole, [SHARD])
+        shards = self.mesh.along(self.me, self.mesh.axes(SHARD))
+        self.members = [self._job[rank] for rank in shards]
         self._alike = self._among(whole, [SAME])
         self._owns = self.mesh.owns(self.me)
         owners = self.mesh.owners
@@ -131,15 +140,19 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         places = [self.mesh.place(rank) for rank in ranks]
         axes = [axis for axis in self.mesh.sizes if len({place[axis] for place in places}) > 1]
         named = " and ".join(axes)
-        return LayoutError(
-            f'along the axis {named}, said to be of "shard"s, ranks '
-            f"{', '.join(map(str, ranks))} hold the same data: it would be counted "
-            f"{len(ranks)} times",
+        error = LayoutError(
+            [
+                f'along the axis {named}, said to be of "shard"s, ',
+                Ranks(ranks),
+                f" hold the same data: it would be counted {len(ranks)} times",
+            ],
             notes=["Every rank keeps what it had."],
             do=f'say {axes[0]}="same", or deal the samples out along it.',
             rank=self.me,
             peers=ranks,
         )
+        error.call_ranks(self._job)
+        return error
 
     def around(self, make: Callable[[], R]) -> R:
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
@@ -191,11 +204,16 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
             return outcome.get()
         per_rank = gather_objects([[*part] for part in parts], _read, owners, "", op="parts")
         by_rank = dict(zip(self.mesh.owners, per_rank, strict=True))
-        raise _refusal(self.mesh, self.me, by_rank) from outcome.error
+        refusal = _refusal(self.mesh, self.me, by_rank)
+        refusal.call_ranks(self._job)
+        raise refusal from outcome.error
 
 
 def _part_of(error: Exception | None) -> list[Part]:
-    return [] if error is None else [Part(ERROR, f"{type(error).__name__}: {error}")]
+    if error is None:
+        return []
+    text = getattr(error, "compared", "") or str(error)
+    return [Part(ERROR, f"{type(error).__name__}: {text}")]
 
 
 def _read(told: Any) -> list[Part]:
@@ -207,11 +225,11 @@ def _refusal(mesh: Mesh, rank: int, parts: Mapping[int, Sequence[Part]]) -> Layo
     """Return the error for ranks that are said to hold the same samples and do not."""
     first, *others = differences(mesh, parts)
     axes = " and ".join([first.axis, *(each.axis for each in others)])
-    what = f"{first.name} differs between ranks {', '.join(map(str, first.ranks))}"
+    what: list[str | Ranks] = [f"{first.name} differs between ", Ranks(first.ranks)]
     if "nothing" in first.ranks.values():
-        what = f"only some of the ranks {', '.join(map(str, first.ranks))} have {first.name}"
+        what = ["only some of ", Ranks(first.ranks), f" have {first.name}"]
     return LayoutError(
-        f'along the axis {axes}, said to hold the "same" samples, {what}',
+        [f'along the axis {axes}, said to hold the "same" samples, ', *what],
         per_rank={place: f"{first.name} {digest[:200]}" for place, digest in first.ranks.items()},
         notes=["Every rank keeps what it had."],
         likely=f"the ranks along {first.axis} hold other samples, or only one of them has values.",

@@ -12,7 +12,7 @@ from distmetrics.collectives.exchange import check_memory, exchange, inline_capa
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.reading import reading
 from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, job_ranks, numbered
 from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import DistmetricsError, InputTypeError, StateError, error_class
 
@@ -68,8 +68,8 @@ def hand_over(comm: Communicator, src: int, mine: Outcome) -> Outcome:
     sent = in_one_call(comm, manifest.call, rounds)
     if comm.rank == src:
         return mine
-    with reading("what it hands over", src):
-        return _received(deserialize(sent, accelerator=comm.device))
+    with numbered(comm), reading("what it hands over", src):
+        return _received(deserialize(sent, accelerator=comm.device), job_ranks(comm)[comm.rank])
 
 
 def _sendable(outcome: Outcome) -> tuple[Outcome, Tensor]:
@@ -87,15 +87,22 @@ def _sendable(outcome: Outcome) -> tuple[Outcome, Tensor]:
             f"the call failed on the ranks with values: {type(told).__name__}: {told}"
         )
     texts = (type(told).__name__, told.what, told.likely, told.do)
-    return outcome, serialize([None, *texts, [*told.notes], told.per_rank])
+    return outcome, serialize([None, *texts, [*told.notes], told.per_rank, [*told.peers]])
 
 
-def _received(parts: list[Any]) -> Outcome:
-    """Return a peer's outcome; raise anything for what is none."""
+def _received(parts: list[Any], rank: int) -> Outcome:
+    """Return a peer's outcome, as it is raised on ``rank``; raise anything for what is none."""
     if len(parts) == 1:
         return Outcome(parts[0])
-    _, kind, what, likely, do, notes, per_rank = parts
-    known = error_class(kind)
-    lines = {int(rank): str(line) for rank, line in per_rank.items()}
-    error = known(str(what), per_rank=lines, notes=map(str, notes), likely=str(likely), do=str(do))
+    _, kind, what, likely, do, notes, per_rank, peers = parts
+    error = error_class(kind)(
+        str(what),
+        per_rank={int(each): str(line) for each, line in per_rank.items()},
+        notes=map(str, notes),
+        likely=str(likely),
+        do=str(do),
+        rank=rank,
+        peers=map(int, peers),
+    )
+    error.is_of_job = True
     return Outcome(error=error)

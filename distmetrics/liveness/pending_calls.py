@@ -43,6 +43,7 @@ class PendingCalls:
         departures: where they are published, if somewhere.
 
     Attributes:
+        members: the ranks of the group, as the job numbers them.
         calls: how many calls of the transport the group has made.
         record: the calls of ours that they were made for.
         watchdog: the guard of this rank, if one watches it.
@@ -64,6 +65,7 @@ class PendingCalls:
             self.watchdog.log.counters[name] = self.issued
             if device.type != "cpu":
                 self.watchdog.log.counts_exactly.add(name)
+        self.members = [*members]
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
         self._departures = departures
 
@@ -98,7 +100,7 @@ class PendingCalls:
         if not record.making:
             record.finish()
         if record.verdict is not None:
-            raise record.verdict.error(self.rank, call.site)
+            raise record.verdict.error(self._me, call.site)
         one = record.next_round()
         if one is None:
             if under_way() is None:
@@ -155,7 +157,7 @@ class PendingCalls:
         verdict = self._departed(doing)
         if verdict is None:
             return None
-        return verdict.error(self.rank).with_traceback(error.__traceback__)
+        return verdict.error(self._me).with_traceback(error.__traceback__)
 
     def _departed(self, doing: str) -> Verdict | None:
         """Return who has left; whoever watches a rank's process may be a moment late to say so."""
@@ -261,7 +263,7 @@ class PendingCalls:
     def _break(self, verdict: Verdict, pending: PendingCall) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
         self.record.verdict = verdict
-        error = verdict.error(self.rank, pending.call.site)
+        error = verdict.error(self._me, pending.call.site)
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error

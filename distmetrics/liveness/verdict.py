@@ -51,8 +51,8 @@ class Verdict:
     groups: tuple[str, ...] = ()
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
-        """Return the error that ``rank`` raises for it."""
-        return self.kind(
+        """Return the error that ``rank`` raises for it; all ranks are the job's."""
+        error = self.kind(
             self.what,
             per_rank=self.per_rank,
             notes=self.notes,
@@ -62,6 +62,8 @@ class Verdict:
             peers=self.peers,
             site=site,
         )
+        error.is_of_job = True
+        return error
 
     def __str__(self) -> str:
         return str(self.error(rank=0))

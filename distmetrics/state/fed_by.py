@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.collectives.manifest import Problem
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, job_ranks
 from distmetrics.comm.sites import is_library, is_of_python, is_user_code
 from distmetrics.data.repeats import RepeatedSamplesWarning, is_settled, repeats, settle
 from distmetrics.data.sampling import has_order
@@ -74,7 +74,8 @@ def warn_of_copies(groups: Sequence[Sequence[int]], comm: Communicator) -> None:
         raise comm.refuse_copies(groups[0])
     if not groups or caller is None:
         return
-    shown = " and ".join(rank_ranges(group) for group in groups[:_SHOWN])
+    ranks = job_ranks(comm)
+    shown = " and ".join(rank_ranges(ranks[each] for each in group) for group in groups[:_SHOWN])
     more = " and so on" if len(groups) > _SHOWN else ""
     problem = _warned(
         f"ranks {shown}{more} hold the same data: it is counted {len(groups[0])} times",

@@ -123,6 +123,9 @@ def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Commun
 def _communicator(group: Any, path: str) -> Communicator:
     from distmetrics.comm.group import GroupCommunicator
 
+    own: Communicator | None = getattr(group, "communicator", None)
+    if own is not None:  # of the kit's groups, whose ranks are threads
+        return own
     is_mesh = hasattr(group, "get_group")
     if dist.is_available() and (isinstance(group, dist.ProcessGroup) or is_mesh):
         return GroupCommunicator.of(group)

@@ -17,7 +17,7 @@ import torch
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, Problem, testify
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, numbered
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call, in_turn, over_layout
 from distmetrics.comm.sites import call_site
@@ -129,7 +129,7 @@ def _of_all_ranks(
     def make() -> Values:
         local, talking, problem = _metric_set(metrics, comm)
         shared = mark(local, type(metrics).__name__)
-        with torch.no_grad():
+        with torch.no_grad(), numbered(talking):
             sync_plan, values = _values_of_all(
                 local, talking, name, problem or shared, allow_pickle=allow_pickle
             )

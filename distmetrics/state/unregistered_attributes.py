@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from distmetrics.collectives.manifest import Manifest
-from distmetrics.errors import StateError, who
+from distmetrics.errors import Ranks, StateError
 from distmetrics.state.metric_record import Text, text_of
 
 _SHOWN = 60  # characters of a value
@@ -100,12 +100,13 @@ def _refused(
 ) -> StateError:
     """Build the error for an attribute that ranks without an update cannot borrow."""
     name = path.rpartition(".")[2]
-    lacking = who(set(range(world)) - texts.keys())
-    what = f"its values on {who(texts)} cannot be combined: they differ, and {lacking} needs one"
-    if not travels:
-        what = f"cannot be sent to {lacking}: it is {max(texts.values())}"
+    lacking = Ranks(sorted(set(range(world)) - texts.keys()))
+    why: list[str | Ranks] = ["cannot be sent to ", lacking, f": it is {max(texts.values())}"]
+    if travels:
+        why = ["its values on ", Ranks(texts), " cannot be combined: they differ, and ", lacking]
+        why.append(" needs one")
     return StateError(
-        f"{manifest.call().op}: the attribute {path} is no state, and {what}",
+        [f"{manifest.call().op}: the attribute {path} is no state, and ", *why],
         per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},
         notes=["Every metric keeps its local state."],
         likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torchmetrics import SumMetric
 from torchmetrics.classification import BinaryF1Score
 
+import distmetrics
 from distmetrics.comm.current import use
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, InputTypeError, MismatchError
@@ -108,6 +110,97 @@ def test_a_subgroup_in_force_is_the_world() -> None:
         assert run(3, inside) == [(0, 2, 2), None, (1, 2, 2)]
 
 
+def by_groups(comm: Any) -> Any:
+    """Talk in groups that overlap, by numbers of the world and of the group."""
+    pairs = [dist.new_group([0, 2]), dist.new_group([2, 1])]
+    found: list[Any] = []
+    for pair in pairs:
+        found.append((dist.get_rank(pair), dist.get_world_size(pair)))
+        x = torch.tensor(comm.rank)
+        dist.all_reduce(x, group=pair)
+        found.append(int(x))
+        if dist.get_rank(pair) < 0:
+            continue
+        found += [dist.get_process_group_ranks(pair), dist.get_global_rank(pair, 1)]
+        x = torch.tensor(comm.rank)
+        dist.broadcast(x, src=2, group=pair)
+        y = torch.tensor(comm.rank)
+        dist.broadcast(y, group_src=0, group=pair)
+        objects = [None, None]
+        dist.all_gather_object(objects, comm.rank, group=pair)
+        found += [int(x), int(y), objects, dist.get_group_rank(pair, 2)]
+    own, every = dist.new_subgroups_by_enumeration([[0, 1], [2]])
+    x = torch.tensor(comm.rank)
+    dist.all_reduce(x, group=own)
+    return found, int(x), len(every)
+
+
+@pytest.mark.gloo
+@pytest.mark.xdist_group("programs on gloo")
+@pytest.mark.filterwarnings("ignore:Running .* on global rank")
+def test_groups_answer_as_those_of_gloo_do() -> None:
+    with routed():
+        on_threads = run(3, by_groups)
+    assert on_threads == run(3, by_groups, backend="gloo")
+
+
+def test_a_group_that_only_its_members_make() -> None:
+    def work(comm: Any) -> Any:
+        if comm.rank == 0:
+            return None
+        pair = dist.new_group([1, 2], use_local_synchronization=True)
+        x = torch.tensor(comm.rank)
+        dist.all_reduce(x, group=pair)
+        return int(x)
+
+    with routed():
+        assert run(3, work) == [None, 3, 3]
+
+
+def test_subgroups_of_one_size() -> None:
+    def work(comm: Any) -> Any:
+        own, every = dist.new_subgroups(2)
+        x = torch.tensor(comm.rank)
+        dist.all_reduce(x, group=own)
+        return int(x), dist.get_process_group_ranks(own), len(every)
+
+    with routed():
+        assert run(4, work) == [(1, [0, 1], 2), (1, [0, 1], 2), (5, [2, 3], 2), (5, [2, 3], 2)]
+
+
+def test_a_group_that_ranks_make_of_other_members() -> None:
+    with routed():
+        ended = outcomes(2, lambda comm: dist.new_group([0] if comm.rank else [0, 1]))
+    assert {type(one.error) for one in ended} == {MismatchError}
+
+
+def test_a_metric_of_a_group_syncs_in_it() -> None:
+    """By itself, and by us."""
+
+    def work(comm: Any) -> Any:
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        metric = SumMetric(process_group=groups[comm.rank // 2])
+        metric.update(float(comm.rank))
+        ours = distmetrics.sync_and_compute(metric)
+        return float(ours), float(metric.compute())
+
+    with routed():
+        assert run(4, work) == [(1, 1), (1, 1), (5, 5), (5, 5)]
+
+
+def test_an_error_in_a_group_names_ranks_of_the_world() -> None:
+    def work(comm: Any) -> Any:
+        pair = dist.new_group([1, 2])
+        if comm.rank:
+            dist.all_reduce(torch.ones(comm.rank), group=pair)
+
+    with routed():
+        ended = outcomes(3, work)
+    for one in ended[1:]:
+        assert isinstance(one.error, MismatchError)
+        assert one.error.peers == (1, 2)
+
+
 DISAGREEMENTS: list[tuple[Callable[[int], Any], str]] = [
     (lambda rank: dist.all_reduce(torch.ones(2 + rank)), "all_reduce float32[3]"),
     (lambda rank: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM), "all_reduce"),
@@ -148,8 +241,11 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: dist.all_gather([torch.ones(4)] * 3, torch.ones(4)), InputError, "tensor_list has 3 tensors for 2 ranks"),
     (lambda: dist.all_gather((torch.ones(4),) * 2, torch.ones(4)), InputTypeError, "must be a list of tensors"),  # type: ignore[arg-type]
     (lambda: dist.all_gather([None] * 2, torch.ones(4)), InputTypeError, "needs a tensor, got a NoneType"),  # type: ignore[list-item]
-    (lambda: dist.all_gather([torch.ones(4)] * 2, torch.ones(4), group=object()), InputError, "got a process group"),  # type: ignore[arg-type]
-    (lambda: dist.get_rank(dist.GroupMember.NON_GROUP_MEMBER), InputError, "get_rank: got a process group"),  # type: ignore[arg-type]
+    (
+        lambda: dist.all_gather([torch.ones(4)] * 2, torch.ones(4), group=object()),
+        InputError,
+        "got a object, and no group of this world",
+    ),  # type: ignore[arg-type]
     (lambda: dist.all_gather_into_tensor(torch.ones(2, 4), torch.ones(4)), InputError, r"must be float32\[8\]"),
     (lambda: dist.all_reduce([1]), InputTypeError, "all_reduce: needs a tensor, got a list"),
     (lambda: dist.all_reduce(strided()), InputError, "not contiguous; gloo would move the memory"),
@@ -181,7 +277,10 @@ REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)), InputError, "2 ranks can't share evenly"),
     (lambda: dist.scatter_object_list([], [1, 2], src=0), InputError, "room for one object"),
     (lambda: dist.send(torch.ones(1), 1), ConfigurationError, "torch.distributed.send is not supported in a world of"),
-    (lambda: dist.new_group([0]), ConfigurationError, "torch.distributed.new_group is not supported"),
+    (lambda: dist.new_group([0, 2]), InputError, r"ranks=\[0, 2\] are no ranks of a world of 2"),
+    (lambda: dist.new_group([0, 0]), InputError, "each once"),
+    (lambda: dist.new_subgroups(3), InputError, "group_size=3 does not divide a world of 2"),
+    (lambda: dist.broadcast(torch.ones(2), 3, dist.new_group([0, 1])), InputError, "src=3 is no rank"),
     (lambda: dist.init_process_group("gloo"), ConfigurationError, "init_process_group is not supported"),
 ]
 

@@ -30,9 +30,6 @@ _UNSUPPORTED = (
     "init_process_group",
     "irecv",
     "isend",
-    "new_group",
-    "new_subgroups",
-    "new_subgroups_by_enumeration",
     "recv",
     "recv_object_list",
     "send",
@@ -51,8 +48,9 @@ def routed() -> Iterator[None]:
     thread whose communicator in force is not one of a ThreadWorld gets torch's own functions as
     before. Blocks may nest and overlap; the last one to end puts everything back. Names that were
     imported from ``torch.distributed`` before the block
-    (``from torch.distributed import all_gather``) are not reached. Groups, point-to-point calls and
-    what gloo refuses raise an error that names the function.
+    (``from torch.distributed import all_gather``) are not reached. Groups are made by
+    ``new_group`` and its kin. A ``DeviceMesh``, point-to-point calls and what gloo refuses raise an
+    error.
 
     >>> import torch
     >>> from distmetrics.testing import run
@@ -96,8 +94,8 @@ def _dispatching(
             )
         bound = _signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
-        request = Request(comm, name, bound.arguments)
-        request.check_group()
-        return ours(request)
+        if bound.arguments.get("group") is dist.GroupMember.NON_GROUP_MEMBER:
+            return original(*args, **kwargs)  # which needs no world to answer
+        return ours(Request.of(comm, name, bound.arguments))
 
     return function

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.comm.base import Communicator, Finished, Op, fold
+from distmetrics.testing.fake_torch_distributed import groups
 from distmetrics.testing.fake_torch_distributed.request import BITWISE, Request
 
 Answer = Callable[[Request], Any]
@@ -201,9 +202,12 @@ ANSWERS: dict[str, Answer] = {
     "get_rank": lambda request: request.comm.rank,
     "get_world_size": lambda request: request.comm.world_size,
     "get_backend": lambda _request: dist.Backend("gloo"),
-    "get_process_group_ranks": lambda request: list(range(request.comm.world_size)),
-    "get_global_rank": lambda request: request.arguments["group_rank"],
-    "get_group_rank": lambda request: request.arguments["global_rank"],
+    "get_process_group_ranks": lambda request: [*request.ranks],
+    "get_global_rank": lambda request: request.ranks[request.arguments["group_rank"]],
+    "get_group_rank": lambda request: request.ranks.index(request.arguments["global_rank"]),
+    "new_group": groups.new_group,
+    "new_subgroups": groups.new_subgroups,
+    "new_subgroups_by_enumeration": groups.new_subgroups_by_enumeration,
     "barrier": _barrier,
     "monitored_barrier": _barrier,
     "all_gather_object": _all_gather_object,

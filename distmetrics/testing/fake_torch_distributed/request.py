@@ -4,6 +4,8 @@ What gloo refuses is refused here, by name. What gloo does wrong without an erro
 reduces and broadcasts the memory behind a tensor that is not contiguous, and not its elements.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,19 +26,48 @@ _REFUSED_DTYPES = frozenset({torch.int16, torch.uint16, torch.uint32, torch.uint
 _ROLES = {"dst": "destination", "src": "source"}
 
 
+@dataclass(frozen=True, eq=False)
+class ThreadGroup:
+    """A process group of a world of threads, as one of its ranks has it.
+
+    Attributes:
+        communicator: of the group.
+        ranks: its ranks, as the world numbers them.
+    """
+
+    communicator: Communicator
+    ranks: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A call.
 
     Attributes:
-        comm: the rank's communicator.
+        comm: the rank's communicator of the group.
         name: the function of ``torch.distributed``.
         arguments: by torch's names for them, defaults included.
+        ranks: of the group, as the world numbers them.
     """
 
     comm: Communicator
     name: str
     arguments: Mapping[str, Any]
+    ranks: Sequence[int]
+
+    @classmethod
+    def of(cls, comm: Communicator, name: str, arguments: Mapping[str, Any]) -> Request:
+        """Return a call by a rank of a world, on the group that it passes."""
+        group = arguments.get("group")
+        if isinstance(group, ThreadGroup):
+            return cls(group.communicator, name, arguments, group.ranks)
+        if group is not None and group is not dist.group.WORLD:
+            raise InputError(
+                f"torch.distributed.{name}: got a {type(group).__name__}, and no group of this "
+                "world of threads",
+                do="leave group out, or make it by torch.distributed.new_group on these ranks.",
+            )
+        return cls(comm, name, arguments, range(comm.world_size))
 
     @contextlib.contextmanager
     def under_way(self, sent: Tensor | None = None, *compared: Hashable) -> Iterator[None]:
@@ -50,28 +81,21 @@ class Request:
         """Return the error that refuses this call."""
         return kind(f"torch.distributed.{self.name}: {text}")
 
-    def check_group(self) -> None:
-        """Refuse a group that is not the whole world."""
-        group = self.arguments.get("group")
-        if group is not None and group is not dist.group.WORLD:
-            raise InputError(
-                f"torch.distributed.{self.name}: got a process group, and in a world of threads "
-                "there is only the whole world",
-                do="leave group out, or use comm.subgroup(ranks) of the rank's communicator.",
-            )
-
     def root(self, side: str, default: int | None = None) -> int:
-        """Return the rank that sends ("src") or receives ("dst")."""
+        """Return the rank of the group that sends ("src") or receives ("dst")."""
         root, in_group = self.arguments.get(side), self.arguments.get(f"group_{side}")
-        if root is None:
-            root = default if in_group is None else in_group
-        elif in_group is not None:
+        if root is not None and in_group is not None:
             raise self.refusal(f"{side}={root} and group_{side}={in_group} cannot both be given")
         if root is None:
-            raise self.refusal(f"needs {side}=, a rank")
-        if not 0 <= root < self.comm.world_size:
+            root = default if in_group is None else in_group
+            if root is None:
+                raise self.refusal(f"needs {side}=, a rank")
+            known: Sequence[int] = range(self.comm.world_size)
+        else:
+            known = self.ranks
+        if root not in known:
             raise self.refusal(f"{side}={root} is no rank of a world of {self.comm.world_size}")
-        return root
+        return known.index(root)
 
     def check_only_at(self, root: int, side: str, what: str) -> None:
         """Refuse a list that is missing on the rank that needs it, or given on another."""

@@ -1,0 +1,179 @@
+"""A published bug as a program: the way that was wrong, the line that mends it, and one process.
+
+A program has its own small data, and a mesh of the kind that the thread is about.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.meshes import Claim
+from distmetrics import LayoutError, layout, sync_and_compute
+from distmetrics.comm.base import is_of_threads
+from distmetrics.data.repeats import RepeatedSamplesWarning
+from distmetrics.layouts.mesh import Mesh
+from distmetrics.liveness.outcome import Outcome, settle
+from distmetrics.testing import outcomes
+
+Backend = Literal["threads", "gloo"]
+Place = Mapping[str, int]
+
+
+class Bug:
+    """A published bug; the docstring of a subclass says what was seen.
+
+    Attributes:
+        thread: where it was published.
+        mesh: axes, sizes and what they really hold, as ``layout`` is told.
+        ratio: of the wrong number to the right one, where the thread has numbers.
+        held_twice: whether what ranks hold shows that some hold the same.
+    """
+
+    thread: ClassVar[str]
+    mesh: ClassVar[str]
+    ratio: ClassVar[float | None] = None
+    held_twice: ClassVar[bool] = False
+
+    def single(self) -> float:
+        """Return the number of one process that has all samples."""
+        raise NotImplementedError
+
+    def naive(self, comm: Any, place: Place) -> float:
+        """Return what a rank logs in the way of the thread."""
+        raise NotImplementedError
+
+    def metrics(self, place: Place) -> Any:
+        """Return the metrics of a rank after its batches; None where it has none."""
+        raise NotImplementedError
+
+    def read(self, values: Any) -> float:
+        """Return the number that is logged, of what the metrics give."""
+        raise NotImplementedError
+
+    def ours(self, comm: Any, place: Place) -> float:
+        """Return what a rank logs with a layout, or with a flat communicator."""
+        return self.read(sync_and_compute(self.metrics(place), comm=comm))
+
+    @property
+    def name(self) -> str:
+        """Return what the bug is called: the repository and the number of its thread."""
+        return self.thread.partition("/")[2]
+
+    @property
+    def claim(self) -> Claim:
+        """Return the mesh and its roles."""
+        return Claim.of(self.mesh)
+
+
+class Seen(NamedTuple):
+    """What the ranks of a program have logged.
+
+    Attributes:
+        bug: the program.
+        single: the number of one process.
+        naive: of each rank; the text of an error where it has raised one.
+        ours: of each rank.
+        warned: the warnings of the same metrics, synced without a layout.
+        refused: errors of each rank of the same metrics, over a layout in which every axis holds
+            shards; None where a rank has got a number.
+    """
+
+    bug: Bug
+    single: float
+    naive: list[float | str]
+    ours: list[float | str]
+    warned: list[str]
+    refused: list[str | None]
+
+    @property
+    def is_right(self) -> bool:
+        """True if every rank has the number of one process."""
+        numbers = [one for one in self.ours if isinstance(one, float)]
+        right = [math.isclose(one, self.single, rel_tol=1e-5) for one in numbers]
+        return len(right) == len(self.ours) and all(right)
+
+
+def look(bug: Bug, backend: Backend = "threads") -> Seen:
+    """Run a program: in the way of the thread, with a layout, and without one."""
+    world_size = bug.claim.ranks
+    naive = outcomes(world_size, _naive, bug, backend=backend)
+    ours = outcomes(world_size, _ours, bug, backend=backend)
+    warned: list[str] = []
+    refused: list[str | None] = []
+    if bug.held_twice:
+        with _caught() as warned:
+            flat = outcomes(world_size, _flat, bug, backend=backend)
+        warned += [text for texts in settle(flat) for text in texts]
+        refused = settle(outcomes(world_size, _all_shards, bug, backend=backend))
+    return Seen(bug, float(bug.single()), _shown(naive), _shown(ours), warned, refused)
+
+
+def _shown(ended: Sequence[Outcome]) -> list[float | str]:
+    return [
+        float(one.value) if one.error is None else f"{type(one.error).__name__}: {one.error}"
+        for one in ended
+    ]
+
+
+def _place(bug: Bug, comm: Any) -> Place:
+    return Mesh(bug.claim.sizes, {}).place(comm.rank)
+
+
+def _naive(comm: Any, bug: Bug) -> float:
+    return bug.naive(comm, _place(bug, comm))
+
+
+def _ours(comm: Any, bug: Bug) -> float:
+    ranks = layout(bug.claim.sizes, comm=comm, **bug.claim.roles)
+    return bug.ours(ranks, _place(bug, comm))
+
+
+@contextmanager
+def _caught() -> Iterator[list[str]]:
+    """Yield the warnings of copies that the block gives, once it is over."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    kinds = [each for each in caught if issubclass(each.category, RepeatedSamplesWarning)]
+    texts += [str(each.message) for each in kinds]
+
+
+def _flat(comm: Any, bug: Bug) -> list[str]:
+    if is_of_threads(comm):  # they share one list of warnings, which the caller has
+        bug.ours(comm, _place(bug, comm))
+        return []
+    with _caught() as texts:
+        bug.ours(comm, _place(bug, comm))
+    return texts
+
+
+def _all_shards(comm: Any, bug: Bug) -> str | None:
+    ranks = layout(bug.claim.sizes, comm=comm, **dict.fromkeys(bug.claim.sizes, "shard"))
+    try:
+        bug.ours(ranks, _place(bug, comm))
+    except LayoutError as error:
+        return str(error)
+    return None
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Return numbers between 0 and 1, the same wherever they are asked for."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def subgroup(comm: Any, bug: Bug, *axes: str) -> Any:
+    """Return the communicator of the ranks that differ from this one along some axes."""
+    return comm.subgroup(Mesh(bug.claim.sizes, {}).along(comm.rank, axes))
+
+
+def total(comm: Any, number: float | Tensor) -> float:
+    """Return the sum over the ranks of a communicator, as ``torch.distributed.all_reduce`` does."""
+    return float(comm.all_reduce(torch.as_tensor(number, dtype=torch.float64), "sum"))

@@ -1,0 +1,94 @@
+"""The published bugs show the kind of error of their threads, and with a layout every rank is right."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.published_bugs.__main__ import BUGS, RESULTS, row
+from benchmarks.published_bugs.bug import Bug, Seen, look
+
+PAGE = Path(__file__).parents[2] / "docs" / "published-bugs.md"
+PROCESSES = (
+    "huggingface/transformers#48167",
+    "huggingface/trl#7100",
+    "pytorch/torchtitan#547",
+    "axolotl-ai-cloud/axolotl#3026",
+)
+pytestmark = pytest.mark.xdist_group("published bugs")  # their runs are kept
+every = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+seen = functools.cache(look)
+
+
+def check(found: Seen) -> None:
+    assert found.is_right, (found.ours, found.single)
+    first, *_ = found.naive
+    if isinstance(first, str):
+        assert first.startswith("AttributeError")
+        return
+    assert not math.isclose(first, found.single, rel_tol=0.05)
+    if found.bug.ratio is not None:
+        assert math.isclose(first / found.single, found.bug.ratio, rel_tol=1e-3)
+
+
+@every
+def test_on_threads(bug: Bug) -> None:
+    check(seen(bug))
+
+
+@every
+def test_copies_are_seen(bug: Bug) -> None:
+    """A sync without a layout warns, and a layout that says otherwise is refused on every rank."""
+    found = seen(bug)
+    assert len(found.warned) == bug.held_twice
+    assert all("hold the same data" in text for text in found.warned)
+    if bug.held_twice:
+        assert len(found.refused) == bug.claim.ranks
+        assert all("hold the same data" in (text or "") for text in found.refused)
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.thread in PROCESSES], ids=lambda bug: bug.name)
+def test_on_processes(bug: Bug) -> None:
+    found = look(bug, "gloo")
+    check(found)
+    assert len(found.warned) == bug.held_twice
+    assert found.naive == pytest.approx(seen(bug).naive, nan_ok=True)
+
+
+def test_four_run_on_processes() -> None:
+    assert len([bug for bug in BUGS if bug.thread in PROCESSES]) == 4
+
+
+@every
+def test_the_page_tells_it(bug: Bug) -> None:
+    page = PAGE.read_text()
+    repository, _, number = bug.thread.partition("#")
+    assert f"[{bug.thread}](https://github.com/{repository}/" in page
+    part = page.partition(f"[{bug.thread}]")[2].partition("\n## ")[0]
+    told: dict[str, Any] = row(seen(bug))
+    for figure in ("naive", "single"):
+        assert f"**{told[figure]}**" in part, (figure, told[figure])
+    assert number
+    for axis, role in bug.claim.roles.items():
+        assert f"{axis}={json.dumps(role)}" in part
+
+
+def test_the_kept_results_are_of_these_programs() -> None:
+    kept = {each["thread"]: each for each in json.loads(RESULTS.read_text())}
+    assert [*kept] == [bug.thread for bug in BUGS]
+    for bug in BUGS:
+        assert kept[bug.thread] == row(seen(bug))
+
+
+def test_the_check_can_fail() -> None:
+    right = seen(BUGS[0])
+    with pytest.raises(AssertionError):
+        check(right._replace(ours=[*right.ours[:-1], 0.0]))
+    with pytest.raises(AssertionError):
+        check(right._replace(naive=[right.single]))
