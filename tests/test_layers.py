@@ -37,6 +37,7 @@ BELOW = {
         "data",
         "state",
         "launch",
+        "layouts",
         "preflight",
     },
     "train": {"arguments", "tree", "comm", "liveness", "collectives", "data", "state", "launch", "strategies"},

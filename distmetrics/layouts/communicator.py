@@ -44,6 +44,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
     Attributes:
         rank: of this rank's shard; ``world_size``: the number of shards.
         mesh: axes, sizes and roles.
+        whole: the communicator of all ranks of the mesh.
 
     Raises:
         ConfigurationError: an axis has no role, or sizes and ranks do not go together.
@@ -76,6 +77,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
                 f"{whole.world_size}",
                 do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
             )
+        self.whole = whole
         self.me = whole.rank
         self.inner = self._among(whole, [SHARD])
         self._alike = self._among(whole, [SAME])

@@ -9,13 +9,15 @@ from typing import Any
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.layouts.mesh import Mesh, Role
 
-# Of torchtitan, Accelerate and Megatron. Ranks of a context-parallel group hold other tokens of a
-# sequence, those of an expert-parallel group other samples.
+# Of torchtitan, Accelerate, Megatron and FSDP. Ranks of a context-parallel group hold other tokens
+# of a sequence, those of an expert-parallel group other samples.
 _ROLES: dict[str, Role] = {
     "dp": "shard",
     "dp_replicate": "shard",
     "dp_shard": "shard",
     "fsdp": "shard",
+    "replicate": "shard",
+    "shard": "shard",
     "ep": "shard",
     "cp": "shard",
     "sp": "shard",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.manifest import Manifest, testify
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.reading import reading
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.one_call import as_one_call
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.train.log_options import ReduceFx, Scope
@@ -179,3 +184,43 @@ class RankLog(NamedTuple):
                 raise ValueError(f"a weight of {weight}")
             values[Key(str(name), int(loader))] = part
         return cls(values, {int(loader): int(count) for loader, count in batches.items()})
+
+
+@as_one_call
+def logs_of_all(
+    mine: RankLog, name: str, site: Site | None, told: Site | None, *, comm: Communicator
+) -> list[Any]:
+    """Return every rank's log as data, in rank order; over a layout too.
+
+    Args:
+        mine: settled.
+        name: of the call.
+        site: the line that ranks compare.
+        told: the line that reports show, where another one has asked for the call.
+        comm: who talks.
+    """
+    numbers = {}
+    for key, each in mine.values.items():
+        sums = math.nan if each.total is None else each.total, each.weight
+        numbers[f"the value of {key.label!r}"] = torch.tensor(
+            sums, dtype=torch.float64, device="cpu"
+        )
+    testify(comm, Manifest("self.log", name), numbers)
+    return gather_objects(mine.as_data(), _as_it_is, comm, name, site, told=told)
+
+
+def read_logs(per_rank: Sequence[Any]) -> list[RankLog]:
+    """Return the logs that ranks have sent.
+
+    Raises:
+        MismatchError: one of them is none.
+    """
+    logs = []
+    for rank, data in enumerate(per_rank):
+        with reading("its log", rank):
+            logs.append(RankLog.read(data))
+    return logs
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
