@@ -25,7 +25,7 @@ BELOW = {
     "collectives": {"tree", "comm", "liveness"},
     "layouts": {"tree", "comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
-    "state": {"tree", "comm", "liveness", "collectives", "data"},
+    "state": {"tree", "comm", "liveness", "collectives", "data", "layouts"},
     "guard": {"tree", "comm", "liveness", "collectives"},
     "launch": {"arguments", "comm", "liveness", "preflight"},
     "strategies": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distmetrics.errors import ConfigurationError, InputTypeError
@@ -58,7 +58,12 @@ def known(source: Any, rank: int) -> tuple[Any, dict[str, Role]]:
     axes = mesh if isinstance(mesh, Mapping) else getattr(mesh, "mesh_dim_names", None)
     if not axes:
         raise InputTypeError(f"a {type(source).__name__} has no mesh whose axes have names")
-    return mesh, {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
+    return mesh, usual_roles(axes)
+
+
+def usual_roles(axes: Iterable[str]) -> dict[str, Role]:
+    """Return the roles of those axes whose names are known."""
+    return {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
 
 
 def _of_megatron(name: str, rank: int) -> dict[str, int]:

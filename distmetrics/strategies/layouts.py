@@ -76,7 +76,8 @@ def _made(strategy: Strategy, wanted: Layout) -> layout:
                 f"layout= says roles without sizes, and strategy={strategy.name!r} has no mesh",
                 do=_FORMS,
             )
-        return layout(sizes, comm=comm, **wanted)
+        roles: dict[str, Any] = dict(wanted)
+        return layout(sizes, comm=comm, **roles)
     assert wanted is not None
     with use(comm):
         made = wanted()
