@@ -54,7 +54,7 @@ BELOW = {
         "train",
     },
     "integrations": {"tree", "comm", "collectives", "data", "state"},
-    "testing": {"tree", "comm", "liveness", "collectives", "state", "launch", "preflight"},
+    "testing": {"tree", "comm", "liveness", "collectives", "layouts", "state", "launch", "preflight"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": {"tree", "comm", "liveness", "data", "launch", "strategies", "train"},
     "cli": {

@@ -127,8 +127,11 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
             self._parts += parts_of(manifest, tensors)
 
     def refuse_copies(self, shards: Sequence[int]) -> LayoutError:
-        """Return the error for shards that hold the same data, which would count several times."""
-        line = self.mesh.along(self.me, self.mesh.axes(SHARD))
+        """Return the error for shards that hold the same data, which would count several times.
+
+        It is told of the first ranks of these shards: ranks that hold the same must agree on it.
+        """
+        line = self.mesh.along(self.mesh.owners[0], self.mesh.axes(SHARD))
         ranks = [line[shard] for shard in shards]
         places = [self.mesh.place(rank) for rank in ranks]
         axes = [axis for axis in self.mesh.sizes if len({place[axis] for place in places}) > 1]

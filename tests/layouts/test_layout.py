@@ -152,6 +152,16 @@ def test_the_same_that_is_said_to_be_shards(sizes: Any) -> None:
         assert all(f"along the axis {axis}, said to be of" in str(result) for result in results)
 
 
+def test_the_same_that_is_said_to_be_shards_beside_others_that_are_the_same() -> None:
+    """Each tensor-parallel rank finds copies among shards of its own, and all tell of the same ones."""
+    sizes = {"dp": 2, "tp": 2}
+    true, claimed = dict.fromkeys(sizes, "same"), {"dp": "shard", "tp": "same"}
+    results = run(4, claim, sizes, true, claimed, "lists")
+    assert {str(result).partition("\n")[0] for result in results} == {
+        'along the axis dp, said to be of "shard"s, ranks 0, 2 hold the same data: it would be counted 2 times'
+    }
+
+
 def test_a_false_claim_on_processes() -> None:
     sizes = {"dp": 2, "tp": 2}
     true, claimed = dict.fromkeys(sizes, "shard"), {"dp": "shard", "tp": "same"}
