@@ -4,9 +4,9 @@
     python -m benchmarks.layout_pace --repeats 20    # printed only
 
 Four gloo processes: 2 shards, each on 2 ranks. "flat" is a sync among the shards alone, made by
-both lines of ranks at once, so that as many processes are busy as in a sync over the layout. A repeat's
-time is that of its slowest rank, after a barrier; ways take turns in blocks, whose first repeat is
-left out. Rounds are those of ``explain``.
+both lines of ranks at once, so that as many processes are busy as in a sync over the layout. A
+repeat's time is that of its slowest rank, after a barrier; ways take turns in blocks, whose first
+repeat is left out. Rounds are those of ``explain``, which its tests compare with transcripts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ def measure(comm: Any, case: str, repeats: int) -> dict[str, Any]:
         ranks = layout(sizes, comm=comm, same=same, **roles)
         metrics = CASES[case](ranks.rank)
         own = metrics if ranks.mesh.owns(comm.rank) else None
-        syncs[f"flat beside {way}"] = lambda m=metrics, c=ranks.inner: sync_and_compute(m, comm=c)
-        syncs[way] = lambda m=own, c=ranks: sync_and_compute(m, comm=c)
+        syncs[f"flat beside {way}"] = partial(sync_and_compute, metrics, comm=ranks.inner)
+        syncs[way] = partial(sync_and_compute, own, comm=ranks)
     times: dict[str, list[float]] = {way: [] for way in syncs}
     for _ in range(-(-repeats // BLOCK)):
         for way, sync in syncs.items():
@@ -118,7 +119,7 @@ def main() -> None:
             ]
         for way in WAYS:
             flat, over = slowest[f"flat beside {way}"], slowest[way]
-            row = {"case": case, "layout": way}
+            row: dict[str, Any] = {"case": case, "layout": way}
             row |= {"flat_ms": statistics.median(flat), "layout_ms": statistics.median(over)}
             row |= {"ratio": row["layout_ms"] / row["flat_ms"]}
             row |= {"ratio_of_fastest": min(over) / min(flat)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_args
 
@@ -186,19 +186,32 @@ class RankLog(NamedTuple):
         return cls(values, {int(loader): int(count) for loader, count in batches.items()})
 
 
-@as_one_call
-def logs_of_all(
-    mine: RankLog, name: str, site: Site | None, told: Site | None, *, comm: Communicator
-) -> list[Any]:
-    """Return every rank's log as data, in rank order; over a layout too.
+def all_logs(
+    mine: RankLog, comm: Communicator, name: str, site: Site | None, told: Site | None
+) -> list[RankLog]:
+    """Return every rank's log, in rank order; over a layout too.
 
     Args:
         mine: settled.
+        comm: who talks.
         name: of the call.
         site: the line that ranks compare.
         told: the line that reports show, where another one has asked for the call.
-        comm: who talks.
+
+    Raises:
+        MismatchError: what a rank has sent is none.
     """
+    logs = []
+    for rank, data in enumerate(_sent(mine, name, site, told, comm=comm)):
+        with reading("its log", rank):
+            logs.append(RankLog.read(data))
+    return logs
+
+
+@as_one_call
+def _sent(
+    mine: RankLog, name: str, site: Site | None, told: Site | None, *, comm: Communicator
+) -> list[Any]:
     numbers = {}
     for key, each in mine.values.items():
         sums = math.nan if each.total is None else each.total, each.weight
@@ -207,19 +220,6 @@ def logs_of_all(
         )
     testify(comm, Manifest("self.log", name), numbers)
     return gather_objects(mine.as_data(), _as_it_is, comm, name, site, told=told)
-
-
-def read_logs(per_rank: Sequence[Any]) -> list[RankLog]:
-    """Return the logs that ranks have sent.
-
-    Raises:
-        MismatchError: one of them is none.
-    """
-    logs = []
-    for rank, data in enumerate(per_rank):
-        with reading("its log", rank):
-            logs.append(RankLog.read(data))
-    return logs
 
 
 def _as_it_is(data: Any) -> Any:

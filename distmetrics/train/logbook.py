@@ -16,15 +16,7 @@ from distmetrics.arguments import is_metric
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.train.accumulators import (
-    Accumulator,
-    Accumulators,
-    Key,
-    Kind,
-    RankLog,
-    logs_of_all,
-    read_logs,
-)
+from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog, all_logs
 from distmetrics.train.combine import Logged, combine
 from distmetrics.train.log_options import (
     Options,
@@ -277,9 +269,9 @@ class LogBook:
         site: Site | None = None,
     ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
-        settled = RankLog(mine.settled(), batches)
-        sent = logs_of_all(settled, name, call_site(), site, comm=self._comm)
-        return combine(read_logs(sent), self._comm.rank, strict=self._strict)
+        sent = RankLog(mine.settled(), batches)
+        ranks = all_logs(sent, self._comm, name, call_site(), site)
+        return combine(ranks, self._comm.rank, strict=self._strict)
 
     def state(self) -> dict[str, Any]:
         """Return what this rank has logged so far, of plain types; see :meth:`load`."""
