@@ -25,7 +25,7 @@ BELOW = {
     "collectives": {"tree", "comm", "liveness"},
     "layouts": {"tree", "comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
-    "state": {"tree", "comm", "liveness", "collectives", "data"},
+    "state": {"tree", "comm", "liveness", "collectives", "data", "layouts"},
     "guard": {"tree", "comm", "liveness", "collectives"},
     "launch": {"arguments", "comm", "liveness", "preflight"},
     "strategies": {
@@ -37,6 +37,7 @@ BELOW = {
         "data",
         "state",
         "launch",
+        "layouts",
         "preflight",
     },
     "train": {"arguments", "tree", "comm", "liveness", "collectives", "data", "state", "launch", "strategies"},
@@ -53,7 +54,7 @@ BELOW = {
         "train",
     },
     "integrations": {"tree", "comm", "collectives", "data", "state"},
-    "testing": {"tree", "comm", "liveness", "collectives", "state", "launch", "preflight"},
+    "testing": {"tree", "comm", "liveness", "collectives", "layouts", "state", "launch", "preflight"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": {"tree", "comm", "liveness", "data", "launch", "strategies", "train"},
     "cli": {

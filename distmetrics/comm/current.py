@@ -92,6 +92,12 @@ def chosen(comm: Communicator | None) -> Communicator:
     return comm
 
 
+def whole_of(comm: Communicator) -> Communicator:
+    """Return who talks to all ranks, of which those of a layout are the shards."""
+    whole: Communicator = getattr(comm, "whole", comm)
+    return whole
+
+
 @contextmanager
 def use(comm: Communicator) -> Iterator[Communicator]:
     """Put ``comm`` in force inside the block, for this thread or task alone."""

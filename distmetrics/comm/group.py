@@ -22,6 +22,7 @@ from torch import Tensor
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import find_job_by
 from distmetrics.comm.fork import refuse_fork
+from distmetrics.comm.new_group import new_group
 from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
@@ -108,9 +109,7 @@ class GroupCommunicator(PendingCalls):
         members = tuple(sorted(ranks))
         if members not in self._subgroups:
             # Only its members make it: a mesh has many groups, and each rank is in a few of them.
-            group = dist.new_group(
-                [self.members[rank] for rank in members], use_local_synchronization=True
-            )
+            group = new_group([self.members[rank] for rank in members])
             self._subgroups[members] = GroupCommunicator.of(group)
         return self._subgroups[members]
 

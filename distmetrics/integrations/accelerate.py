@@ -19,7 +19,7 @@ from accelerate.utils import DistributedType
 
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.data.counted_rows import being_read
 from distmetrics.data.dealing import ROUNDS
 from distmetrics.data.exact import exact_by
@@ -36,6 +36,7 @@ def prepare(
     *,
     equal_batches: bool | None = None,
     seed: int = 0,
+    comm: Communicator | None = None,
 ) -> Any:
     """Return a loader for evaluation with every sample on exactly one rank, on the right device.
 
@@ -61,6 +62,8 @@ def prepare(
             error on every rank where that could hang a prepared model. False does without the
             check: for a model that is not called through Accelerate's wrapper.
         seed: of the order of a sampler without a generator; the same on all ranks.
+        comm: whose ranks get parts; default that in force. Where ranks share samples, a layout of
+            all ranks, ``layout.of(accelerator)``: data is dealt out to its shards.
 
     Raises:
         InputError: as :func:`distmetrics.data.exact`; or the ranks that share data are not all.
@@ -71,14 +74,17 @@ def prepare(
     >>> [batch.tolist() for batch in loader]
     [[0, 1], [2]]
     """
-    comm = chosen(None)
+    comm = chosen(comm)
+    whole = whole_of(comm)
     mesh = getattr(accelerator, "torch_device_mesh", None)
     shared = {"tp", "cp", "sp"} & set(getattr(mesh, "mesh_dim_names", None) or ())
-    if comm.world_size != accelerator.num_processes or shared:
+    shared = shared if whole is comm else set()
+    if whole.world_size != accelerator.num_processes or shared:
         raise InputError(
-            f"prepare deals out to {comm.world_size} ranks, and Accelerate has "
+            f"prepare deals out to {whole.world_size} ranks, and Accelerate has "
             f"{accelerator.num_processes}" + (f", with {sorted(shared)} in groups" * bool(shared)),
-            do="make the Accelerator first; where ranks share a batch, keep Accelerate's loader.",
+            do="make the Accelerator first; where ranks share a batch, pass "
+            "comm=layout.of(accelerator), or keep Accelerate's loader.",
         )
     part = exact_by(
         loader,

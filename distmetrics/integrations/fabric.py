@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.data.dealing import RUNS
 from distmetrics.data.exact import exact_by
 from distmetrics.errors import InputError
@@ -24,7 +24,8 @@ def setup_dataloaders(
 
     One loader in, one out; several in, a list out. Fabric's own ``setup_dataloaders`` repeats
     samples so that all ranks take as many steps: that is right for training, so keep it there, and
-    wrong for a metric, which counts some twice.
+    wrong for a metric, which counts some twice. Data is dealt out to the shards of a layout, where
+    one is in force.
 
     Args:
         fabric: the ``Fabric``, launched; all its processes must call this.
@@ -45,9 +46,10 @@ def setup_dataloaders(
     [[0, 1], [2]]
     """
     comm = chosen(None)
-    if comm.world_size != fabric.world_size:
+    whole = whole_of(comm)
+    if whole.world_size != fabric.world_size:
         raise InputError(
-            f"setup_dataloaders deals out to {comm.world_size} ranks, and Fabric has "
+            f"setup_dataloaders deals out to {whole.world_size} ranks, and Fabric has "
             f"{fabric.world_size}",
             do="call fabric.launch() first.",
         )

@@ -18,7 +18,7 @@ from transformers.trainer_utils import denumpify_detensorize
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS
 from distmetrics.data.exact import exact_by
@@ -53,7 +53,8 @@ def attach(
     ``evaluate``, ``predict`` and evaluation during training keep their arguments and results, and
     ``compute_metrics`` goes on being called with all predictions, in the order of the data.
 
-    Every rank calls it, after the trainer is made. Training itself is not changed.
+    Every rank calls it, after the trainer is made. Training itself is not changed. Where ranks
+    share samples, as those of tensor parallelism do, evaluate inside ``use(layout.of(...))``.
 
     Args:
         trainer: a ``Trainer`` or ``Seq2SeqTrainer``.
@@ -265,13 +266,15 @@ def _on_all_ranks(comm: Communicator, function: Callable[[Any], Any], value: Any
 def _check(trainer: Any, comm: Communicator) -> None:
     """Refuse what can't be evaluated exactly."""
     args = trainer.args
+    whole = whole_of(comm)
+    shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
     problem = ""
     if args.n_gpu > 1:
         problem = "one process drives several devices (DataParallel)"
-    elif trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
+    elif shares and whole is comm:
         problem = "ranks share samples (tensor, context or sequence parallelism)"
-    elif args.world_size != comm.world_size:
-        problem = f"the trainer has {args.world_size} ranks and distmetrics {comm.world_size}"
+    elif args.world_size != whole.world_size:
+        problem = f"the trainer has {args.world_size} ranks and distmetrics {whole.world_size}"
     elif args.batch_eval_metrics and trainer.compute_metrics is not None:
         problem = "batch_eval_metrics gives compute_metrics the batches of all ranks"
     if problem:

@@ -50,6 +50,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         rank: of this rank's shard; ``world_size``: the number of shards.
         members: the ranks of these shards, as the job numbers them.
         mesh: axes, sizes and roles.
+        whole: the communicator of all ranks of the mesh.
 
     Raises:
         ConfigurationError: an axis has no role, or sizes and ranks do not go together.
@@ -82,6 +83,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
                 f"{whole.world_size}",
                 do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
             )
+        self.whole = whole
         self.me = whole.rank
         self._job = job_ranks(whole)
         self.inner = self._among(whole, [SHARD])
@@ -134,8 +136,11 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
             self._parts += parts_of(manifest, tensors)
 
     def refuse_copies(self, shards: Sequence[int]) -> LayoutError:
-        """Return the error for shards that hold the same data, which would count several times."""
-        line = self.mesh.along(self.me, self.mesh.axes(SHARD))
+        """Return the error for shards that hold the same data, which would count several times.
+
+        It is told of the first ranks of these shards: ranks that hold the same must agree on it.
+        """
+        line = self.mesh.along(self.mesh.owners[0], self.mesh.axes(SHARD))
         ranks = [line[shard] for shard in shards]
         places = [self.mesh.place(rank) for rank in ranks]
         axes = [axis for axis in self.mesh.sizes if len({place[axis] for place in places}) > 1]

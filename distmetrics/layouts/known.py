@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.layouts.mesh import Mesh, Role
 
-# Of torchtitan, Accelerate and Megatron. Ranks of a context-parallel group hold other tokens of a
-# sequence, those of an expert-parallel group other samples.
+# Of torchtitan, Accelerate, Megatron and FSDP. Ranks of a context-parallel group hold other tokens
+# of a sequence, those of an expert-parallel group other samples.
 _ROLES: dict[str, Role] = {
     "dp": "shard",
     "dp_replicate": "shard",
     "dp_shard": "shard",
     "fsdp": "shard",
+    "replicate": "shard",
+    "shard": "shard",
     "ep": "shard",
     "cp": "shard",
     "sp": "shard",
@@ -56,7 +58,12 @@ def known(source: Any, rank: int) -> tuple[Any, dict[str, Role]]:
     axes = mesh if isinstance(mesh, Mapping) else getattr(mesh, "mesh_dim_names", None)
     if not axes:
         raise InputTypeError(f"a {type(source).__name__} has no mesh whose axes have names")
-    return mesh, {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
+    return mesh, usual_roles(axes)
+
+
+def usual_roles(axes: Iterable[str]) -> dict[str, Role]:
+    """Return the roles of those axes whose names are known."""
+    return {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
 
 
 def _of_megatron(name: str, rank: int) -> dict[str, int]:

@@ -23,7 +23,7 @@ from distmetrics.runner.loader import RunnerLoader, rank_loader, shuffles
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer, follow_parameters
 from distmetrics.runner.world import RunnerWorld
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.config import refuse_unknown
@@ -51,6 +51,9 @@ class Runner(RunnerWorld):
         gpus: short for ``devices`` with ``accelerator="gpu"``.
         tpu_cores: short for ``devices`` with ``accelerator="tpu"``.
         seed: of all random generators, on every rank, and of the order of the training samples.
+        layout: what ranks hold along the axes of a mesh, where not each has samples of its own;
+            data is dealt out to its shards, and values go over it. Sizes, ``{"dp": 2, "tp": 2}``;
+            roles of the strategy's mesh; or a function that returns a ``layout`` on each rank.
 
     Raises:
         ConfigurationError: flags that contradict each other, or ask for what is not here.
@@ -82,6 +85,7 @@ class Runner(RunnerWorld):
         gpus: Devices = None,
         tpu_cores: Devices = None,
         seed: int | None = None,
+        layout: Layout = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown(Runner, unknown, {})
@@ -94,6 +98,7 @@ class Runner(RunnerWorld):
             plugins=plugins,
             gpus=gpus,
             tpu_cores=tpu_cores,
+            layout=layout,
         )
         super().__init__(resolved, seed)
 
@@ -202,7 +207,7 @@ class Runner(RunnerWorld):
                 seed = self._seeded or 0
                 loader = rank_loader(loader, self.strategy, train=training, seed=seed)
             if self._seed_workers:
-                loader = seed_workers(loader, self.global_rank)
+                loader = seed_workers(loader, self.strategy.shards().rank)
             device = self.device if move_to_device else None
             made.append(RunnerLoader(loader, device, self._open_loaders, is_guess=train is None))
         return made[0] if len(made) == 1 else made

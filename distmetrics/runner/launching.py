@@ -7,6 +7,7 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.runner.world import RunnerWorld
+from distmetrics.strategies.layouts import in_layout
 from distmetrics.strategies.tensors import to_host
 
 _running: ContextVar[bool] = ContextVar("distmetrics_runner", default=False)
@@ -45,7 +46,8 @@ def run_on_rank(
             runner.seed_everything(runner.seed)
         kind: Any = type(runner)
         body = kind.run.__wrapped__ if fn is None else fn
-        value = body(runner, *args, **kwargs)
+        with in_layout(runner.strategy, owners=True):
+            value = body(runner, *args, **kwargs)
         runner.strategy.release()
     finally:
         _running.reset(token)

@@ -94,7 +94,7 @@ def shuffles(loader: Any) -> bool:
 
 def rank_loader(loader: Any, strategy: Strategy, *, train: bool, seed: int) -> Any:
     """Return a loader of this rank's part, or the same one with a warning where there is none."""
-    comm = strategy.comm()
+    comm = strategy.shards()
     if has_order(loader) or not train:
         return strategy.loader(loader, train=train, seed=seed)
     if comm.world_size > 1 and comm.rank == 0:

@@ -59,6 +59,11 @@ class RunnerWorld:
             )
         return self.strategy.comm()
 
+    def _shards(self, what: str) -> Communicator:
+        """Return who talks about data and values: over the layout, where there is one."""
+        self._comm(what)
+        return self.strategy.shards()
+
     @property
     def device(self) -> torch.device:
         """The device of this rank."""
@@ -129,7 +134,7 @@ class RunnerWorld:
 
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
         """Return every rank's tree, tensors stacked; see :func:`distmetrics.all_gather`."""
-        return ops.all_gather(tree, sync_grads=sync_grads, comm=self._comm("all_gather"))
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=self._shards("all_gather"))
 
     def all_reduce(self, tree: T, op: str = "sum", *, weight: float | Tensor | None = None) -> T:
         """Reduce a tree of tensors over all ranks.
@@ -143,7 +148,7 @@ class RunnerWorld:
         Raises:
             InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
         """
-        comm = self._comm("all_reduce")
+        comm = self._shards("all_reduce")
         if (op == "mean") != (weight is not None):
             raise InputError(
                 "a mean over ranks takes the weight of this rank, and nothing else does",
@@ -198,7 +203,7 @@ class RunnerWorld:
 
     def sync_and_compute(self, metrics: Any, *, allow_pickle: bool = False) -> Any:
         """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
-        comm = self._comm("sync_and_compute")
+        comm = self._shards("sync_and_compute")
         return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm)
 
     def save(self, path: Any, content: Any) -> None:

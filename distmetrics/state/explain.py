@@ -21,21 +21,12 @@ from distmetrics.collectives.pack import Bucket
 from distmetrics.comm.current import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.state.adapters import targets
+from distmetrics.state.cost import Cost, gathered, reduced
 from distmetrics.state.describe import describe
+from distmetrics.state.explain_layout import LayoutCost, mesh_of, shards_of
 from distmetrics.state.metric_set import MetricSet, communicator_of
 from distmetrics.state.plan import SyncPlan, count_of, plan, reductions
 from distmetrics.state.received import FIXED
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Collectives of one sync, and the bytes that one rank receives in them."""
-
-    rounds: int
-    received: int
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.rounds + other.rounds, self.received + other.received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +39,8 @@ class Explanation:
         cost: collectives, and bytes that each rank receives.
         one_by_one: the same for torchmetrics' own sync, which gathers state by state.
         growing: paths of the states that grow with the data: their bytes are those of now.
+        over: what its layout means and costs, where the sync is over one; the rest is about the
+            shards.
     """
 
     plan: SyncPlan
@@ -55,21 +48,36 @@ class Explanation:
     cost: Cost
     one_by_one: Cost
     growing: tuple[str, ...]
+    over: LayoutCost | None = None
 
     def __str__(self) -> str:
         metrics, ranks = count_of(self.metrics, "metric"), count_of(len(self.plan.sent), "rank")
-        lines = [
-            f"sync of {metrics} over {ranks}: {_text(self.cost)}",
-            f"state by state, as torchmetrics does it: {_text(self.one_by_one)}",
-            self.plan.describe(),
-        ]
+        state_by_state = f"state by state, as torchmetrics does it: {self.one_by_one} received"
+        if self.over is not None:
+            ranks = count_of(len(self.over.mesh.ranks), "rank")
+            number = shards_of(self.over.mesh)
+            shards = count_of(number, "shard")
+            lines = [
+                f"sync of {metrics} over {ranks}, {shards}, bytes as received by each rank",
+                str(self.over),
+            ]
+            if number > 1:
+                lines += [f"among the shards alone, {state_by_state}", self.plan.describe()]
+        else:
+            lines = [
+                f"sync of {metrics} over {ranks}: {self.cost} received by each rank",
+                f"{state_by_state} by each rank",
+                self.plan.describe(),
+            ]
         if self.growing:
             shown = ", ".join(self.growing[:3]) + (", …" if len(self.growing) > 3 else "")
             lines.append(f"  what grows with the data is shown as it is now: {shown}")
         return "\n".join(lines)
 
 
-def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
+def explain(
+    metrics: Any, *, world_size: int | None = None, layout: Any = None, **roles: str | int
+) -> Explanation:
     """Return what :func:`sync_and_compute` would do with metrics, without a collective.
 
     Every rank is taken to hold what this one holds.
@@ -78,10 +86,15 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         metrics: as for :func:`sync_and_compute`.
         world_size: default that of the communicator that a sync would use, or 2 where that is a
             world of one.
+        layout: a :class:`~distmetrics.layout`, or sizes by axis of one on paper; default that of
+            the communicator that a sync would use.
+        roles: of the axes of ``layout``, as :class:`~distmetrics.layout` takes them; those with the
+            usual names have the usual ones.
 
     Raises:
         StateError: ``metrics`` holds none.
         InputError: a world of fewer than two ranks syncs nothing.
+        ConfigurationError: an axis has no role.
 
     >>> from torchmetrics import MeanMetric
     >>> print(explain({"loss": MeanMetric()}, world_size=4))
@@ -94,8 +107,14 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
     local = MetricSet(targets(metrics))
     if not local.targets:
         raise StateError(f"a {type(metrics).__name__} holds no metric that distmetrics knows")
+    mesh = None
     if world_size is None:
-        world_size = max(2, communicator_of(local.targets, current()).world_size)
+        comm = communicator_of(local.targets, current())
+        world_size = max(2, comm.world_size)
+        layout = layout or (comm if hasattr(comm, "mesh") else None)
+    if layout is not None:
+        mesh = mesh_of(layout, roles)
+        world_size = max(2, shards_of(mesh))
     if world_size < 2:
         raise InputError(
             f"explain: a world of {world_size} has nothing to sync", do="pass world_size=2 or more."
@@ -105,13 +124,16 @@ def explain(metrics: Any, *, world_size: int | None = None) -> Explanation:
         outgoing = describe(local, "", None)
     blobs = (outgoing.manifest.encode(),) * world_size
     sync_plan = plan(blobs, local.order, 0, inline_capacity(world_size))
-    gathered = [each for *_, value in local.states for each in _gathered(value)]
+    tensors = [each for *_, value in local.states for each in _gathered(value)]
+    sync_cost = cost(sync_plan)
+    over = None if mesh is None else LayoutCost.of(mesh, sync_cost)
     return Explanation(
         sync_plan,
         sum(bool(target.states) for target in local.targets),
-        cost(sync_plan),
-        cost_state_by_state(gathered, world_size),
+        sync_cost if over is None else over.total,
+        cost_state_by_state(tensors, world_size),
         tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
+        over,
     )
 
 
@@ -120,18 +142,6 @@ def _gathered(value: Any) -> Iterator[tuple[int, int]]:
     for x in value if isinstance(value, list) else [value]:
         if isinstance(x, Tensor):
             yield x.ndim, x.nbytes
-
-
-def _text(cost: Cost) -> str:
-    return f"{count_of(cost.rounds, 'collective')}, {_size(cost.received)} received by each rank"
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
 
 
 def cost(plan: SyncPlan) -> Cost:
@@ -143,13 +153,13 @@ def cost(plan: SyncPlan) -> Cost:
     world_size = len(plan.sent)
     longest = max(plan.follow)
     if world_size > LARGE_WORLD:
-        total = _all_reduce(2 * HASH_BYTES, world_size)
+        total = reduced(2 * HASH_BYTES, world_size)
         if longest:
-            total += _all_gather(frame_size(world_size), world_size)
+            total += gathered(frame_size(world_size), world_size)
     else:
-        total = _all_gather(frame_size(world_size), world_size)
+        total = gathered(frame_size(world_size), world_size)
     if longest:
-        total += _all_gather(longest, world_size)
+        total += gathered(longest, world_size)
     if not plan.rides_along:
         for bucket in plan.agreed.layout.buckets:
             total += _bucket(bucket, world_size)
@@ -159,12 +169,12 @@ def cost(plan: SyncPlan) -> Cost:
 def _bucket(bucket: Bucket, world_size: int) -> Cost:
     size = bucket.stop - bucket.start
     if bucket.key == "stack":
-        return _all_gather(size, world_size)
+        return gathered(size, world_size)
     if not size:
         return Cost(0, 0)
-    total = _all_reduce(size, world_size)
+    total = reduced(size, world_size)
     if reductions(bucket) == 2:  # where the NaNs are, a byte an element
-        total += _all_reduce(size // bucket.dtype.itemsize, world_size)
+        total += reduced(size // bucket.dtype.itemsize, world_size)
     return total
 
 
@@ -181,15 +191,7 @@ def cost_state_by_state(shapes: Iterable[tuple[int, int]], world_size: int) -> C
     """
     total = Cost(0, 0)
     for ndim, nbytes in shapes:
-        total += Cost(1, 0) + _all_gather(nbytes, world_size)
+        total += Cost(1, 0) + gathered(nbytes, world_size)
         if ndim:
-            total += _all_gather(8 * ndim, world_size)
+            total += gathered(8 * ndim, world_size)
     return total
-
-
-def _all_gather(nbytes: int, world_size: int) -> Cost:
-    return Cost(1, (world_size - 1) * nbytes)
-
-
-def _all_reduce(nbytes: int, world_size: int) -> Cost:
-    return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))

@@ -9,7 +9,7 @@ learning rate is: so there must be several numbers, or many large counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -26,22 +26,24 @@ _FRACTION = 20  # bits of a number that is no integer
 def copies(plan: SyncPlan, runs: Runs) -> list[list[int]]:
     """Return the groups of ranks that hold the same data; [] unless all ranks are in such groups.
 
+    Ranks without an update have no data, and are in none: other pipeline stages than the last, say.
+
     Args:
         plan: of the sync.
         runs: what every rank has sent, in rank order.
     """
-    sampled = _groups([_key(run, _SAMPLE) for run in runs])
-    if not sampled:
+    updated = sorted(set().union(*plan.updated))
+    if not _groups({rank: _key(runs[rank], _SAMPLE) for rank in updated}):
         return []
-    groups = _groups([_key(run) for run in runs])
+    groups = _groups({rank: _key(runs[rank]) for rank in updated})
     firsts = [group[0] for group in groups]
     return groups if groups and all(_tells(plan, runs, rank) for rank in firsts) else []
 
 
-def _groups(keys: Sequence[tuple[bytes, bytes]]) -> list[list[int]]:
+def _groups(keys: Mapping[int, tuple[bytes, bytes]]) -> list[list[int]]:
     """Return ranks by key, if there are equally many of each, and more than one."""
     by_key: dict[tuple[bytes, bytes], list[int]] = {}
-    for rank, key in enumerate(keys):
+    for rank, key in keys.items():
         by_key.setdefault(key, []).append(rank)
     sizes = {len(group) for group in by_key.values()}
     return [*by_key.values()] if len(sizes) == 1 and sizes != {1} else []

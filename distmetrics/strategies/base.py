@@ -6,7 +6,7 @@ The trainer asks, in this order::
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
         training_call(...)          what to call for a training step
-        loader(loader)              this rank's part of the data
+        loader(loader)              this rank's part of the data, of as many parts as shards()
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
         backward(loss)              gradients
@@ -24,7 +24,7 @@ A user's own loop asks for less, and in its own order::
     release()                       at the end of a launch: the user's modules are plain again
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import SingleCommunicator, current, use
+from distmetrics.comm.current import SingleCommunicator, current, use, whole_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import Environment
@@ -46,6 +46,7 @@ from distmetrics.strategies.tensors import StateDict, parameters_of
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
 Closure = Callable[[], Any] | None
+Layout = Mapping[str, int | str] | Callable[[], Communicator] | None
 _ALONE = SingleCommunicator()
 
 
@@ -65,6 +66,7 @@ class Strategy:
         device_ids, device_type: which of the machine's devices those are; "cpu" or "cuda".
         precision: what numbers are computed in.
         plugin: the user's own environment, in the place of the one that would be detected.
+        layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
     """
 
     name: ClassVar[str] = ""
@@ -81,6 +83,7 @@ class Strategy:
     num_nodes: int = 1
     precision: Precision = Precision("32-true")
     plugin: Environment | None = None
+    layout: Layout = None
 
     def configure(
         self,
@@ -146,8 +149,16 @@ class Strategy:
         return torch.device(self.device_type, self.device_ids[self.local_rank])
 
     def comm(self) -> Communicator:
-        """Return what this rank talks through, inside :meth:`launch`."""
+        """Return what this rank talks to all ranks through, inside :meth:`launch`."""
+        return whole_of(self.shards())
+
+    def shards(self) -> Communicator:
+        """Return what data is dealt out by, and values go over: the layout, if one is in force."""
         return _ALONE if self.alone else current()
+
+    def mesh_sizes(self) -> dict[str, int]:
+        """Return the number of ranks along each axis of the strategy's mesh; {} without one."""
+        return {}
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
@@ -199,7 +210,7 @@ class Strategy:
 
     def loader(self, loader: Any, *, train: bool, seed: int = 0) -> Any:
         """Return a loader of this rank's part of the data."""
-        comm = self.comm()
+        comm = self.shards()
         if comm.world_size == 1:
             return loader
         return shard(loader, world_size=comm.world_size, rank=comm.rank, train=train, seed=seed)

@@ -107,7 +107,14 @@ class FullyShardedStrategy(SplitStrategy):
         }
 
     def mesh(self) -> DeviceMesh:
-        """Return the ranks as a mesh: one row, or with ``replicas`` so many rows.
+        """Return the ranks as a mesh: one row, or with ``replicas`` so many rows."""
+        sizes = self.mesh_sizes()
+        return init_device_mesh(
+            self.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
+
+    def mesh_sizes(self) -> dict[str, int]:
+        """Return the number of ranks along each axis of the mesh.
 
         Raises:
             ConfigurationError: the ranks can't be divided into so many groups.
@@ -120,9 +127,7 @@ class FullyShardedStrategy(SplitStrategy):
         sizes = {"replicate": self.replicas, "shard": world_size // self.replicas}
         if self.replicas == 1:
             del sizes["replicate"]
-        return init_device_mesh(
-            self.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
-        )
+        return sizes
 
     def training_call(
         self,

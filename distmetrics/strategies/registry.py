@@ -9,7 +9,7 @@ from distmetrics.arguments import check, describe
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import ClusterEnvironment, Environment
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import (
     FLAGS,
     Devices,
@@ -17,6 +17,7 @@ from distmetrics.strategies.devices import (
     device_list,
     one_flag,
 )
+from distmetrics.strategies.layouts import check_layout
 
 # Names to factories, or to the name of a class of this package, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
@@ -61,6 +62,7 @@ def resolve(
     plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
     gpus: Devices = None,
     tpu_cores: Devices = None,
+    layout: Layout = None,
 ) -> Strategy:
     """Return the strategy that the trainer's flags ask for, bound to them.
 
@@ -76,6 +78,7 @@ def resolve(
         plugins: at most one environment of one's own.
         gpus: short for ``devices=gpus, accelerator="gpu"``.
         tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
+        layout: what the ranks hold along the axes of a mesh.
 
     Raises:
         ConfigurationError: an unknown name, or flags that contradict each other.
@@ -94,6 +97,8 @@ def resolve(
         strategy = strategy()
     if not isinstance(strategy, Strategy):
         raise ConfigurationError(f"strategy must be a name or a Strategy, got {describe(strategy)}")
+    check_layout(layout)
+    strategy.layout = layout
     strategy.configure(num_nodes=num_nodes, precision=precision, plugin=plugin)
     strategy.bind(devices, accelerator)
     return strategy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ from distmetrics.errors import InputError, InputTypeError, LawViolation, Missing
 from distmetrics.testing.batches import Batch, Shards, as_batch, map_batches
 from distmetrics.testing.equality import CLOSE, Equality
 from distmetrics.testing.law import Law, Laws
+from distmetrics.testing.law_checks.layouts import mesh_of
 from distmetrics.testing.law_runner import judged
-from distmetrics.testing.laws import DEFAULT
+from distmetrics.testing.laws import DEFAULT, LAYOUTS
 from distmetrics.testing.report import Report, listeners
 from distmetrics.testing.shards import partitions, shapes
 from distmetrics.testing.subject import Sync
@@ -31,6 +32,7 @@ def check_metric(
     backend: Backend = "threads",
     max_examples: int = 10,
     seed: int = 0,
+    layouts: Sequence[Mapping[str, int]] = (),
 ) -> Report:
     """Judge a metric by the laws of distributed metrics; return what holds and what does not.
 
@@ -47,6 +49,8 @@ def check_metric(
         max_examples: how many examples hypothesis draws: lists of batches, or ways to deal the
             list.
         seed: of what is drawn; the same seed draws the same.
+        layouts: meshes, as sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``; the
+            laws ``laws.LAYOUTS`` are judged on them too then.
 
     Returns: the report, which is falsy in ``report.ok`` if a law is broken; ``print(report)`` shows
     the smallest case.
@@ -62,11 +66,17 @@ def check_metric(
     True
     """
     chosen = Laws.of(laws)
+    if layouts:
+        chosen |= LAYOUTS
+    for sizes in layouts:
+        mesh_of(sizes)  # whose axes have known names
     worlds = tuple(sorted(set(world_sizes)))
     if not worlds or worlds[0] < 1:
         raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
     cases = _cases(batches, worlds, max_examples, seed, chosen)
-    report = judged(make, cases, chosen, sync=sync, backend=backend, world_sizes=worlds)
+    report = judged(
+        make, cases, chosen, sync=sync, backend=backend, world_sizes=worlds, layouts=layouts
+    )
     if not report.judged and chosen:
         skipped = list(report.skipped.items())[:3]
         reasons = "\n".join(f"  {law}: {why}" for law, why in skipped)
@@ -105,6 +115,7 @@ def replay(
     sync: Sync = "distmetrics",
     backend: Backend = "threads",
     equality: Equality = CLOSE,
+    layouts: Sequence[Mapping[str, int]] = (),
 ) -> Report:
     """Judge laws on exactly these shards, as the snippet of a violation does.
 
@@ -115,6 +126,7 @@ def replay(
         sync: as of :func:`check_metric`.
         backend: as of :func:`check_metric`.
         equality: when values are the same.
+        layouts: as of :func:`check_metric`.
 
     >>> from distmetrics.testing import laws
     >>> from torchmetrics import SumMetric
@@ -131,6 +143,7 @@ def replay(
         backend=backend,
         world_sizes=[len(dealt)],
         shrinks=False,
+        layouts=layouts,
     )
 
 

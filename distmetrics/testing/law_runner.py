@@ -12,7 +12,7 @@ from distmetrics.testing.law import Law, Laws
 from distmetrics.testing.report import Report, Violation, given_lines
 from distmetrics.testing.snippet import shard_texts, snippet
 from distmetrics.testing.subject import Subject, Sync, quiet
-from distmetrics.testing.trial import LawBroken, NotJudged, RankResult, Trial, worlds
+from distmetrics.testing.trial import LAYOUTS, LawBroken, NotJudged, RankResult, Trial, worlds
 from distmetrics.testing.world import Backend
 
 Shard = tuple[Batch, ...]
@@ -29,6 +29,7 @@ def judged(
     backend: Backend,
     world_sizes: Sequence[int],
     shrinks: bool = True,
+    layouts: Sequence[Mapping[str, int]] = (),
 ) -> Report:
     """Judge laws on case after case; a law that was found broken is not judged again.
 
@@ -40,6 +41,7 @@ def judged(
         backend: "threads" or "gloo".
         world_sizes: for the report.
         shrinks: whether cases that break a law are made smaller.
+        layouts: of laws about layouts; () for the usual ones.
     """
     subject = Subject.of(make, sync)
     if backend not in _TRIES:
@@ -48,7 +50,8 @@ def judged(
     skipped: dict[Law, str] = {}
     violations: dict[Law, Violation] = {}
     with worlds(backend) as run_world:
-        trial_of = partial(Trial, subject, laws.equality, run_world)
+        meshes = tuple(layouts) or LAYOUTS
+        trial_of = partial(Trial, subject, laws.equality, run_world, layouts=meshes)
         for shards, asked in cases:
             trial = trial_of(shards)
             for law in asked:
@@ -62,7 +65,7 @@ def judged(
                 if result is not None:
                     tries = _TRIES[backend] * shrinks
                     smallest, broken = _smallest(law, trial_of, result, shards, tries)
-                    program = snippet(make, smallest, law, sync, backend)
+                    program = snippet(make, smallest, law, sync, backend, layouts)
                     violations[law] = _violation(law, subject.name, smallest, broken, program)
     skipped = {law: why for law, why in skipped.items() if law not in numbers}
     return Report(

@@ -7,17 +7,18 @@ repeat:
 
 >>> chosen = DEFAULT.off(RANK_ORDER, because="the value is a list in rank order") | WORLD_SIZE
 >>> RANK_ORDER in chosen, WORLD_SIZE in chosen, len(ALL)
-(False, True, 24)
+(False, True, 27)
 """
 
 from typing import Any
 
 from distmetrics.errors import InputError
 from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.law_checks import state, values
+from distmetrics.testing.law_checks import layouts, state, values
 
-__all__ = ["ALL", "DEFAULT", "EXACT", "NUMERICS", "Law", "Laws", "find"]
+__all__ = ["ALL", "DEFAULT", "EXACT", "LAYOUTS", "NUMERICS", "Law", "Laws", "find"]
 
+_OF_LAYOUTS = "a metric's own sync knows no layout"
 
 SINGLE_IS_SHARDED = Law(
     1,
@@ -240,11 +241,45 @@ COLLECTION = Law(
     not_own="a metric's own sync is of one metric",
 )
 
+REPLICA_NEUTRAL = Law(
+    25,
+    "replica-neutral",
+    "ranks that hold the same samples change nothing",
+    """Opt-in, of :data:`LAYOUTS`, as are the next two: over the ranks of a layout, by default
+    ``{"dp": 2, "tp": 2, "pp": 2}``. The ranks of a tensor-parallel group hold the same samples,
+    which must count once. It breaks where a state is not a function of the samples: random
+    numbers, the rank, the time; a layout tells that as an error.""",
+    layouts.replica_neutral,
+    needs_state=True,
+    not_own=_OF_LAYOUTS,
+)
+AXIS_ORDER = Law(
+    26,
+    "axis-order",
+    "the order of a mesh's axes is irrelevant",
+    """Opt-in, of :data:`LAYOUTS`. Which rank has which number says nothing about the samples.
+    Axes of shards keep their order among each other, of which "rank-order" speaks.""",
+    layouts.axis_order,
+    needs_state=True,
+    not_own=_OF_LAYOUTS,
+)
+OWNER_ONLY = Law(
+    27,
+    "owner-only",
+    "where one coordinate has the values, only that one counts",
+    """Opt-in, of :data:`LAYOUTS`. All pipeline stages but the last have no loss, and what they
+    pass must not count; they get the result.""",
+    layouts.owner_only,
+    needs_state=True,
+    not_own=_OF_LAYOUTS,
+)
+
 _values = list(globals().values())
 ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
 NUMERICS = LOW_PRECISION | LARGE_COUNTS | SHIFT
+LAYOUTS = REPLICA_NEUTRAL | AXIS_ORDER | OWNER_ONLY
 EXACT = Laws.of(WORLD_SIZE)
-DEFAULT = ALL - NUMERICS - EXACT - PADDING_REMOVED
+DEFAULT = ALL - NUMERICS - LAYOUTS - EXACT - PADDING_REMOVED
 
 
 def find(name: Any) -> Law:

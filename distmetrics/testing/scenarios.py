@@ -6,7 +6,7 @@ Most return a list of :class:`Same`: what the rank has found that must be equal.
 import contextlib
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.launch.pickles import pickled
+from distmetrics.layouts.communicator import layout
 from distmetrics.state.adapters import targets
 from distmetrics.state.sync import sync_and_compute, synced
 from distmetrics.testing.batches import Batch
@@ -204,6 +205,14 @@ def in_subgroup(rank: Rank) -> Any:
         handle = torch.distributed.new_group(members)  # all ranks must call it
         group = GroupCommunicator.of(handle) if world.rank != 1 else None
     return None if group is None else sync_and_compute(rank.filled(), comm=group)
+
+
+def over_layout(sizes: Mapping[str, int], rank: Rank) -> Any:
+    """Sync over a layout of all ranks, whose axes mean what their names say; return the value."""
+    world = rank.comm
+    if isinstance(world, RecordingCommunicator):
+        world = world.inner
+    return sync_and_compute(rank.filled(), comm=layout.of(sizes, comm=world))
 
 
 def beside_another(rank: Rank) -> list[Same]:

@@ -5,6 +5,7 @@ import functools
 import inspect
 import linecache
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ def shard_texts(shards: Shards) -> tuple[str, ...]:
     return tuple(text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for text in texts)
 
 
-def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str:
+def snippet(
+    make: Any,
+    shards: Shards,
+    law: Law,
+    sync: str,
+    backend: str,
+    layouts: Sequence[Mapping[str, int]] = (),
+) -> str:
     """Return a program of at most 15 lines that judges one law on these shards again."""
     source, imports = _maker(make)
     ranks = [f"[{', '.join(map(_batch, shard))}]," for shard in shards]
@@ -46,6 +54,8 @@ def snippet(make: Any, shards: Shards, law: Law, sync: str, backend: str) -> str
         options += f', sync="{sync}"'
     if backend != "threads":
         options += f', backend="{backend}"'
+    if layouts:
+        options += f", layouts={[dict(sizes) for sizes in layouts]}"
     lines += [f"make = {source}", "shards = [  # of each rank its updates"]
     lines += [*(f"    {row}" for row in rows), "]", f"print(replay(make, shards, {options}))"]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """One case on which laws are judged: a metric and its shards, and its runs, each made once."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -25,6 +25,7 @@ from distmetrics.testing.subject import Subject
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
 Job = Callable[[Communicator], Any]
+LAYOUTS = ({"dp": 2, "tp": 2, "pp": 2},)
 RunWorld = Callable[[int, Job], list[Outcome]]  # runs a job on every rank of a world of a size
 
 
@@ -88,12 +89,14 @@ class Trial:
         equality: when two values are the same.
         run_world: runs worlds, of :func:`worlds`.
         shards: of each rank its batches.
+        layouts: sizes by axis of the meshes that laws about layouts are judged on.
     """
 
     subject: Subject
     equality: Equality
     run_world: RunWorld
     shards: Shards
+    layouts: Sequence[Mapping[str, int]] = LAYOUTS
     # Keys are identities of batches, so that the batches are kept alive next to the results.
     _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
 

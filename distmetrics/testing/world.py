@@ -1,10 +1,14 @@
 """Run a function as every rank of a small world: of threads, or of real processes over gloo."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import use
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
+from distmetrics.layouts.communicator import layout as layout_of
 from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.faults.communicator import faulty, killed_as_lost
@@ -19,6 +23,7 @@ class Options(TypedDict, total=False):
     faults: Sequence[Fault]
     limit: float | None
     hash_seeds: Sequence[int]
+    layout: Mapping[str, int] | None
 
 
 def run(
@@ -41,6 +46,8 @@ def run(
         hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts are in another order on
             every rank, as they are in most jobs. :func:`~distmetrics.testing.shards.hash_seeds`
             draws them.
+        layout: sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``: ``comm`` is the
+            layout of all ranks then.
 
     Raises:
         Exception: the error of the rank that failed first, with notes of what the others raised.
@@ -60,6 +67,7 @@ def outcomes(
     faults: Sequence[Fault] = (),
     limit: float | None = None,
     hash_seeds: Sequence[int] = (),
+    layout: Mapping[str, int] | None = None,
 ) -> list[Outcome]:
     """Return how each rank of :func:`run` ended, in ``.value`` or ``.error``; raise nothing."""
     if backend not in ("threads", "gloo"):
@@ -69,6 +77,8 @@ def outcomes(
             "hash_seeds needs backend='gloo' and a seed for each rank: threads share one "
             "interpreter"
         )
+    if layout is not None:
+        fn = partial(_over, dict(layout), fn)
     struck = faulty(fn, faults, world_size)
     if backend == "threads":
         return killed_as_lost(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
@@ -78,3 +88,8 @@ def outcomes(
     return launch(
         struck, world_size, *args, limit=limit, start_method=start_method, variables=variables
     )
+
+
+def _over(sizes: dict[str, int], fn: Callable[..., Any], comm: Communicator, *args: Any) -> Any:
+    with use(layout_of.of(sizes, comm=comm)) as ranks:
+        return fn(ranks, *args)

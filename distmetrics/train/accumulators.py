@@ -10,6 +10,11 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.manifest import Manifest, testify
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.reading import reading
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.one_call import as_one_call
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.train.log_options import ReduceFx, Scope
@@ -179,3 +184,43 @@ class RankLog(NamedTuple):
                 raise ValueError(f"a weight of {weight}")
             values[Key(str(name), int(loader))] = part
         return cls(values, {int(loader): int(count) for loader, count in batches.items()})
+
+
+def all_logs(
+    mine: RankLog, comm: Communicator, name: str, site: Site | None, told: Site | None
+) -> list[RankLog]:
+    """Return every rank's log, in rank order; over a layout too.
+
+    Args:
+        mine: settled.
+        comm: who talks.
+        name: of the call.
+        site: the line that ranks compare.
+        told: the line that reports show, where another one has asked for the call.
+
+    Raises:
+        MismatchError: what a rank has sent is none.
+    """
+    logs = []
+    for rank, data in enumerate(_sent(mine, name, site, told, comm=comm)):
+        with reading("its log", rank):
+            logs.append(RankLog.read(data))
+    return logs
+
+
+@as_one_call
+def _sent(
+    mine: RankLog, name: str, site: Site | None, told: Site | None, *, comm: Communicator
+) -> list[Any]:
+    numbers = {}
+    for key, each in mine.values.items():
+        sums = math.nan if each.total is None else each.total, each.weight
+        numbers[f"the value of {key.label!r}"] = torch.tensor(
+            sums, dtype=torch.float64, device="cpu"
+        )
+    testify(comm, Manifest("self.log", name), numbers)
+    return gather_objects(mine.as_data(), _as_it_is, comm, name, site, told=told)
+
+
+def _as_it_is(data: Any) -> Any:
+    return data

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import all_gather_object
+from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
@@ -22,10 +23,12 @@ from distmetrics.train.loggers import Logger
 _FLAGS = {field.name for field in fields(TrainerConfig)}
 
 
-def gathered(trainer: "RunContext", value: Any, name: str) -> list[Any]:
+def gathered(
+    trainer: "RunContext", value: Any, name: str, *, comm: Communicator | None = None
+) -> list[Any]:
     """Return every rank's value, in rank order; the trainer's flag says what it may be."""
     allow_pickle = trainer.config.allow_pickle
-    comm = trainer.strategy.comm()
+    comm = comm or trainer.strategy.comm()
     return all_gather_object(value, allow_pickle=allow_pickle, comm=comm, name=name)
 
 

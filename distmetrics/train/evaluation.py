@@ -134,7 +134,7 @@ def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     strict = run.trainer.config.require_same_names
     pickles = run.trainer.config.allow_pickle
     return LogBook(
-        stage, run.comm, run.module, loaders=loaders, strict=strict, allow_pickle=pickles
+        stage, run.shards, run.module, loaders=loaders, strict=strict, allow_pickle=pickles
     )
 
 
@@ -151,9 +151,9 @@ def predict(run: Run, loaders: Sequence[Any], *, keep: bool) -> list[list[Any]] 
     if not keep:
         return None
     own = to_host(own)
-    if run.comm.world_size == 1:  # a prediction that can't be sent is fine here
+    if run.shards.world_size == 1:  # a prediction that can't be sent is fine here
         return own
-    ranks = gathered(run.trainer, own, "predictions")
+    ranks = gathered(run.trainer, own, "predictions", comm=run.shards)
     with reading("predictions"):
         by_loader = list(zip(*ranks, strict=True))
         return [list(itertools.chain(*parts)) for parts in by_loader]

@@ -100,7 +100,7 @@ def dealt(trainer: RunContext, loaders: Sequence[Any], *, train: bool = False) -
     """Return loaders of this rank's part of the data."""
     dealt_out = list(loaders)
     if random_state.seeds_workers():
-        rank = trainer.global_rank
+        rank = trainer.strategy.shards().rank
         dealt_out = [random_state.seed_workers(loader, rank) for loader in loaders]
     if not trainer.config.use_distributed_sampler:
         return dealt_out

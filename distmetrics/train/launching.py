@@ -4,6 +4,7 @@ from typing import Any
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.layouts import in_layout
 from distmetrics.strategies.tensors import to_host
 from distmetrics.train.callbacks.display import print_results
 from distmetrics.train.context import RunContext
@@ -60,11 +61,12 @@ def run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
             f"{call.kind} inside a call of the same trainer",
             do="pass val_dataloaders to fit, or let another Trainer(strategy='single') do it.",
         )
-    trainer.run = run = Run(trainer, module)
-    try:
-        results = conduct(run, call)
-    finally:
-        trainer.run = None
+    with in_layout(trainer.strategy, owners=False):
+        trainer.run = run = Run(trainer, module)
+        try:
+            results = conduct(run, call)
+        finally:
+            trainer.run = None
     if not trainer.strategy.isolated:
         return results
     weights = dict(trainer.strategy.weights(module)) if call.kind == "fit" else None

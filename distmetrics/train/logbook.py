@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from distmetrics.arguments import is_metric
-from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog
+from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog, all_logs
 from distmetrics.train.combine import Logged, combine
 from distmetrics.train.log_options import (
     Options,
@@ -270,8 +269,8 @@ class LogBook:
         site: Site | None = None,
     ) -> Logged:
         """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
-        sent = RankLog(mine.settled(), batches).as_data()
-        ranks = gather_objects(sent, RankLog.read, self._comm, name, call_site(), told=site)
+        sent = RankLog(mine.settled(), batches)
+        ranks = all_logs(sent, self._comm, name, call_site(), site)
         return combine(ranks, self._comm.rank, strict=self._strict)
 
     def state(self) -> dict[str, Any]:

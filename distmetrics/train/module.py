@@ -254,7 +254,7 @@ class Module(ManualOptimization, WithHparams):
                 do="give every rank as many batches, or gather in on_train_epoch_end.",
                 rank=trainer.global_rank,
             )
-        return ops.all_gather(tree, sync_grads=sync_grads, comm=trainer.strategy.comm())
+        return ops.all_gather(tree, sync_grads=sync_grads, comm=trainer.strategy.shards())
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on rank 0 alone."""

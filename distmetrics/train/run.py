@@ -32,12 +32,14 @@ class Run:
 
     Attributes:
         comm: who talks to the other ranks.
+        shards: who talks about data and values: a layout, where there is one.
     """
 
     def __init__(self, trainer: RunContext, module: Module) -> None:
         self.trainer = trainer
         self.module = module
         self.comm = trainer.strategy.comm()
+        self.shards = trainer.strategy.shards()
         # Put off until a hook of the callbacks is over: files to write, and files to drop.
         self._saves: tuple[list[Path], list[Path]] | None = None
 
@@ -77,7 +79,7 @@ class Run:
         """
         fit = self.trainer.fit_state
         assert fit is not None
-        own = _rank_state(self.module, fit)
+        own = _rank_state(self.module, fit, self.shards.rank)
         content = _content(self, fit)
         content["ranks"] = [own]
         if not alone:
@@ -135,12 +137,13 @@ def _content(run: Run, fit: FitState) -> dict[str, Any]:
     return content
 
 
-def _rank_state(module: Module, fit: FitState) -> dict[str, Any]:
+def _rank_state(module: Module, fit: FitState, shard: int) -> dict[str, Any]:
     at_start: EpochRng = {}, seed.generator_states(fit.train_loader)
     is_within_epoch = fit.progress.batches > 0 and not fit.progress.epoch_is_over
     if is_within_epoch and fit.epoch_rng is not None:
         at_start = fit.epoch_rng
     return {
+        "shard": shard,
         "rng": seed.states(),
         "epoch_rng": at_start[0],
         "loader_rng": at_start[1],
@@ -193,7 +196,7 @@ def restore(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
     if trainer.datamodule is not None and content.get("datamodule"):
         trainer.datamodule.load_state_dict(content["datamodule"])
     trainer.values.load(content)
-    _restore_progress(trainer, fit, content)
+    _restore_progress(run, fit, content)
     _restore_rank(run, fit, content["ranks"])
 
 
@@ -213,15 +216,15 @@ def _check_same_setup(fit: FitState, content: Mapping[str, Any]) -> None:
         )
 
 
-def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, Any]) -> None:
+def _restore_progress(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
     """Take up the position; in the middle of an epoch as that of as many samples."""
-    progress = fit.progress
+    trainer, progress = run.trainer, fit.progress
     counts = {name: content[name] for name in ("epoch", "global_step")}
     progress.load({**content["position"], **counts})
     if progress.epoch_is_over:
         progress.begin_epoch(progress.epoch + 1)
-    before = len(content["ranks"])
-    after = trainer.world_size
+    before = len(_one_a_shard(content["ranks"]))
+    after = run.shards.world_size
     size = content["batch_size"] or 0
     own = getattr(fit.train_loader, "batch_size", None) or 0
     is_same = before == after and (size == own or not size or not own)
@@ -251,6 +254,14 @@ def _restore_progress(trainer: RunContext, fit: FitState, content: Mapping[str, 
         )
 
 
+def _one_a_shard(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the states of ranks, of those with the same samples the first one's alone."""
+    by_shard: dict[int, Mapping[str, Any]] = {}
+    for rank, state in enumerate(ranks):
+        by_shard.setdefault(state.get("shard", rank), state)
+    return [by_shard[shard] for shard in sorted(by_shard)]
+
+
 def _shuffles(loader: Any) -> bool:
     sampler = getattr(loader, "sampler", None)
     return isinstance(getattr(sampler, "source", sampler), RandomSampler)
@@ -269,9 +280,9 @@ def _restore_rank(run: Run, fit: FitState, ranks: Sequence[Mapping[str, Any]]) -
         for name, gradient in own["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
     else:
-        mine = list(ranks) if rank == 0 else []
-        if rank == 0:
-            load_states(metrics, merged(metrics, [state["metrics"] for state in ranks]))
+        mine = _one_a_shard(ranks) if run.shards.rank == 0 else []
+        if mine:
+            load_states(metrics, merged(metrics, [state["metrics"] for state in mine]))
     fit.outputs = [output for state in mine for output in state["outputs"]]
     for loader, states in zip(fit.val_loaders, own["val_loader_rng"], strict=False):
         seed.load_generators(loader, states)

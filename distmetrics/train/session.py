@@ -188,7 +188,7 @@ def _seed_all(trainer: RunContext) -> None:
     if seed is None and trainer.strategy.isolated:  # new processes know nothing of seed_everything
         seed = random_state.of_environment()
     if seed is not None:
-        random_state.set_all(seed + trainer.global_rank)
+        random_state.set_all(seed + trainer.strategy.shards().rank)
 
 
 @contextmanager

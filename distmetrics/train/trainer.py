@@ -6,7 +6,7 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
 from distmetrics.train.callbacks import Callback
@@ -66,6 +66,10 @@ class Trainer(RunContext):
             others in none, where each had two batches or more; False only warns.
         allow_pickle: let ranks that trust each other send objects of any class, as pickles.
         use_distributed_sampler: deal out the samples of loaders to the ranks; False leaves them.
+        layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
+            data is dealt out to its shards, and what is logged goes over it. Sizes by the usual
+            names, ``{"dp": 2, "tp": 2}``; roles of the strategy's mesh, ``{"replicate": "shard",
+            "shard": "same"}``; or a function that returns a :class:`~distmetrics.layout`.
 
     Attributes:
         config: the flags.
@@ -119,6 +123,7 @@ class Trainer(RunContext):
         require_same_names: bool = True,
         allow_pickle: bool = False,
         use_distributed_sampler: bool = True,
+        layout: Layout = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown(Trainer, unknown)
@@ -157,6 +162,7 @@ class Trainer(RunContext):
             plugins=plugins,
             gpus=gpus,
             tpu_cores=tpu_cores,
+            layout=layout,
         )
         self.callbacks: list[Callback] = chosen_callbacks(callbacks, self.config)
         self.loggers = chosen_loggers(logger, self.config)

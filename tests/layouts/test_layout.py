@@ -100,6 +100,30 @@ def test_on_processes() -> None:
     check(run(4, evaluate, sizes, roles, backend="gloo"), sizes, roles)
 
 
+def after_another_group(comm: Any) -> Any:
+    """Some ranks are in more groups than others when the layout is made."""
+    if comm.rank in (1, 3):
+        torch.distributed.new_group([1, 3], use_local_synchronization=True)
+    sizes, roles = {"pp": 2, "tp": 2}, {"pp": "last", "tp": "same"}
+    first = evaluate(comm, sizes, roles)
+    again = {"tp": 2, "pp": 2}
+    return first, evaluate(comm, again, roles)
+
+
+@pytest.mark.gloo
+def test_ranks_that_are_in_different_numbers_of_groups() -> None:
+    """By which torch names groups; ranks under different names would never meet."""
+    results = run(4, after_another_group, backend="gloo", limit=60)
+    for place, sizes in enumerate([{"pp": 2, "tp": 2}, {"tp": 2, "pp": 2}]):
+        check([each[place] for each in results], sizes, {"pp": "last", "tp": "same"})
+
+
+@pytest.mark.gloo
+def test_eight_processes() -> None:
+    sizes, roles = {"dp": 2, "tp": 2, "pp": 2}, {"dp": "shard", "tp": "same", "pp": "last"}
+    check(run(8, evaluate, sizes, roles, backend="gloo", limit=90), sizes, roles)
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_any_mesh(data: st.DataObject) -> None:
@@ -150,6 +174,16 @@ def test_the_same_that_is_said_to_be_shards(sizes: Any) -> None:
         results = run(world_size, claim, sizes, true, claimed, "lists")
         assert all(isinstance(result, dm.LayoutError) for result in results)
         assert all(f"along the axis {axis}, said to be of" in str(result) for result in results)
+
+
+def test_the_same_that_is_said_to_be_shards_beside_others_that_are_the_same() -> None:
+    """Each tensor-parallel rank finds copies among shards of its own, and all tell of the same ones."""
+    sizes = {"dp": 2, "tp": 2}
+    true, claimed = dict.fromkeys(sizes, "same"), {"dp": "shard", "tp": "same"}
+    results = run(4, claim, sizes, true, claimed, "lists")
+    assert {str(result).partition("\n")[0] for result in results} == {
+        'along the axis dp, said to be of "shard"s, ranks 0, 2 hold the same data: it would be counted 2 times'
+    }
 
 
 def test_a_false_claim_on_processes() -> None:

@@ -37,10 +37,9 @@ class Threads(Strategy):
     def align(self, module):
         self._copy(dict(module.named_buffers()))
 
-    @staticmethod
-    def _copy(tensors):
+    def _copy(self, tensors):
         with torch.no_grad():
-            for name, value in broadcast(tensors).items():
+            for name, value in broadcast(tensors, comm=self.comm()).items():
                 tensors[name].copy_(value)
 
     def training_call(self, module, name, optimizers):
@@ -59,5 +58,5 @@ class Threads(Strategy):
             return
         grads = [p.grad for module in self.modules for p in module.parameters() if p.grad is not None]
         with torch.no_grad():
-            for grad, total in zip(grads, all_reduce(grads), strict=True):
+            for grad, total in zip(grads, all_reduce(grads, comm=self.comm()), strict=True):
                 grad.copy_(total / self.devices)

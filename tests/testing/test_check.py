@@ -261,3 +261,40 @@ def test_a_metric_that_needs_arguments_is_told() -> None:
     with pytest.raises(ValueError, match="num_classes"):
         check_metric(MulticlassAccuracy, NUMBERS)
     assert check_metric(BinaryF1Score, BINARY, max_examples=1).ok
+
+
+class Seeded(SumMetric):
+    """Adds what differs between ranks with the same samples."""
+
+    def update(self, value: Any) -> None:
+        super().update(value + torch.rand(()))
+
+
+def test_layouts_are_tried_where_they_are_given() -> None:
+    report = check_metric(SumMetric, NUMBERS, laws=laws.NO_HANG, layouts=[{"dp": 2, "tp": 2}], max_examples=1)
+    assert report.ok, report
+    assert list(report.judged) == [laws.NO_HANG, laws.REPLICA_NEUTRAL, laws.AXIS_ORDER]
+    assert report.skipped == {laws.OWNER_ONLY: "no layout has an owner"}
+
+
+def test_a_layout_shows_what_breaks_and_the_program_too() -> None:
+    report = check_metric(Seeded, NUMBERS, laws=laws.NO_HANG, layouts=[{"tp": 3, "dp": 2}], max_examples=1)
+    assert broken(report) == ["replica-neutral"]
+    (violation,) = report.violations
+    assert "along the axis tp" in str(violation)
+    assert "layouts=[{'tp': 3, 'dp': 2}]" in violation.snippet
+    with pytest.raises(LawViolation, match="replica-neutral"):
+        assert_distributed(Seeded, NUMBERS, layouts=[{"dp": 2, "tp": 2}], max_examples=1)
+
+
+def test_an_axis_whose_name_says_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="the axis mine has no role"):
+        check_metric(SumMetric, NUMBERS, layouts=[{"mine": 2}])
+
+
+@pytest.mark.gloo
+def test_layouts_on_processes() -> None:
+    report = check_metric(
+        MeanMetric, NUMBERS, laws=laws.LAYOUTS, layouts=[{"dp": 2, "tp": 2}], max_examples=1, backend="gloo"
+    )
+    assert report.ok, report

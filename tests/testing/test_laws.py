@@ -17,7 +17,7 @@ INTRODUCTION = """# The laws
 
 S(P) is the value that each rank gets when a partition P deals the batches to ranks. A metric whose
 number is the single process's, under any sharding, keeps these laws. `check_metric` judges all but
-the five that are marked opt-in; how to choose, combine and switch off laws is told
+the eight that are marked opt-in; how to choose, combine and switch off laws is told
 [among the recipes](recipes.md).
 
 <!-- written from distmetrics/testing/laws.py by python -m tests.testing.test_laws -->
@@ -36,12 +36,12 @@ def page() -> str:
     return "\n".join(f"{part}\n" for part in parts).replace("\n\n\n", "\n\n")
 
 
-def test_there_are_24_and_each_has_a_check_and_a_page() -> None:
+def test_there_are_27_and_each_has_a_check_and_a_page() -> None:
     """A law without a check would never be broken."""
-    assert [law.number for law in laws.ALL] == list(range(1, 25))
-    assert len({law.check for law in laws.ALL}) == 24
+    assert [law.number for law in laws.ALL] == list(range(1, 28))
+    assert len({law.check for law in laws.ALL}) == 27
     assert all(len(law.page) > 80 and law.title for law in laws.ALL)
-    assert len({law.name for law in laws.ALL}) == 24
+    assert len({law.name for law in laws.ALL}) == 27
 
 
 def test_laws_combine() -> None:
@@ -51,7 +51,7 @@ def test_laws_combine() -> None:
     assert list(two - laws.SHIFT) == [laws.NO_HANG]
     assert laws.SHIFT not in laws.DEFAULT
     assert laws.SHIFT in laws.DEFAULT | laws.NUMERICS
-    assert len(laws.ALL - laws.DEFAULT) == 5
+    assert len(laws.ALL - laws.DEFAULT) == 8
 
 
 def test_a_law_is_declared_off_with_a_reason() -> None:
@@ -88,7 +88,7 @@ def test_an_unknown_law_is_told_with_the_known_ones() -> None:
 def test_the_page_of_laws_is_up_to_date() -> None:
     written = Path(__file__).parents[2] / "docs" / "kit" / "laws.md"
     assert written.read_text() == page()
-    assert page().count("\n## ") == 24
+    assert page().count("\n## ") == 27
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_a_cell_of_each_law_and_metric_with_its_verdict() -> None:
     one = report("A", (laws.NO_HANG, laws.SUBGROUP), seed=3)
     page = Page(render([one, report("B", seed=4)]))
     assert page.count("th", scope="row") == 2
-    assert page.count("th", scope="col") == 1 + 24
+    assert page.count("th", scope="col") == 1 + 27
     alone = Page(render([one]))
     counts = {"✗": 2, "–": len(one.skipped), "○": len(one.off), "✓": len(one.judged) - 2}
     for mark, number in counts.items():
@@ -113,5 +113,5 @@ def test_nothing_is_loaded_from_anywhere_and_nothing_runs() -> None:
 
 def test_a_metric_that_could_not_be_judged_says_why() -> None:
     text = render([{"metric": "A", "error": "no end after 60 s"}, report("B")])
-    assert '<td class="error" colspan="24">no end after 60 s</td>' in text
+    assert '<td class="error" colspan="27">no end after 60 s</td>' in text
     assert "1 could not be judged" in text

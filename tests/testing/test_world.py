@@ -61,3 +61,14 @@ def test_a_loop_that_is_longer_on_one_rank_is_named(backend: str) -> None:
 def one_batch_more(comm: Any) -> None:
     for _ in range(3 + (comm.rank == 1)):
         dm.all_reduce(torch.ones(2), name="loss", comm=comm)
+
+
+@both_backends
+def test_the_ranks_of_a_layout(backend: Any) -> None:
+    """The communicator is the layout, and in force."""
+    ranks = run(4, shard_and_sum, layout={"dp": 2, "tp": 2}, backend=backend)
+    assert ranks == [(0, 3.0), (0, 3.0), (1, 3.0), (1, 3.0)]
+
+
+def shard_and_sum(comm: Any) -> tuple[int, float]:
+    return comm.rank, float(dm.all_reduce(comm.rank + 1.0))

@@ -37,6 +37,6 @@ class Threads(Strategy):
     def update(self, module, optimizer, *, clip=None):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with torch.no_grad():
-            for p, total in zip(parameters, all_reduce([p.grad for p in parameters]), strict=True):
+            for p, total in zip(parameters, all_reduce([p.grad for p in parameters], comm=self.comm()), strict=True):
                 p.grad = total / self.devices
         super().update(module, optimizer, clip=clip)
