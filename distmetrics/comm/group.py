@@ -89,6 +89,11 @@ class GroupCommunicator(PendingCalls):
             )
         return group
 
+    @property
+    def job_ranks(self) -> list[int]:
+        """The ranks of the group, as ranks of the job."""
+        return dist.get_process_group_ranks(self._group)
+
     @classmethod
     def of(cls, group: Any) -> GroupCommunicator:
         """Return the one communicator of ``group``, whose callers share its count of calls."""

@@ -152,7 +152,7 @@ class ThreadCommunicator:
             raise ValueError(f"rank {rank} is no member of the group {members}")
         self._world, self._meetings = world, world.meetings
         self._me = rank
-        self._members = members
+        self._members = self.job_ranks = members
         self.rank = members.index(rank)
         self.world_size = len(members)
         self.record = world.meetings.records[rank, members]

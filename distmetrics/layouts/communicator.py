@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, Passing
+from distmetrics.comm.base import Communicator, Passing, innermost
 from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError
@@ -77,6 +77,7 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
                 do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
             )
         self.me = whole.rank
+        self._job_ranks = [*getattr(innermost(whole), "job_ranks", self.mesh.ranks)]
         self.inner = self._among(whole, [SHARD])
         self._alike = self._among(whole, [SAME])
         self._owns = self.mesh.owns(self.me)
@@ -114,6 +115,13 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
 
     def _among(self, whole: Communicator, roles: Iterable[str | int]) -> Communicator:
         return _group(whole, self.mesh.along(self.me, self.mesh.axes(*roles)))
+
+    def axes_of(self, job_ranks: Iterable[int]) -> dict[str, str | int]:
+        """Return the axes along which some ranks of the job lie, and their roles."""
+        ranks = [self._job_ranks.index(rank) for rank in job_ranks if rank in self._job_ranks]
+        places = [self.mesh.place(rank) for rank in ranks]
+        roles = self.mesh.roles
+        return {axis: roles[axis] for axis in roles if len({place[axis] for place in places}) > 1}
 
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Pass on to the ranks of this rank's shards."""
