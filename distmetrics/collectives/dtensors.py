@@ -159,7 +159,7 @@ def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
 
 def _text(x: Any) -> str:
     names = x.device_mesh.mesh_dim_names or range(x.device_mesh.ndim)
-    return ", ".join(f"{n} {p}" for n, p in zip(names, x.placements, strict=True))
+    return ", ".join(f"{n} {p!r}" for n, p in zip(names, x.placements, strict=True))
 
 
 def _refusal(where: str, x: Any, why: str) -> InputTypeError:
@@ -196,6 +196,6 @@ def _check_role(comm: Communicator, line: Sequence[int], placement: Any, where: 
             continue
         says, other = ("other samples", "same") if copies else ("the same samples", "shard")
         raise LayoutError(
-            f"along the axis {axis}, said to hold {says}, {where} is a DTensor of {placement}",
+            f"along the axis {axis}, said to hold {says}, {where} is a DTensor of {placement!r}",
             do=f'say {axis}="{other}", or redistribute the tensor.',
         )

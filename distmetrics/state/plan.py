@@ -85,6 +85,7 @@ class StatePlan:
         dtype: of the result, to which all ranks' values can be promoted.
         shape: of one rank's value, for kinds of a fixed size.
         same_as: the path of a state that shares its tensor with this one on all ranks, or None.
+        piece: for "piece": how it is reduced, and which one; ``ranks`` are those that hold it.
     """
 
     path: str
@@ -93,6 +94,7 @@ class StatePlan:
     dtype: torch.dtype
     shape: tuple[int, ...]
     same_as: str | None
+    piece: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class SyncPlan:
         borrows take one more, and so do large ones.
         """
         reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.layout.buckets))
-        return 1 + any(self.follow) + reduced + bool(self.borrowing)
+        pieces = sum(each.kind == "piece" for each in self.states.values())
+        return 1 + any(self.follow) + reduced + bool(self.borrowing) + pieces
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -227,7 +230,7 @@ def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
         source[leaf.path] = shared or leaf.path
         if form:
             forms[leaf.path] = form
-        if not shared:
+        if not shared and kind != "piece":
             (inline if kind in FIXED else bulk).append(leaf)
     fixed = Run.of(inline, [leaf.note for leaf in inline])  # the note is the kind of state
     return Sent(fixed, Run.of(bulk), source, forms)
@@ -248,6 +251,8 @@ def _state(
     notes = [parse_note(leaf.note) for leaf in leaves.values()]
     kinds = {kind for kind, _, _ in notes}
     kind = next(iter(kinds))
+    if kinds == {"piece"}:
+        return _piece(path, leaves, manifests, rank)
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -270,6 +275,20 @@ def _state(
     if same_as and by_path[same_as].keys() != leaves.keys():
         same_as = ""
     return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as or None)
+
+
+def _piece(
+    path: str, leaves: Mapping[int, LeafSpec], manifests: Sequence[Manifest], rank: int
+) -> StatePlan:
+    """Plan a state of which ranks hold pieces: those that hold the same one reduce it."""
+    if len(leaves) < len(manifests):
+        raise _uneven(path, leaves, manifests, rank, "nothing, or pieces of a DTensor,")
+    pieces = {r: parse_note(leaf.note)[2] for r, leaf in leaves.items()}
+    ranks = tuple(r for r, piece in pieces.items() if piece == pieces[rank])
+    if len({leaves[r][1:3] for r in ranks}) > 1:
+        raise _uneven(path, leaves, manifests, rank, "pieces")
+    own = leaves[rank]
+    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, None, pieces[rank])
 
 
 def _uneven(
