@@ -1,7 +1,7 @@
 """A toy language model on meshes: perplexity, accuracy and tokens, against one process.
 
-    python -m benchmarks.parallel_lm            # 2 x 2 and 2 x 2 x 2, writes results/parallel_lm.json
-    python -m benchmarks.parallel_lm --ranks 4  # printed only
+    python -m benchmarks.parallel_lm            # writes results/parallel_lm.json
+    python -m benchmarks.parallel_lm --ranks 4  # 2 x 2 alone, printed only
 
 Processes of gloo, in float64. Tensor parallelism is torch's ``parallelize_module``, pipelining
 torch's ``PipelineStage`` and ``ScheduleGPipe``, sharding of parameters torch's ``fully_shard``.
@@ -47,6 +47,7 @@ class Attention(nn.Module):
         self.context: Any = None  # the group among which sequences are split
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what comes out of it."""
         parts = [layer(x) for layer in (self.query, self.key, self.value)]
         size = WIDTH // HEADS
         query, key, value = (p.unflatten(-1, (-1, size)).transpose(1, 2) for p in parts)
@@ -76,6 +77,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what comes out of it."""
         x = x + self.attention(self.before(x))
         result: Tensor = x + self.down(functional.gelu(self.up(self.between(x))))
         return result
@@ -91,6 +93,7 @@ class Model(nn.Module):
         self.head: nn.Linear | None = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what comes out of it."""
         x = x if self.embed is None else self.embed(x)
         for block in self.blocks:
             x = block(x)
@@ -144,7 +147,7 @@ def logits_of(mesh: Any, tokens: Tensor) -> Tensor | None:
         split_over_tensors(part, mesh["tp"])
     if "cp" in axes:
         for block in part.blocks:
-            block.attention.context = mesh.get_group("cp")  # type: ignore[union-attr,assignment]
+            block.attention.context = mesh.get_group("cp")  # type: ignore[union-attr]
     if "fsdp" in axes:
         from torch.distributed.fsdp import fully_shard
 

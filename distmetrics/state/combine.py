@@ -17,8 +17,9 @@ from distmetrics.collectives.serialize import deserialize
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.adapters.base import StateSpec
 from distmetrics.state.items import cut
-from distmetrics.state.plan import Sent, StatePlan, SyncPlan, sizes_of
+from distmetrics.state.plan import Sent, SyncPlan, sizes_of
 from distmetrics.state.received import FIXED
+from distmetrics.state.state_plan import StatePlan
 
 HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}

@@ -29,7 +29,8 @@ from distmetrics.errors import InputTypeError, StateError
 from distmetrics.state.adapters import StateSpec, compute
 from distmetrics.state.combine import HALF
 from distmetrics.state.metric_set import ABSENT, MetricSet
-from distmetrics.state.plan import StatePlan, SyncPlan
+from distmetrics.state.plan import SyncPlan
+from distmetrics.state.state_plan import StatePlan
 from distmetrics.tree import map_leaves
 
 _REDUCED: dict[str, Op] = {"sum": "sum", "max": "max", "min": "min"}

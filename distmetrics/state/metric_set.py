@@ -58,6 +58,13 @@ class MetricSet:
         for target, new in zip(self.targets, values, strict=True):
             target.storage.update(new)
 
+    def add_flags(self, values: Values, updates: Sequence[int]) -> None:
+        """Add each metric's flags and counter: after its state, which may be all attributes."""
+        for target, new, count in zip(self.targets, values, updates, strict=True):
+            new.update(target.adapter.synced_flags)
+            if target.adapter.counter:
+                new[target.adapter.counter] = count
+
     def put_back(self, written: Values) -> None:
         """Put back what was in the metrics under the names of ``written``.
 

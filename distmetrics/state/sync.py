@@ -220,7 +220,7 @@ def _values_of_all(
         for _, place, spec, value in local.states:
             if value is not ABSENT:
                 values[place][spec.name] = alone(spec, value)
-        _add_flags(values, local, local.updates)
+        local.add_flags(values, local.updates)
         return None, values
     problem = problem or warn_of_repeats(local, comm)
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
@@ -237,16 +237,8 @@ def _values_of_all(
             values[place][spec.name] = copied(value)
     for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
         values[place].update(attributes)
-    _add_flags(values, local, result[UPDATES].tolist())
+    local.add_flags(values, result[UPDATES].tolist())
     return sync_plan, values
-
-
-def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
-    """Add each metric's flags and counter: after its state, which may be all of its attributes."""
-    for target, new, count in zip(local.targets, values, updates, strict=True):
-        new.update(target.adapter.synced_flags)
-        if target.adapter.counter:
-            new[target.adapter.counter] = count
 
 
 def _exchange_and_combine(
