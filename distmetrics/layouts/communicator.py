@@ -81,8 +81,11 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         self.inner = self._among(whole, [SHARD])
         self._alike = self._among(whole, [SAME])
         self._owns = self.mesh.owns(self.me)
-        owners = self.mesh.owners
-        self._owners = _group(whole, owners) if self._owns else None
+        # Ranks without values make a group too: torch names groups by how many a rank has made, so
+        # ranks that have made one more never meet in the next one.
+        others = [axis for axis in sizes if axis not in self.mesh.owned]
+        stage = _group(whole, self.mesh.along(self.me, others))
+        self._owners = stage if self._owns else None
         self._given = _group(whole, self.mesh.along(self.me, self.mesh.owned))
         self._parts: list[Part] | None = None
 

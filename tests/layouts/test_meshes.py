@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -96,3 +97,25 @@ def test_an_axis_with_a_name_of_its_own() -> None:
 def test_no_mesh() -> None:
     with pytest.raises(dm.InputTypeError, match="a Tensor is no mesh"):
         dm.layout(torch.ones(2), dp="shard")
+
+
+def test_all_ranks_make_equally_many_groups() -> None:
+    """Torch gives groups names that count them: ranks that differ would wait for ever."""
+
+    class Counting:
+        device, world_size = torch.device("cpu"), 8
+        all_gather = None
+
+        def __init__(self, rank: int) -> None:
+            self.rank, self.made = rank, set[tuple[int, ...]]()
+
+        def subgroup(self, ranks: Any) -> Any:
+            self.made.add(tuple(ranks))
+            return Counting(0)
+
+    for roles in itertools.product(("shard", "same", "last"), repeat=3):
+        comms: list[Any] = [Counting(rank) for rank in range(8)]
+        for comm in comms:
+            axes = dict(zip(("pp", "dp", "tp"), roles, strict=True))
+            dm.layout({"pp": 2, "dp": 2, "tp": 2}, comm=comm, **axes)
+        assert len({len(comm.made) for comm in comms}) == 1
