@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from distmetrics.collectives.dtensors import Shared, odd_one
+from distmetrics.collectives.dtensors import Shared, difference, odd_one
 from distmetrics.collectives.pack import LeafSpec
 from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
 from distmetrics.comm.base import Call, Communicator
@@ -190,34 +190,14 @@ def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: 
 def agree_on_dtensors(
     told: Sequence[Sequence[Any]], manifests: Sequence[Manifest], rank: int
 ) -> None:
-    """Check that the ranks which hold a DTensor together tell the same of it.
-
-    Raises:
-        MismatchError: they do not.
-    """
+    """Check that the ranks which hold a DTensor together tell the same of it, as :func:`agree`."""
     with reading("its DTensors"):
         per_rank = [[Shared.read(*fields) for fields in each] for each in told]
         odd = odd_one(per_rank)
-    if odd is None:
-        return
-    tensor, other = odd
-    lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
-    for r in tensor.holders:
-        own = [f"{one.name} {one.about}" for one in per_rank[r] if one.name == tensor.name]
-        lines[r] += f"  {', '.join(own) or 'none'}"
-    raise MismatchError(
-        f"{manifests[rank].call().op}: the DTensor {tensor.name} is held by "
-        f"{who(tensor.holders)} together, and rank {other} says something else of it than rank "
-        f"{tensor.holders[0]}",
-        per_rank=lines,
-        notes=["No data was moved; every rank keeps what it had."],
-        likely="a rank without data, or another weight or number of updates: a DTensor is one "
-        "tensor of its mesh, so all ranks of the mesh do the same with it.",
-        do="do the same on every rank of its mesh, or pass x.to_local().",
-        rank=rank,
-        peers=tensor.holders,
-        site=manifests[rank].call().site,
-    )
+    if odd is not None:
+        lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
+        call = manifests[rank].call()
+        raise difference(*odd, per_rank, lines, call.op, rank=rank, site=call.site)
 
 
 def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:
