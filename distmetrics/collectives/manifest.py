@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from distmetrics.collectives.dtensors import Shared, difference, odd_one
 from distmetrics.collectives.pack import LeafSpec
 from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
 from distmetrics.comm.base import Call, Communicator
@@ -22,6 +23,7 @@ from distmetrics.errors import (
     DistmetricsError,
     InputError,
     InputTypeError,
+    LayoutError,
     MismatchError,
     Ranks,
     Site,
@@ -30,7 +32,7 @@ from distmetrics.errors import (
 )
 
 _PROBLEMS: dict[str, type[DistmetricsError]] = {
-    kind.__name__: kind for kind in (InputError, InputTypeError, StateError)
+    kind.__name__: kind for kind in (InputError, InputTypeError, LayoutError, StateError)
 }
 _SHOWN = 3  # leaves, or groups of ranks, spelt out in one line of a report
 _LONG = 160  # characters of a tree's structure that a report shows
@@ -182,6 +184,20 @@ def agree(manifests: Sequence[Manifest], rank: int, *, first_axis: int = 0, do: 
     for index, leaves in enumerate(columns):
         if len({leaf._replace(shape=leaf.shape[first_axis:]) for leaf in leaves}) > 1:
             raise _mismatch(manifests, rank, functools.partial(_leaf, index), do)
+    agree_on_dtensors([manifest.details or () for manifest in manifests], manifests, rank)
+
+
+def agree_on_dtensors(
+    told: Sequence[Sequence[Any]], manifests: Sequence[Manifest], rank: int
+) -> None:
+    """Check that the ranks which hold a DTensor together tell the same of it, as :func:`agree`."""
+    with reading("its DTensors"):
+        per_rank = [[Shared.read(*fields) for fields in each] for each in told]
+        odd = odd_one(per_rank)
+    if odd is not None:
+        lines = {r: str(manifest.call()) for r, manifest in enumerate(manifests)}
+        call = manifests[rank].call()
+        raise difference(*odd, per_rank, lines, call.op, rank=rank, site=call.site)
 
 
 def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:

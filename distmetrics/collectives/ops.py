@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.dtensors import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.gather import gather_rows, gather_with_gradients
 from distmetrics.collectives.manifest import Manifest, Problem, agree, testify
@@ -40,7 +41,7 @@ def all_gather(
 
     Args:
         tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim
-            tensors.
+            tensors. Of DTensors, here and below, see ``docs/layouts.md``.
         sync_grads: let gradients flow back: the gradient of this rank's leaf is the sum, over all
             ranks, of the gradients of its row. All ranks must then run backward through the result.
         comm: default the communicator in force.
@@ -58,7 +59,7 @@ def all_gather(
     """
     comm = chosen(comm)
     op = "all_gather with gradients" if sync_grads else "all_gather"
-    mine = prepare(op, name, tree)
+    mine = prepare(op, name, tree, comm=comm)
     gather = gather_with_gradients if sync_grads and mine.tensors else gather_rows
     result: T = mine.spec.unflatten(gather(comm, mine))
     return result
@@ -85,7 +86,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     tensor([0, 0, 1])
     """
     comm = chosen(comm)
-    mine = prepare("all_gather_cat", name, tree, at_least_1d=True)
+    mine = prepare("all_gather_cat", name, tree, comm=comm, take=rows_of, at_least_1d=True)
     mine.testify(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
 
@@ -119,7 +120,7 @@ def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
         leaves = []
         for leaf, like in zip(manifest.leaves, known, strict=True):
             if leaf.shape == (0,):
-                leaf = leaf._replace(dtype=like.dtype, shape=(0, *like.shape[1:]))
+                leaf = like._replace(shape=(0, *like.shape[1:]))
             leaves.append(leaf)
         filled.append(replace(manifest, leaves=tuple(leaves)))
     return filled
@@ -152,7 +153,7 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     """
     comm = chosen(comm)
     problem = _source_problem(src, comm.world_size)
-    mine = prepare(f"broadcast from rank {src}", name, tree, problem=problem)
+    mine = prepare(f"broadcast from rank {src}", name, tree, comm=comm, problem=problem)
     mine.testify(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
     fits = mine.layout.nbytes <= inline_capacity(comm.world_size)

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.dtensors import Part, Shared, is_dtensor, part_of, whole_part
 from distmetrics.collectives.manifest import Manifest, Problem, testify
 from distmetrics.collectives.pack import Layout, LeafSpec, layout, unsendable
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
-from distmetrics.errors import InputTypeError
+from distmetrics.errors import InputTypeError, LayoutError
 from distmetrics.tree import Spec, flatten
+
+Take = Callable[[Part, str], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ def prepare(
     name: str,
     tree: Any,
     *,
+    comm: Communicator | None = None,
+    take: Take = whole_part,
+    weight: float | None = None,
     at_least_1d: bool = False,
     refuse: Callable[[Tensor], str] | None = None,
     problem: Problem | None = None,
@@ -51,6 +57,9 @@ def prepare(
         op: the operation with all that must be equal on all ranks.
         name: the user's name of the call.
         tree: tensors, numbers and arrays, nested.
+        comm: who talks; without it DTensors are refused.
+        take: called with a DTensor's part and what errors call it; returns what is sent of it.
+        weight: of the tensors; the ranks that hold a DTensor must have the same.
         at_least_1d: count 0-dim leaves as one row.
         refuse: called with each tensor; returns why this operation can't take it, or "".
         problem: one that the caller has found already.
@@ -58,15 +67,23 @@ def prepare(
     site = call_site()
     leaves, spec = flatten(tree)
     tensors: list[Tensor] = []
+    notes: list[str] = []
+    shared: list[Shared] = []
     try:
         for leaf, path in zip(leaves, spec.paths, strict=True):
-            tensor = _tensor(leaf, path or "the value", refuse)
+            where, note = path or "the value", ""
+            if comm is not None and is_dtensor(leaf):
+                part = part_of(leaf, comm, where)
+                leaf, note = take(part, where), part.placements
+                shared.append(Shared(where, part.holders, "" if weight is None else repr(weight)))
+            tensor = _tensor(leaf, where, refuse)
             tensors.append(tensor.reshape(1) if at_least_1d and tensor.ndim == 0 else tensor)
-    except InputTypeError as error:
+            notes.append(note)
+    except (InputTypeError, LayoutError) as error:
         problem = problem or Problem.of(error)
         tensors = []
-    specs = tuple(map(LeafSpec.of, spec.paths, tensors))
-    manifest = Manifest(op, name, spec.text, specs, site, problem)
+    specs = tuple(map(LeafSpec.of, spec.paths, tensors, notes))
+    manifest = Manifest(op, name, spec.text, specs, site, problem, details=tuple(shared) or None)
     return Prepared(tensors, spec, layout(tensors), manifest)
 
 
@@ -109,7 +126,7 @@ def check_sendable(x: Tensor, where: str) -> None:
     why, do = unsendable(x.dtype, x.layout, x.is_meta)
     if x.is_nested:
         why, do = "is a nested tensor", "send its parts."
-    if hasattr(x, "full_tensor"):
+    if is_dtensor(x):
         why = "is a DTensor, sharded over ranks already"
         do = "send x.full_tensor() or x.to_local()."
     if why:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.dtensors import Part, is_dtensor, term_of
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
 from distmetrics.collectives.manifest import Problem, testify
 from distmetrics.collectives.pack import layout, pack, short_name, unpack
@@ -55,7 +56,11 @@ def all_reduce(
     """
     comm = chosen(comm)
     refuse = partial(_irreducible, op=op)
-    mine = prepare(f"all_reduce {op}", name, tree, refuse=refuse, problem=_problem_of(op))
+    take = partial(term_of, op=op)
+    problem = _problem_of(op)
+    mine = prepare(
+        f"all_reduce {op}", name, tree, comm=comm, take=take, refuse=refuse, problem=problem
+    )
     wide = [tensor.detach().to(_wide_dtype(tensor.dtype)) for tensor in mine.tensors]
     result: T = _rebuilt(mine, _reduce(comm, mine, wide, op), op, comm.rank)
     return result
@@ -105,13 +110,24 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     """
     comm = chosen(comm)
     number, problem = _checked_weight(weight)
-    mine = prepare("mean", name, tree, problem=problem)
-    scaled = [torch.tensor(number, dtype=torch.float64, device="cpu")]
+    leads: dict[str, bool] = {}  # of DTensors: the weight of each counts once for its mesh
+
+    def term(part: Part, where: str) -> Tensor:
+        leads[where] = part.leads
+        return term_of(part, where)
+
+    mine = prepare("mean", name, tree, comm=comm, take=term, weight=number, problem=problem)
+    weights = [number]
+    if leads:
+        paths = [path or "the value" for path in mine.spec.paths]
+        weights = [number if leads.get(path, True) else 0.0 for path in paths]
+    scaled = [torch.tensor(each, dtype=torch.float64, device="cpu") for each in weights]
     for tensor in mine.tensors:
         x = tensor.detach().to(_average_dtype(tensor.dtype))
         scaled.append(x * number if number else torch.zeros_like(x))
-    total, *sums = _reduce(comm, mine, scaled, "sum")
-    if float(total) == 0.0:
+    results = _reduce(comm, mine, scaled, "sum")
+    totals, sums = results[: len(weights)], results[len(weights) :]
+    if any(float(total) == 0.0 for total in totals):
         raise InputError(
             "mean: the weights of all ranks are zero, so there is nothing to average",
             likely="no rank had data.",
@@ -120,7 +136,9 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             peers=range(comm.world_size),
             site=mine.manifest.site,
         )
-    result: T = _rebuilt(mine, [each / total for each in sums], "mean", comm.rank)
+    every = totals if leads else totals * len(sums)
+    means = [each / total for each, total in zip(sums, every, strict=True)]
+    result: T = _rebuilt(mine, means, "mean", comm.rank)
     return result
 
 
@@ -169,6 +187,8 @@ def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
     """Return the weight as a number, or zero and the problem with it."""
     number, what = 0.0, ""
     try:
+        if is_dtensor(weight):
+            weight = _whole_weight(weight)
         if isinstance(weight, Tensor) and weight.ndim:
             what = f"must be one number, got a tensor of shape {list(weight.shape)}"
         else:
@@ -180,6 +200,14 @@ def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
     except (ValueError, OverflowError) as error:
         what = str(error).strip().splitlines()[-1]
     return (0.0, Problem("InputError", f"the weight {what}")) if what else (number, None)
+
+
+def _whole_weight(weight: Any) -> Tensor:
+    """Return a weight that is a DTensor; raise ValueError where reading it would take a call."""
+    if any(type(placement).__name__ != "Replicate" for placement in weight.placements):
+        raise ValueError(f"is a DTensor of {weight.placements}; pass weight.full_tensor()")
+    local: Tensor = weight.to_local()
+    return local
 
 
 def _irreducible(x: Tensor, op: str) -> str:

@@ -126,6 +126,13 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
     def _among(self, whole: Communicator, roles: Iterable[str | int]) -> Communicator:
         return _group(whole, self.mesh.along(self.me, self.mesh.axes(*roles)))
 
+    def axes_of(self, job_ranks: Iterable[int]) -> dict[str, str | int]:
+        """Return the axes along which some ranks of the job lie, and their roles."""
+        ranks = [self._job.index(rank) for rank in job_ranks if rank in self._job]
+        places = [self.mesh.place(rank) for rank in ranks]
+        roles = self.mesh.roles
+        return {axis: roles[axis] for axis in roles if len({place[axis] for place in places}) > 1}
+
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Pass on to the ranks of this rank's shards."""
         return make(*sent)

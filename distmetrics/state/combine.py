@@ -17,10 +17,11 @@ from distmetrics.collectives.serialize import deserialize
 from distmetrics.comm.base import Communicator, Op, fold
 from distmetrics.state.adapters.base import StateSpec
 from distmetrics.state.items import cut
-from distmetrics.state.plan import Sent, StatePlan, SyncPlan, sizes_of
+from distmetrics.state.plan import Sent, SyncPlan, sizes_of
 from distmetrics.state.received import FIXED
+from distmetrics.state.state_plan import StatePlan
 
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}
 
 
@@ -50,6 +51,8 @@ def combine(
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
     for state in plan.states.values():
+        if state.kind == "piece":  # reduced apart
+            continue
         if state.same_as is not None:
             result[state.path] = result[state.same_as]
         elif state.kind not in FIXED:
@@ -126,7 +129,7 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, rides_along: bool, comm: Comm
     op: Op = _OPS.get(bucket.key, "sum")
     dtype = bucket.dtype
     is_mean = bucket.key == "mean"
-    if dtype in _HALF:  # loses counts above 256 or 2048
+    if dtype in HALF:  # loses counts above 256 or 2048
         views = [view.float() for view in views]
     elif is_mean and not dtype.is_floating_point and not dtype.is_complex:
         views = [view.long() for view in views]
@@ -203,7 +206,7 @@ def as_before(
         with reading("its states"):
             states = [deserialize(run, allow_pickle=allow_pickle) for run in combined]
         return spec.merge(local, states)
-    if spec.finish is not None and len(ranks) > 1:
+    if spec.finish is not None and (len(ranks) > 1 or spec.kind == "piece"):
         return spec.finish(combined)
     if spec.kind != "cat":
         return combined

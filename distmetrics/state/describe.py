@@ -133,6 +133,8 @@ def _sendable(
     try:
         if spec.kind == "each":
             return serialized(value if spec.start is None else spec.start(value)), "each", None
+        if spec.kind == "piece":
+            return value, f"piece {spec.piece}", None
         if isinstance(value, Tensor) and spec.kind != "items":
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
             return rows, spec.kind, None

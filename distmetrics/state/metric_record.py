@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from distmetrics.collectives.manifest import Manifest, agree_on_tree
+from distmetrics.collectives.dtensors import Shared
+from distmetrics.collectives.manifest import Manifest, agree_on_dtensors, agree_on_tree
 from distmetrics.collectives.pack import to_bytes
 from distmetrics.collectives.reading import not_ours, reading
 from distmetrics.collectives.serialize import DEEPEST
@@ -46,6 +47,7 @@ class MetricRecord(NamedTuple):
         arguments: what it was made with: names and texts.
         attributes: a digest of its other attributes that are no states.
         is_updated: whether it was updated.
+        shared: its states that are DTensors.
     """
 
     label: str
@@ -53,15 +55,23 @@ class MetricRecord(NamedTuple):
     arguments: Sequence[tuple[str, str]]
     attributes: str
     is_updated: bool
+    shared: Sequence[Shared] = ()
 
     @classmethod
     def read(
-        cls, label: Any, states: Any, arguments: Any, attributes: Any, is_updated: Any
+        cls,
+        label: Any,
+        states: Any,
+        arguments: Any,
+        attributes: Any,
+        is_updated: Any,
+        shared: Any,
     ) -> MetricRecord:
         """Return what a peer has told of a metric; raise anything for what is none."""
         own = [(str(name), str(kind), list(map(int, shape))) for name, kind, shape in states]
         texts = [(str(name), str(text)) for name, text in arguments]
-        return cls(str(label), own, texts, str(attributes), bool(is_updated))
+        dtensors = [Shared.read(*fields) for fields in shared]
+        return cls(str(label), own, texts, str(attributes), bool(is_updated), dtensors)
 
     def __str__(self) -> str:
         states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
@@ -99,6 +109,7 @@ def agree_on_metrics(
     for r, manifest in enumerate(manifests):
         with reading("its metrics", r):
             records.append([MetricRecord.read(*fields) for fields in manifest.details or ()])
+    dtensors = [_dtensors_of(metrics) for metrics in records]
     updated = []
     borrowing = []
     for place, column in enumerate([*zip(*records, strict=False)]):
@@ -114,9 +125,15 @@ def agree_on_metrics(
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)]
     agree_on_tree(compared, rank)
+    agree_on_dtensors(dtensors, manifests, rank)
     if len({len(each) for each in records}) > 1:  # a label may hold what separates two
         raise not_ours("metrics that are not separate")
     return tuple(updated), tuple(borrowing)
+
+
+def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:
+    every = [(record.label, shared) for record in metrics for shared in record.shared]
+    return [shared._replace(name=f"{shared.name} of {label}") for label, shared in every]
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:

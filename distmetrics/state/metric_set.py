@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distmetrics.collectives.dtensors import Shared
 from distmetrics.collectives.reading import is_raised_by_user
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
@@ -26,11 +27,13 @@ class MetricSet:
         before: what each metric's storage held when this was made.
         updates: how often each metric was updated here.
         states: path, metric's place, description and local value of every state.
+        shared: for each metric, what the other ranks must know of states that are DTensors.
     """
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = targets
         self.before: Values = [dict(target.storage) for target in targets]
+        self.shared: list[tuple[Shared, ...]] = [() for _ in targets]
         self.updates: list[int] = []  # most metrics say it in their storage
         for target, storage in zip(targets, self.before, strict=True):
             count = storage.get(target.adapter.counter)
@@ -48,12 +51,19 @@ class MetricSet:
 
     def records(self) -> tuple[MetricRecord, ...]:
         """Return what the other ranks must know of each metric."""
-        return tuple(map(_record, self.targets, self.updates))
+        return tuple(map(_record, self.targets, self.updates, self.shared))
 
     def write(self, values: Values) -> None:
         """Put values into the metrics."""
         for target, new in zip(self.targets, values, strict=True):
             target.storage.update(new)
+
+    def add_flags(self, values: Values, updates: Sequence[int]) -> None:
+        """Add each metric's flags and counter: after its state, which may be all attributes."""
+        for target, new, count in zip(self.targets, values, updates, strict=True):
+            new.update(target.adapter.synced_flags)
+            if target.adapter.counter:
+                new[target.adapter.counter] = count
 
     def put_back(self, written: Values) -> None:
         """Put back what was in the metrics under the names of ``written``.
@@ -72,7 +82,7 @@ class MetricSet:
                     target.storage.pop(name, None)
 
 
-def _record(target: Target, updates: int) -> MetricRecord:
+def _record(target: Target, updates: int, shared: Sequence[Shared]) -> MetricRecord:
     kind = type(target.metric).__name__
     label = f"{target.path}: {kind}" if target.path else kind
     # Of a state that the library merges itself, the arguments say all that there is to say.
@@ -86,7 +96,7 @@ def _record(target: Target, updates: int) -> MetricRecord:
         if is_raised_by_user(error):  # by the handler of a signal
             raise
         raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
-    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0)
+    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0, shared)
 
 
 def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Communicator:

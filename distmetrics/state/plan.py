@@ -20,16 +20,15 @@ from distmetrics.collectives.pack import (
     Bucket,
     Layout,
     LeafSpec,
-    dtype_of,
     layout,
     pack,
     short_name,
     unpack,
 )
 from distmetrics.collectives.reading import reading
-from distmetrics.errors import MismatchError
 from distmetrics.state.metric_record import agree_on_metrics
 from distmetrics.state.received import FIXED, SIZES, UPDATES, check_leaves, parse_note
+from distmetrics.state.state_plan import StatePlan, plan_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +74,6 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePlan:
-    """One state: how it is combined, and from which ranks.
-
-    Attributes:
-        path: of the state: the metric's path and the state's name.
-        kind: as in :class:`~distmetrics.state.adapters.StateSpec`.
-        ranks: those that have something to add.
-        dtype: of the result, to which all ranks' values can be promoted.
-        shape: of one rank's value, for kinds of a fixed size.
-        same_as: the path of a state that shares its tensor with this one on all ranks, or None.
-    """
-
-    path: str
-    kind: str
-    ranks: tuple[int, ...]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    same_as: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class SyncPlan:
     """Everything that a sync will do.
 
@@ -130,7 +108,8 @@ class SyncPlan:
         borrows take one more, and so do large ones.
         """
         reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.layout.buckets))
-        return 1 + any(self.follow) + reduced + bool(self.borrowing)
+        pieces = sum(each.kind == "piece" for each in self.states.values())
+        return 1 + any(self.follow) + reduced + bool(self.borrowing) + pieces
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -197,7 +176,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     states: dict[str, StatePlan] = {}
     for path, leaves in by_path.items():
         if leaves:
-            states[path] = _state(path, by_path, manifests, rank)
+            states[path] = plan_of(path, by_path, manifests, rank)
     fixed = [state for state in states.values() if state.kind in FIXED and state.same_as is None]
     agreed = Run.of(fixed, [state.kind for state in fixed])
     layouts = {blob: sent_by(manifest.leaves) for blob, manifest in decoded.items()}
@@ -227,7 +206,7 @@ def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
         source[leaf.path] = shared or leaf.path
         if form:
             forms[leaf.path] = form
-        if not shared:
+        if not shared and kind != "piece":
             (inline if kind in FIXED else bulk).append(leaf)
     fixed = Run.of(inline, [leaf.note for leaf in inline])  # the note is the kind of state
     return Sent(fixed, Run.of(bulk), source, forms)
@@ -236,58 +215,3 @@ def sent_by(leaves: tuple[LeafSpec, ...]) -> Sent:
 def sizes_of(path: str) -> str:
     """Return the path under which the sizes of a list's items travel."""
     return f"{path} ({SIZES})"
-
-
-def _state(
-    path: str,
-    by_path: Mapping[str, Mapping[int, LeafSpec]],
-    manifests: Sequence[Manifest],
-    rank: int,
-) -> StatePlan:
-    leaves = by_path[path]
-    notes = [parse_note(leaf.note) for leaf in leaves.values()]
-    kinds = {kind for kind, _, _ in notes}
-    kind = next(iter(kinds))
-    ranks = tuple(leaves)
-    # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
-    filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
-    shapes: set[tuple[int, ...]] = set()  # as far as they must be equal
-    if kind in FIXED:
-        shapes = {leaf.shape for leaf in leaves.values()}
-    elif kind == "cat":
-        ranks = filled
-        shapes = {leaves[r].shape[1:] for r in ranks}
-    if len(kinds) > 1 or len(shapes) > 1:
-        differing = "kinds of values" if len(kinds) > 1 else "shapes"
-        raise _uneven(path, leaves, manifests, rank, differing)
-    dtypes = [dtype_of(leaves[r].dtype) for r in filled]
-    try:
-        dtype = functools.reduce(torch.promote_types, dtypes)
-    except RuntimeError as error:  # there are dtypes that go with no other
-        raise _uneven(path, leaves, manifests, rank, "dtypes") from error
-    sources = {shared for _, shared, _ in notes}
-    same_as = sources.pop() if len(sources) == 1 else ""
-    if same_as and by_path[same_as].keys() != leaves.keys():
-        same_as = ""
-    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as or None)
-
-
-def _uneven(
-    path: str,
-    leaves: Mapping[int, LeafSpec],
-    manifests: Sequence[Manifest],
-    rank: int,
-    differing: str,
-) -> MismatchError:
-    op = manifests[rank].call().op
-    return MismatchError(
-        f"{op}: the state {path} has {differing} on different ranks that do not go together",
-        per_rank={r: f"{leaf}  {manifests[r].site or ''}" for r, leaf in leaves.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
-        "different width or kind.",
-        do="make the metric with the same arguments on every rank.",
-        rank=rank,
-        peers=leaves,
-        site=manifests[rank].site,
-    )

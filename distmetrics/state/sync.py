@@ -21,10 +21,11 @@ from distmetrics.comm.base import Communicator, numbered
 from distmetrics.comm.current import chosen
 from distmetrics.comm.one_call import as_one_call, in_one_call, in_turn, over_layout
 from distmetrics.comm.sites import call_site
-from distmetrics.errors import StateError
-from distmetrics.state.adapters import compute, targets
+from distmetrics.errors import LayoutError, StateError
+from distmetrics.state.adapters import targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
 from distmetrics.state.describe import Outgoing, describe
+from distmetrics.state.dtensors import computed, reduce_pieces, take_parts
 from distmetrics.state.fed_by import warn_of_copies, warn_of_repeats
 from distmetrics.state.held_twice import copies
 from distmetrics.state.marking import Mark, marked
@@ -72,8 +73,8 @@ def sync_and_compute(
     >>> run(2, score)
     [tensor(0.7500), tensor(0.7500)]
     """
-    with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name):
-        return compute(metrics)
+    with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name) as sync_plan:
+        return computed(metrics, sync_plan)
 
 
 @contextmanager
@@ -175,9 +176,11 @@ def _metric_set(
         if comm is None:
             in_force = communicator_of(local.targets, in_force)
         _check_syncable(local, type(metrics).__name__)
-    except StateError as error:
+        take_parts(local, in_force)
+    except (LayoutError, StateError) as error:
         if in_force.world_size == 1:
             raise
+        local.states = []  # of which no data moves
         return local, in_force, Problem.of(error)
     return local, in_force, None
 
@@ -217,7 +220,7 @@ def _values_of_all(
         for _, place, spec, value in local.states:
             if value is not ABSENT:
                 values[place][spec.name] = alone(spec, value)
-        _add_flags(values, local, local.updates)
+        local.add_flags(values, local.updates)
         return None, values
     problem = problem or warn_of_repeats(local, comm)
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
@@ -234,16 +237,8 @@ def _values_of_all(
             values[place][spec.name] = copied(value)
     for place, attributes in _borrowed(local, sync_plan, outgoing.manifest, comm).items():
         values[place].update(attributes)
-    _add_flags(values, local, result[UPDATES].tolist())
+    local.add_flags(values, result[UPDATES].tolist())
     return sync_plan, values
-
-
-def _add_flags(values: Values, local: MetricSet, updates: Sequence[int]) -> None:
-    """Add each metric's flags and counter: after its state, which may be all of its attributes."""
-    for target, new, count in zip(local.targets, values, updates, strict=True):
-        new.update(target.adapter.synced_flags)
-        if target.adapter.counter:
-            new[target.adapter.counter] = count
 
 
 def _exchange_and_combine(
@@ -268,6 +263,7 @@ def _exchange_and_combine(
     def rounds() -> tuple[SyncPlan, dict[str, Any]]:
         sync_plan, runs = exchange(comm, outgoing.manifest, riding, bulk, make_plan)
         combined = combine(sync_plan, runs, inline, comm)
+        combined |= reduce_pieces(sync_plan, outgoing.tensors, comm)
         groups[:] = copies(sync_plan, runs)  # of what combining could read
         return sync_plan, combined
 

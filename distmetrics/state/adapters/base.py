@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
+Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each", "piece"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class StateSpec:
         kind: how the ranks' values become one. ``sum``, ``mean``, ``max``, ``min`` elementwise;
             ``stack``: one row a rank; ``cat``: rows joined in rank order; ``items``: lists joined
             in rank order, items unbroken; ``object``: lists of anything, joined in rank order;
-            ``each``: anything, and ``merge`` makes one of it.
+            ``each``: anything, and ``merge`` makes one of it; ``piece``, which no adapter says: the
+            ranks that hold the same piece of a DTensor reduce it.
         finish: applied to the result where the metric brings a reduction of its own.
         shape: before the first update; ranks whose metrics were made with other arguments differ in
             it.
@@ -30,6 +31,7 @@ class StateSpec:
         merge: for ``each``: called with the local value and, in rank order, what every rank has
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
+        piece: how it is reduced, and which piece it is.
     """
 
     name: str
@@ -38,6 +40,7 @@ class StateSpec:
     shape: tuple[int, ...] = ()
     start: Callable[[Any], Any] | None = None
     merge: Callable[[Any, list[Any]], Any] | None = None
+    piece: str = ""
 
 
 class Adapter(ABC):
