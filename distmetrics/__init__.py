@@ -49,6 +49,7 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.layouts.communicator import layout
+from distmetrics.log.log import Log
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function
@@ -69,6 +70,7 @@ __all__ = [
     "InputTypeError",
     "LawViolation",
     "LayoutError",
+    "Log",
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
