@@ -27,17 +27,17 @@ _MOST_KNOWN = 256  # sets of names that are remembered
 
 
 class _Told(NamedTuple):
-    """What a rank tells of its names: a digest, their bytes, the count of their numbers."""
+    """What a rank tells of its names: a digest, their bytes, how many numbers they have."""
 
     digest: str
     length: int
-    count: int
+    numbers: int
 
     @classmethod
-    def read(cls, digest: Any, length: Any, count: Any) -> _Told:
+    def read(cls, digest: Any, length: Any, numbers: Any) -> _Told:
         """Return what a peer has told; raise anything for what is none."""
-        told = cls(str(digest), int(length), int(count))
-        if not (0 <= told.length <= LARGEST_DATA and 0 <= told.count <= LARGEST_DATA):
+        told = cls(str(digest), int(length), int(numbers))
+        if not (0 <= told.length <= LARGEST_DATA and 0 <= told.numbers <= LARGEST_DATA):
             raise ValueError(f"{told}")
         return told
 
@@ -97,7 +97,7 @@ def _exchanged(
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
         raise _unlike(comm, per_rank, unlike[0])
-    if any(each.count * numbers.itemsize > capacity for each in told):
+    if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = _placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
         maxima = reduce_large(comm, mine[union.sums :], "max")
@@ -148,7 +148,7 @@ def _learn(
 
 
 def _checked(names: Names, told: _Told) -> Names:
-    if names.digest != told.digest or names.size != told.count:
+    if names.digest != told.digest or names.size != told.numbers:
         raise ValueError("names that are not those of their digest")
     return names
 

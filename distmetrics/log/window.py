@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,9 +17,11 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Problem
 from distmetrics.comm.sites import call_site
-from distmetrics.errors import Site
+from distmetrics.errors import InputError, Site
+from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
+from distmetrics.log.values import moved, number_of, together, version_of, weight_of
 
 _CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
@@ -57,34 +58,6 @@ class _Noted(NamedTuple):
     version: int
 
 
-@dataclass
-class _Buffer:
-    """Sums and maxima on one device, float64, and whether a weight made no sense, by sums."""
-
-    sums: Tensor
-    maxima: Tensor
-    flaws: Tensor
-
-    @classmethod
-    def on(cls, device: torch.device) -> _Buffer:
-        """Return an empty buffer."""
-        return cls(*(torch.empty(0, dtype=torch.float64, device=device) for _ in range(3)))
-
-    def grow(self, sums: int, maxima: int) -> None:
-        """Make room, with what counts as nothing."""
-        if sums > len(self.sums):
-            self.sums = _grown(self.sums, sums, 0.0)
-            self.flaws = _grown(self.flaws, sums, 0.0)
-        if maxima > len(self.maxima):
-            self.maxima = _grown(self.maxima, maxima, -math.inf)
-
-
-def _grown(x: Tensor, size: int, filler: float) -> Tensor:
-    result = x.new_full((max(size, 2 * len(x)),), filler)
-    result[: len(x)] = x
-    return result
-
-
 class Window:
     """The values that this rank has logged since the last flush.
 
@@ -96,65 +69,42 @@ class Window:
         self.problem: Problem | None = None
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
-        self._buffers: dict[torch.device, _Buffer] = {}
+        self._buffers: dict[torch.device, Buffer] = {}
         self._noted: list[_Noted] = []
         self._turn = self._first_turn = 0
         self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor]] = {}
 
     def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
-        slot = self._slots.get(name)
-        if slot is None or slot.kind is not kind:
-            slot = self._slot_of(name, kind)
-            if slot is None:
-                return
-        if slot.turn == self._turn:
-            self.settle()
-        if type(value) is not float:
-            value = self._number(slot, value, "value")
-        if type(weight) is not float:
-            weight = self._number(slot, weight, "weight")
-        elif not 0.0 <= weight < math.inf:
-            weight = self._refuse(slot, f"the weight must be finite and not negative, got {weight}")
-        if value is None or weight is None:
+        try:
+            slot = self._slots.get(name)
+            if slot is None or slot.kind is not kind:
+                slot = self._new_slot(name, kind, slot)
+            if slot.turn == self._turn:
+                self.settle()
+            number = number_of("value", value)
+            scale = weight_of(weight)
+        except InputError as error:
+            self._note_problem(name, error.what)
             return
         slot.turn = self._turn
-        version = 0 if type(value) is float or value.is_inference() else value._version
-        self._noted.append(_Noted(slot, value, weight, version))
+        self._noted.append(_Noted(slot, number, scale, version_of(number)))
 
-    def _slot_of(self, name: str, kind: Kind) -> Slot | None:
-        """Return the slot of a new name; None, and the problem is noted, if it cannot have one."""
-        slot = self._slots.get(name) if isinstance(name, str) else None
+    def _new_slot(self, name: str, kind: Kind, other: Slot | None) -> Slot:
+        """Return the slot of a new name; raise InputError if it cannot have one."""
         if not isinstance(name, str):
-            self._note_problem(f"a name must be a string, got {name!r}")
-            return None
-        if slot is not None:
-            self._refuse(slot, f"was logged as a {slot.kind}, first at {slot.site}; now as a {kind}")
-            return None
+            raise InputError("a name must be a string")
+        if other is not None:
+            first = f"was logged as a {other.kind}, first at {other.site}"
+            raise InputError(f"{first}; now as a {kind}")
         slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima)
         self._sums += kind.sums
         self._maxima += kind.maxima
         return slot
 
-    def _number(self, slot: Slot, value: Any, what: str) -> Tensor | float | None:
-        """Return one number, nothing of which is differentiated; None if it is none."""
-        if isinstance(value, Tensor):
-            if value.numel() != 1 or value.is_complex() or value.layout != torch.strided:
-                shape = f"{[*value.shape]} and dtype {value.dtype}"
-                return self._refuse(slot, f"the {what} is a tensor of shape {shape}: no real number")
-            value = value.detach().reshape(())
-            # What was made in inference mode does not count its changes: keep a copy.
-            return value.clone() if value.is_inference() else value
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            return self._refuse(slot, f"the {what} is no number: {error}")
-
-    def _refuse(self, slot: Slot, why: str) -> None:
-        self._note_problem(f"{slot.name!r}: {why}")
-
-    def _note_problem(self, what: str) -> None:
-        self.problem = self.problem or Problem("InputError", f"{what}, at {call_site()}")
+    def _note_problem(self, name: Any, what: str) -> None:
+        """Keep the first problem, for the flush to tell all ranks."""
+        self.problem = self.problem or Problem("InputError", f"{name!r}: {what}, at {call_site()}")
 
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
@@ -163,13 +113,13 @@ class Window:
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
             value = each.value
-            if isinstance(value, float):
+            if not isinstance(value, Tensor):
                 groups[each.slot.kind, _CPU, None].append(each)
-            elif value.is_inference() or value._version == each.version:
+            elif version_of(value) == each.version:
                 groups[each.slot.kind, value.device, value.dtype].append(each)
             else:
                 why = f"was changed in place after it was logged at {each.slot.site}"
-                self._refuse(each.slot, f"{why}: log a copy, value.clone()")
+                self._note_problem(each.slot.name, f"{why}: log a copy, value.clone()")
         for (kind, device, _), group in groups.items():
             self._add(kind, device, group)
 
@@ -177,18 +127,19 @@ class Window:
         """Add up values of one kind, no two of one name, that lie on one device."""
         buffer = self._buffers.get(device)
         if buffer is None:
-            buffer = self._buffers[device] = _Buffer.on(device)
+            buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
-        values = _together([each.value for each in group], device)
-        weights = _together([each.weight for each in group], device)
+        values = together([each.value for each in group], device)
+        weights = together([each.weight for each in group], device)
         first_sums, first_maxima = _places(tuple([each.slot for each in group]), device)
+        if any(isinstance(each.weight, Tensor) for each in group):
+            is_good = (weights >= 0) & weights.isfinite()
+            weights = torch.where(is_good, weights, 0.0)
+            buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
         numbers, offsets, compared = kind.parts(values, weights)
         if numbers.numel():
             places = (first_sums + offsets).flatten()
             buffer.sums.index_add_(0, places, numbers.flatten())
-        if any(isinstance(each.weight, Tensor) for each in group):
-            is_bad = ~((weights >= 0) & weights.isfinite())
-            buffer.flaws.index_add_(0, first_sums.flatten(), is_bad.to(torch.float64))
         if compared.numel():
             places = (first_maxima + torch.arange(kind.maxima, device=device)).flatten()
             new = compared.flatten()
@@ -217,11 +168,14 @@ class Window:
         return names, torch.cat([total, largest])
 
     def _check_weights(self, slots: Iterable[Slot]) -> None:
+        """Tell of weights on a device, which were not looked at before, and did not count."""
         for buffer in self._buffers.values():
-            flaws = buffer.flaws.cpu()
-            for slot in slots if flaws.any() else ():
-                if slot.kind.sums and slot.sums < len(flaws) and flaws[slot.sums]:
-                    self._refuse(slot, "a weight is negative or not finite")
+            flaws = buffer.flaws.tolist()
+            if any(flaws):
+                buffer.flaws.zero_()
+                for slot in slots:
+                    if slot.kind.sums and flaws[slot.sums]:
+                        self._note_problem(slot.name, "a weight is negative or not finite")
 
     def site(self, name: str) -> Site | None:
         """Return the line that logged a name first."""
@@ -246,10 +200,9 @@ class Window:
         """Add what :meth:`state` has returned."""
         names, numbers = Names.read(state["names"]), state["numbers"]
         for name, kind in names.kinds.items():
-            slot = self._slots.get(name) or self._slot_of(name, kind)
-            if slot is not None:
-                slot.turn = self._turn
-        buffer = self._buffers.setdefault(_CPU, _Buffer.on(_CPU))
+            slot = self._slots.get(name) or self._new_slot(name, kind, None)
+            slot.turn = self._turn
+        buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
         buffer.grow(self._sums, self._maxima)
         _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
@@ -261,27 +214,7 @@ class Window:
         self._turn += 1
         self._first_turn = self._turn
         for buffer in self._buffers.values():
-            buffer.sums.zero_()
-            buffer.flaws.zero_()
-            buffer.maxima.fill_(-math.inf)
-
-
-def _together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
-    """Return numbers as float64 on a device, [n], without waiting for it."""
-    first = numbers[0]
-    if all(isinstance(each, Tensor) for each in numbers):
-        return torch.stack([each.to(device) for each in numbers]).to(torch.float64)
-    if any(isinstance(each, Tensor) for each in numbers):
-        return torch.stack([_together([each], device)[0] for each in numbers])
-    if all(each == first for each in numbers):
-        return torch.full((len(numbers),), first, dtype=torch.float64, device=device)
-    return _moved(torch.tensor(numbers, dtype=torch.float64, device="cpu"), device)
-
-
-def _moved(x: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cuda":  # from memory that the device reads by itself, or it would wait
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
+            buffer.clear()
 
 
 @lru_cache(maxsize=64)
@@ -289,7 +222,7 @@ def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tens
     """Return where the sums of names start, and their maxima: [n, 1] each."""
     sums = torch.tensor([[slot.sums] for slot in slots], device="cpu")
     maxima = torch.tensor([[slot.maxima] for slot in slots], device="cpu")
-    return _moved(sums, device), _moved(maxima, device)
+    return moved(sums, device), moved(maxima, device)
 
 
 def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
