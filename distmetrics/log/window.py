@@ -77,7 +77,7 @@ class Window:
     def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
         try:
-            slot = self._slots.get(name)
+            slot = self._slots.get(name) if isinstance(name, str) else None
             if slot is None or slot.kind is not kind:
                 slot = self._new_slot(name, kind, slot)
             if slot.turn == self._turn:

@@ -203,7 +203,7 @@ FAULTS: dict[str, tuple[Any, list[str]]] = {
         ["'x': the value is a tensor of shape [2]", "rank 1"],
     ),
     "changed in place": (changed, ["'total': was changed in place", "value.clone()", "rank 1"]),
-    "no name": (lambda log, rank: log.sum(rank or "x", 1.0), ["a name must be a string, got 1"]),
+    "no name": (lambda log, rank: log.sum(rank or "x", 1.0), ["1: a name must be a string"]),
 }
 
 
