@@ -54,6 +54,7 @@ from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute, synced
+from distmetrics.state.sync_async import sync_async
 
 if TYPE_CHECKING:
     from distmetrics import guard
@@ -98,6 +99,7 @@ __all__ = [
     "mean",
     "register_adapter",
     "sync_and_compute",
+    "sync_async",
     "synced",
     "use",
 ]

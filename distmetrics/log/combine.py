@@ -17,11 +17,10 @@ from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.comm.sites import call_site
-from distmetrics.errors import MismatchError
+from distmetrics.errors import MismatchError, Site
 from distmetrics.log.kinds import SAME, is_same
 from distmetrics.log.names import Names, join
-from distmetrics.log.window import Window
+from distmetrics.log.window import Snapshot
 
 _MOST_KNOWN = 256  # sets of names that are remembered
 
@@ -44,12 +43,12 @@ class _Told(NamedTuple):
 
 @as_one_call
 def combined(
-    window: Window, known: dict[str, Names], *, comm: Communicator, name: str = ""
+    logged: Snapshot, known: dict[str, Names], *, comm: Communicator, name: str = ""
 ) -> dict[str, float]:
     """Return the value of each name that any rank has logged; every rank gets the same bits.
 
     Args:
-        window: what this rank has logged.
+        logged: by this rank.
         known: names by digest, the same on all ranks; grows.
         comm: who talks.
         name: of the call, in reports.
@@ -58,9 +57,9 @@ def combined(
         MismatchError: ranks log a name in two ways, or what must be the same is not.
         InputError: a value of some rank cannot be counted (each on every rank).
     """
-    names, numbers = window.numbers(comm.device)
+    names, numbers = logged.names, logged.numbers.to(comm.device)
     told = (names.digest, len(names.data), names.size)
-    manifest = Manifest("Log.flush", name, site=call_site(), problem=window.problem, details=told)
+    manifest = Manifest("Log.flush", name, site=logged.site, problem=logged.problem, details=told)
     testify(comm, manifest, {"what was logged": numbers})
 
     def rounds() -> tuple[Names, list[float]]:
@@ -71,7 +70,7 @@ def combined(
     for each, kind in union.kinds.items():
         sums, maxima = union.of(values, each)
         if kind is SAME and not is_same(maxima):
-            raise _not_same(comm, window, each)
+            raise _not_same(comm, logged, each)
         row |= kind.read(each, sums, maxima)
     return row
 
@@ -96,7 +95,7 @@ def _exchanged(
     per_rank = [known[each.digest] for each in told]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
-        raise _unlike(comm, per_rank, unlike[0])
+        raise _unlike(comm, per_rank, unlike[0], manifest.site)
     if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = _placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
@@ -163,7 +162,9 @@ def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
     return whole
 
 
-def _unlike(comm: Communicator, per_rank: Sequence[Names], name: str) -> MismatchError:
+def _unlike(
+    comm: Communicator, per_rank: Sequence[Names], name: str, site: Site | None
+) -> MismatchError:
     """Return the error for a name that ranks log in two ways."""
     lines = {}
     for rank, names in enumerate(per_rank):
@@ -177,13 +178,16 @@ def _unlike(comm: Communicator, per_rank: Sequence[Names], name: str) -> Mismatc
         do="log a name in one way, or under two names.",
         rank=comm.rank,
         peers=range(comm.world_size),
-        site=call_site(),
+        site=site,
     )
 
 
-def _not_same(comm: Communicator, window: Window, name: str) -> MismatchError:
+def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     """Return the error for a value that must be the same on all ranks, and is not."""
-    mine = (window.latest(name), str(window.site(name)))
+    value = None
+    if name in logged.names.kinds:
+        value = SAME.read(name, *logged.names.of(logged.numbers.tolist(), name))[name]
+    mine = (value, logged.sites.get(name, ""))
     told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
     lines = {}
     for rank, (value, site) in enumerate(told):
@@ -196,7 +200,7 @@ def _not_same(comm: Communicator, window: Window, name: str) -> MismatchError:
         do="log.mean, .sum, .max or .min what differs between ranks.",
         rank=comm.rank,
         peers=range(comm.world_size),
-        site=window.site(name),
+        site=logged.site,
     )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal, overload
 
 from torch import Tensor
 
+from distmetrics.comm.background import Handle, start
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.log.combine import combined
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM
 from distmetrics.log.names import Names
-from distmetrics.log.window import Window
+from distmetrics.log.window import Snapshot, Window
 
 
 class Log:
@@ -39,6 +41,7 @@ class Log:
         self._comm = comm
         self._window = Window()
         self._known: dict[str, Names] = {}
+        self._flush: tuple[Handle[dict[str, float]] | None, Snapshot] | None = None
 
     def mean(self, name: str, value: float | Tensor, *, weight: float | Tensor) -> None:
         """Log a mean: all values of all ranks, each counted by its weight.
@@ -77,27 +80,65 @@ class Log:
         """
         self._window.note(name, QUANTILE, value)
 
-    def flush(self) -> dict[str, float]:
+    @overload
+    def flush(self) -> dict[str, float]: ...
+
+    @overload
+    def flush(self, *, wait: Literal[True]) -> dict[str, float]: ...
+
+    @overload
+    def flush(self, *, wait: Literal[False]) -> Handle[dict[str, float]]: ...
+
+    def flush(self, *, wait: bool = True) -> dict[str, float] | Handle[dict[str, float]]:
         """Return what all ranks have logged since the last flush, and begin anew.
 
         Every rank must call it, also one that has logged nothing. Ranks get the same bits.
+
+        Args:
+            wait: with False the exchange runs in the background, in order, while this rank goes on;
+                ``result()`` of what is returned gives the row. An error that nobody has asked for
+                is raised by the next flush.
 
         Raises:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
             InputError: a value of some rank cannot be counted. Each on every rank; what was logged
                 is kept.
         """
-        try:
-            row = combined(self._window, self._known, comm=chosen(self._comm))
-        finally:
-            self._window.problem = None
+        self._end_flush()
+        comm = chosen(self._comm)
+        logged = self._window.snapshot(comm.device)
         self._window.clear()
+        make = partial(_combine, logged, self._known)
+        handle = None if wait else start(make, comm)
+        self._flush = handle, logged
+        if handle is not None:
+            return handle
+        row = make(comm)
+        self._flush = None
         return row
+
+    def _end_flush(self) -> None:
+        """Wait for the flush before; if it has failed, keep what it should have told."""
+        if self._flush is None:
+            return
+        handle, logged = self._flush
+        if handle is not None:
+            handle.wait()
+        if handle is None or handle.has_failed:
+            self._window.add(logged.names, logged.numbers.cpu())
+        self._flush = None
+        if handle is not None and not handle.is_heard:
+            handle.result()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has logged since the last flush, to be saved."""
+        self._end_flush()
         return self._window.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that was saved, by this rank or by several, one after the other."""
         self._window.load(state)
+
+
+def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> dict[str, float]:
+    return combined(logged, known, comm=comm)

@@ -10,11 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from distmetrics.log.kinds import KINDS, Kind
+
+S = TypeVar("S", Sequence[float], Tensor)
 
 
 class Names:
@@ -75,7 +78,7 @@ class Names:
             maxima += range(second, second + kind.maxima)
         return torch.tensor(sums + maxima, dtype=torch.int64, device="cpu")
 
-    def of(self, numbers: Sequence[float], name: str) -> tuple[Sequence[float], Sequence[float]]:
+    def of(self, numbers: S, name: str) -> tuple[S, S]:
         """Return the sums and the maxima of a name among all numbers."""
         first, second = self.places[name]
         kind = self.kinds[name]

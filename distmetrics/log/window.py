@@ -58,11 +58,25 @@ class _Noted(NamedTuple):
     version: int
 
 
+class Snapshot(NamedTuple):
+    """What a rank has logged in a window.
+
+    ``numbers``: float64, sums first, then maxima; ``sites``: the lines that logged each name first;
+    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
+    """
+
+    names: Names
+    numbers: Tensor
+    sites: Mapping[str, str]
+    problem: Problem | None
+    site: Site | None
+
+
 class Window:
     """The values that this rank has logged since the last flush.
 
     Attributes:
-        problem: of the first value that could not be counted; every rank hears of it at the flush.
+        problem: of the first value that could not be counted; the next snapshot has it.
     """
 
     def __init__(self) -> None:
@@ -177,19 +191,12 @@ class Window:
                     if slot.kind.sums and flaws[slot.sums]:
                         self._note_problem(slot.name, "a weight is negative or not finite")
 
-    def site(self, name: str) -> Site | None:
-        """Return the line that logged a name first."""
-        slot = self._slots.get(name)
-        return None if slot is None else slot.site
-
-    def latest(self, name: str) -> float | None:
-        """Return the latest value of a name of the kind "same"; None if it was not logged."""
-        slot = self._slots.get(name)
-        if slot is None or slot.turn < self._first_turn:
-            return None
-        largest = [float(each.maxima[slot.maxima]) for each in self._buffers.values()]
-        missing = [float(each.maxima[slot.maxima + 2]) for each in self._buffers.values()]
-        return math.nan if max(missing) == 1.0 else max(largest)
+    def snapshot(self, device: torch.device) -> Snapshot:
+        """Return what was logged, with nothing that later calls change."""
+        names, numbers = self.numbers(device)
+        sites = {name: str(self._slots[name].site) for name in names.kinds}
+        problem, self.problem = self.problem, None
+        return Snapshot(names, numbers, sites, problem, call_site())
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
@@ -198,10 +205,18 @@ class Window:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned."""
-        names, numbers = Names.read(state["names"]), state["numbers"]
+        self.add(Names.read(state["names"]), state["numbers"].to(_CPU))
+
+    def add(self, names: Names, numbers: Tensor) -> None:
+        """Count numbers of the CPU once more, which :meth:`numbers` has returned before."""
+        newer = [s.name for s in self._slots.values() if s.turn >= self._first_turn]
         for name, kind in names.kinds.items():
+            if kind.is_latest and name in newer:
+                _, maxima = names.of(numbers, name)
+                maxima.fill_(-math.inf)
             slot = self._slots.get(name) or self._new_slot(name, kind, None)
             slot.turn = self._turn
+        self.settle()
         buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
         buffer.grow(self._sums, self._maxima)
         _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
