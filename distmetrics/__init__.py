@@ -49,10 +49,12 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.layouts.communicator import layout
+from distmetrics.log.log import Log
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
 from distmetrics.state.function import from_function
 from distmetrics.state.sync import sync_and_compute, synced
+from distmetrics.state.sync_async import sync_async
 
 if TYPE_CHECKING:
     from distmetrics import guard
@@ -69,6 +71,7 @@ __all__ = [
     "InputTypeError",
     "LawViolation",
     "LayoutError",
+    "Log",
     "MismatchError",
     "MissingDependencyError",
     "PeerLostError",
@@ -96,6 +99,7 @@ __all__ = [
     "mean",
     "register_adapter",
     "sync_and_compute",
+    "sync_async",
     "synced",
     "use",
 ]

@@ -24,6 +24,7 @@ BELOW = {
     "liveness": {"comm/base", "comm/sites"},
     "collectives": {"tree", "comm", "liveness"},
     "layouts": {"tree", "comm", "collectives"},
+    "log": {"comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
     "state": {"tree", "comm", "liveness", "collectives", "data", "layouts"},
     "guard": {"tree", "comm", "liveness", "collectives"},
@@ -72,7 +73,7 @@ BELOW = {
     },
     "__main__": {"cli"},
     # the façade; the last three late
-    "": {"tree", "comm", "collectives", "layouts", "data", "state", "preflight", "runner", "guard"},
+    "": {"tree", "comm", "collectives", "layouts", "log", "data", "state", "preflight", "runner", "guard"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {

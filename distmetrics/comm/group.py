@@ -77,6 +77,7 @@ class GroupCommunicator(PendingCalls):
         super().__init__(dist.get_rank(group), group.group_name, members, device, departures)
         self.world_size: int = dist.get_world_size(group)
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
+        self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
 
     @property
@@ -112,6 +113,15 @@ class GroupCommunicator(PendingCalls):
             group = new_group([self.members[rank] for rank in members])
             self._subgroups[members] = GroupCommunicator.of(group)
         return self._subgroups[members]
+
+    def background(self) -> GroupCommunicator:
+        """Return a communicator of the same ranks, with a process group of its own.
+
+        A backend keeps the order of calls of one group only where one thread makes them.
+        """
+        if self._background is None:
+            self._background = GroupCommunicator.of(new_group(self.members))
+        return self._background
 
     def issued(self) -> int:
         """Return how many collectives this rank has issued on the group, ours and torch's own.

@@ -5,7 +5,7 @@ one go, locks are held by no Python code of their own, and whoever waits looks a
 """
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,12 +29,19 @@ class Joined(NamedTuple):
     call: Call
 
 
+class Group(NamedTuple):
+    """Ranks that meet, in their own threads or in those of their background."""
+
+    members: tuple[int, ...]
+    in_background: bool = False
+
+
 @dataclass(eq=False)
 class _Meeting:
     """The n-th collective of one group of ranks: who has come, and how it ended.
 
     Attributes:
-        members: the ranks of the group.
+        group: whose.
         place: how many they had before.
         joined: what they bring, by rank.
         wake: a lock for each rank that waits; it goes on once that is released.
@@ -42,7 +49,7 @@ class _Meeting:
         is_over: whether all have come, and their kinds were compared.
     """
 
-    members: tuple[int, ...]
+    group: Group
     place: int
     joined: dict[int, Joined] = field(default_factory=dict)
     wake: dict[int, Any] = field(default_factory=dict)
@@ -59,49 +66,51 @@ class Meetings:
     """All collectives of one run of a world.
 
     Attributes:
-        records: what each rank has done in each group, by rank and members.
+        records: what each rank has done in each group.
     """
 
     def __init__(self, world_size: int) -> None:
-        self.records: defaultdict[tuple[int, tuple[int, ...]], CallRecord]
+        self.records: defaultdict[tuple[int, Group], CallRecord]
         self.records = defaultdict(CallRecord)
         self._world_size = world_size
         self._lock = threading.RLock()
-        self._meetings: dict[tuple[tuple[int, ...], int], _Meeting] = {}
-        self._counts: defaultdict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
-        self._waiting: dict[int, _Meeting] = {}
+        self._meetings: dict[tuple[Group, int], _Meeting] = {}
+        self._counts: defaultdict[tuple[int, Group], int] = defaultdict(int)
+        self._waiting: dict[tuple[int, bool], _Meeting] = {}  # by rank, and whether in background
+        self._tasks = Counter[int]()  # under way in the background, by rank
+        self._for_task: set[int] = set()  # ranks that wait for their own background
         self._gone: dict[int, Departure] = {}
         self._broken: Verdict | None = None
 
-    def meet(self, rank: int, members: tuple[int, ...], mine: Joined) -> dict[int, Joined]:
-        """Join this rank's next collective of ``members``; return what every member brings.
+    def meet(self, rank: int, group: Group, mine: Joined) -> dict[int, Joined]:
+        """Join this rank's next collective of a group; return what every member brings.
 
         An exception may end this anywhere, and what was joined is found again: see
         :class:`CallRecord`.
         """
-        record = self.records[rank, members]
+        record = self.records[rank, group]
         if not record.making:
             record.finish()
         one = record.next_round()
         if one is None:
-            one = self._join(record, rank, members, mine)
+            one = self._join(record, rank, group, mine)
         meeting: _Meeting = one.works[0]
         try:
             self._wait_until_over(rank, meeting)
         finally:
             with self._lock:
-                self._waiting.pop(rank, None)
+                self._waiting.pop((rank, group.in_background), None)
         if meeting.verdict is not None:
             raise meeting.verdict.error(rank, mine.call.site)
         return meeting.joined
 
-    def _join(self, record: CallRecord, rank: int, members: tuple[int, ...], mine: Joined) -> Round:
+    def _join(self, record: CallRecord, rank: int, group: Group, mine: Joined) -> Round:
         with self._lock:
             if self._broken is not None:
                 raise self._broken.error(rank, mine.call.site)
-            key = rank, members
+            key = rank, group
             place = self._counts[key]
-            meeting = self._meetings.setdefault((members, place), _Meeting(members, place))
+            meeting = self._meetings.setdefault((group, place), _Meeting(group, place))
             one = record.begin_round()
             # No function is called in these three lines, so no interrupt strikes between them.
             meeting.joined[rank] = mine
@@ -117,7 +126,7 @@ class Meetings:
                 wake = threading.Lock()
                 wake.acquire()
                 meeting.wake[rank] = wake
-                self._waiting[rank] = meeting
+                self._waiting[rank, meeting.group.in_background] = meeting
                 self._end_vain_waits()
             # Looks again now and then: whoever came last may have been interrupted before it could
             # wake this rank.
@@ -125,17 +134,17 @@ class Meetings:
 
     def _is_over(self, meeting: _Meeting) -> bool:
         """True once all members have come, or never will; called with the lock held."""
-        if len(meeting.joined) < len(meeting.members):
+        if len(meeting.joined) < len(meeting.group.members):
             meeting.verdict = meeting.verdict or self._broken
             return meeting.verdict is not None
         if not meeting.is_over:
             kinds = [joined.kind for joined in meeting.joined.values()]
             if any(kind != kinds[0] for kind in kinds):
                 meeting.verdict = _disagreement(meeting)
-            for member in meeting.members:
-                if self._waiting.get(member) is meeting:
-                    del self._waiting[member]
-            self._meetings.pop((meeting.members, meeting.place), None)
+            for member in meeting.group.members:
+                if self._waiting.get((member, meeting.group.in_background)) is meeting:
+                    del self._waiting[member, meeting.group.in_background]
+            self._meetings.pop((meeting.group, meeting.place), None)
             meeting.is_over = True
             meeting.wake_all()
         return True
@@ -147,20 +156,53 @@ class Meetings:
             self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
             self._end_vain_waits()
 
+    def begin_task(self, rank: int) -> None:
+        """Note that a rank has begun something in its background."""
+        with self._lock:
+            self._tasks[rank] += 1
+
+    def end_task(self, rank: int) -> None:
+        """Note that it is over; a rank that waits for it goes on."""
+        with self._lock:
+            self._tasks[rank] -= 1
+            self._for_task.discard(rank)
+            self._end_vain_waits()
+
+    def await_task(self, rank: int, over: threading.Event) -> None:
+        """Wait until something in the background of a rank is over."""
+        try:
+            while not over.is_set():
+                with self._lock:
+                    if not over.is_set() and self._tasks[rank]:
+                        self._for_task.add(rank)
+                        self._end_vain_waits()
+                over.wait(_LOOK)
+        finally:
+            with self._lock:
+                self._for_task.discard(rank)
+
     def _end_vain_waits(self) -> None:
         """End every wait that can't be met any more; called with the lock held at each change."""
         lines: dict[int, str] = {}
-        needed: set[int] = set()
-        for rank, meeting in self._waiting.items():
-            lines[rank] = f"waits in {meeting.joined[rank].call}"
-            needed.update(meeting.members)
+        left: dict[int, Departure] = {}
+        for (rank, in_background), meeting in self._waiting.items():
+            where = ", in the background," if in_background else ""
+            lines.setdefault(rank, f"waits{where} in {meeting.joined[rank].call}")
+            for member in meeting.group.members:
+                if member in self._gone and not (in_background and self._tasks[member]):
+                    left[member] = self._gone[member]
         lines |= {rank: gone.why for rank, gone in self._gone.items()}
-        left = {rank: gone for rank, gone in self._gone.items() if rank in needed}
         if left:
             self.end(departed(left, lines))
-        elif self._waiting and len(lines) == self._world_size:
+        elif self._waiting and all(self._is_stuck(rank) for rank in range(self._world_size)):
             what = "every rank waits, and no wait can be met"
-            self.end(deadlock(what, sorted(self._waiting), lines))
+            waiting = sorted({rank for rank, _ in self._waiting})
+            self.end(deadlock(what, waiting, lines))
+
+    def _is_stuck(self, rank: int) -> bool:
+        """True if neither a rank nor what it has in the background goes on by itself."""
+        waits = rank in self._gone or rank in self._for_task or (rank, False) in self._waiting
+        return waits and (not self._tasks[rank] or (rank, True) in self._waiting)
 
     def end(self, verdict: Verdict) -> None:
         """End every wait, and refuse later calls.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
 from distmetrics.comm.current import use
-from distmetrics.comm.meetings import Joined, Meetings
+from distmetrics.comm.meetings import Group, Joined, Meetings
 from distmetrics.comm.thread_pool import Task, ThreadPool
 from distmetrics.errors import PeerLostError
 from distmetrics.liveness.outcome import Outcome, settle
@@ -147,26 +148,52 @@ class ThreadCommunicator:
 
     device = torch.device("cpu")
 
-    def __init__(self, world: ThreadWorld, rank: int, members: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        world: ThreadWorld,
+        rank: int,
+        members: tuple[int, ...],
+        *,
+        in_background: bool = False,
+    ) -> None:
         if rank not in members:
             raise ValueError(f"rank {rank} is no member of the group {members}")
         self._world, self._meetings = world, world.meetings
         self._me = rank
         self.members = members
+        self._group = Group(members, in_background)
         self.rank = members.index(rank)
         self.world_size = len(members)
-        self.record = world.meetings.records[rank, members]
+        self.record = world.meetings.records[rank, self._group]
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
         members = tuple(self.members[rank] for rank in sorted(ranks))
-        return ThreadCommunicator(self._world, self._me, members)
+        in_background = self._group.in_background
+        return ThreadCommunicator(self._world, self._me, members, in_background=in_background)
+
+    def background(self) -> ThreadCommunicator:
+        """Return a communicator of the same ranks, for a second thread of each."""
+        members = self.members
+        return ThreadCommunicator(self._world, self._me, members, in_background=True)
+
+    def begin_task(self) -> None:
+        """Note that this rank's second thread has begun something."""
+        self._meetings.begin_task(self._me)
+
+    def end_task(self) -> None:
+        """Note that it is over."""
+        self._meetings.end_task(self._me)
+
+    def await_task(self, over: threading.Event) -> None:
+        """Wait until it is over, or no wait of this world can be met."""
+        self._meetings.await_task(self._me, over)
 
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
         kind = op, [(x.dtype, x.shape) for x in sent], call.exact
-        met = self._meetings.meet(self._me, self.members, Joined(kind, copies, call))
+        met = self._meetings.meet(self._me, self._group, Joined(kind, copies, call))
         return [met[member].sent for member in self.members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.background import background
 from distmetrics.comm.base import Communicator, Passing, job_ranks
 from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
@@ -83,6 +85,11 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
                 f"{whole.world_size}",
                 do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
             )
+        self._connect(whole)
+        self._parts: list[Part] | None = None
+
+    def _connect(self, whole: Communicator) -> None:
+        """Make the groups that calls need, among the ranks of the mesh."""
         self.whole = whole
         self.me = whole.rank
         self._job = job_ranks(whole)
@@ -94,7 +101,12 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         owners = self.mesh.owners
         self._owners = _group(whole, owners) if self._owns else None
         self._given = _group(whole, self.mesh.along(self.me, self.mesh.owned))
-        self._parts: list[Part] | None = None
+
+    def background(self) -> layout:
+        """Return the same layout, for the background."""
+        twin = copy.copy(self)
+        twin._connect(background(self.whole))
+        return twin
 
     @classmethod
     def of(

@@ -1,0 +1,201 @@
+"""What a training log costs: a step, a flush, and its bytes, against raw DDP and by hand.
+
+Two gloo ranks train one model; blocks of 25 steps of each way take turns in the same processes, so
+that what a busy machine adds is in all. Values are tensors, as a step has them. The ways:
+
+- ``raw``: nothing is logged: the limit.
+- ``log``: ours, with a flush each 25 steps.
+- ``buffer``: what trainers write by hand: weighted sums in a dict, stacked and reduced each 25.
+- ``item``: one ``.item()`` a value and step, reduced each 25, as simple loops do.
+- ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` and ``sync_dist`` do.
+
+    python -m benchmarks.log                      # table, and JSON in benchmarks/results
+    python -m benchmarks.log --names 20 --rounds 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import distmetrics as dm
+from distmetrics.collectives.exchange import frame_size
+from distmetrics.testing import run
+
+RESULTS = Path(__file__).parent / "results"
+BLOCK = 25
+WAYS = ("raw", "log", "buffer", "item", "gather")
+_SLOW = 200  # names from which on the ways that wait for each value are left out
+
+
+class Buffer:
+    """Weighted sums by name, as trainers write them by hand."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.weights: dict[str, float] = {}
+
+    def add(self, name: str, value: Tensor, weight: float) -> None:
+        """Add a value up."""
+        weighted = value.detach().double() * weight
+        if name in self.sums:
+            self.sums[name] += weighted
+            self.weights[name] += weight
+        else:
+            self.sums[name], self.weights[name] = weighted, weight
+
+    def flush(self) -> dict[str, float]:
+        """Reduce all names at once."""
+        names = sorted(self.sums)
+        weights = torch.tensor([self.weights[name] for name in names], dtype=torch.float64)
+        both = torch.stack([torch.stack([self.sums[name] for name in names]), weights])
+        dist.all_reduce(both)
+        self.sums, self.weights = {}, {}
+        return dict(zip(names, (both[0] / both[1]).tolist(), strict=True))
+
+
+def logger(way: str, names: list[str]) -> tuple[Callable[[Tensor], None], Callable[[], Any]]:
+    """Return what is done with the loss of a step, and at the end of a block."""
+    log, buffer, numbers = dm.Log(), Buffer(), dict.fromkeys(names, 0.0)
+
+    def by_log(loss: Tensor) -> None:
+        for name in names:
+            log.mean(name, loss, weight=8.0)
+
+    def by_buffer(loss: Tensor) -> None:
+        for name in names:
+            buffer.add(name, loss, 8.0)
+
+    def by_item(loss: Tensor) -> None:
+        for name in names:
+            numbers[name] += loss.item()
+
+    def by_gather(loss: Tensor) -> None:
+        for name in names:
+            value = loss.detach().clone()
+            dist.all_reduce(value)
+            numbers[name] = float(value)
+
+    def reduce_numbers() -> None:
+        dist.all_reduce(torch.tensor([*numbers.values()]))
+
+    def nothing(*_: Tensor) -> None:
+        return None
+
+    ways: dict[str, tuple[Callable[[Tensor], None], Callable[[], Any]]] = {
+        "raw": (nothing, nothing),
+        "log": (by_log, log.flush),
+        "buffer": (by_buffer, buffer.flush),
+        "item": (by_item, reduce_numbers),
+        "gather": (by_gather, nothing),
+    }
+    return ways[way]
+
+
+def steps(count: int, width: int, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of a step of each way, block by block, flush included."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(width, width), nn.ReLU()] * 4
+    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, labels = torch.randn(8, width), torch.arange(8)
+    names = [f"train/name_{index}" for index in range(count)]
+    ways = [way for way in WAYS if count < _SLOW or way not in ("item", "gather")]
+    loggers = {way: logger(way, names) for way in ways}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for index in range(rounds + 1):
+        for way in ways:
+            note, flush = loggers[way]
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(BLOCK):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(batch), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                note(loss)
+            if names:
+                flush()
+            if index:  # the first block makes what is kept
+                seconds[way].append((time.perf_counter() - began) / BLOCK)
+    return seconds
+
+
+def flushes(count: int, rounds: int) -> dict[str, float]:
+    """Return the median seconds of a flush, of a bare all_reduce, and of one by hand."""
+    log, buffer = dm.Log(), Buffer()
+    names = [f"train/name_{index}" for index in range(count)]
+    bare = torch.zeros(2 * count, dtype=torch.float64)
+    value = torch.tensor(1.0)
+    taken: dict[str, list[float]] = {"flush": [], "by hand": [], "bare all_reduce": []}
+    for _ in range(rounds):
+        for name in names:
+            log.mean(name, value, weight=8.0)
+            buffer.add(name, value, 8.0)
+        calls = (log.flush, buffer.flush, lambda: dist.all_reduce(bare))
+        for way, call in zip(taken, calls, strict=True):
+            dist.barrier()
+            began = time.perf_counter()
+            call()
+            taken[way].append(time.perf_counter() - began)
+    return {way: statistics.median(each) for way, each in taken.items()}
+
+
+def measured(_comm: Any, counts: list[int], width: int, rounds: int) -> dict[str, Any]:
+    """Measure on one rank."""
+    by_count = {str(count): steps(count, width, rounds) for count in counts}
+    return {"steps": by_count, "flush": {str(n): flushes(n, 40) for n in counts if n}}
+
+
+def bytes_sent(count: int, world_size: int) -> tuple[int, int]:
+    """Return what a rank sends in a flush of known means, and in a bare ring all_reduce of them."""
+    bare = 2 * (world_size - 1) * 16 * count // world_size
+    return bare + frame_size(world_size) * (world_size - 1), bare
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the tables."""
+    for count, seconds in result["steps"].items():
+        raw = seconds["raw"]
+        print(f"{count} names: a step of raw DDP {1e3 * statistics.median(raw):.2f} ms")
+        for way, each in seconds.items():
+            over = statistics.median([a / b for a, b in zip(each, raw, strict=True)]) - 1
+            print(f"  {way:8} {1e3 * statistics.median(each):8.2f} ms {100 * over:+7.1f} %")
+    for count, taken in result["flush"].items():
+        print(f"a flush of {count} names:")
+        for way, each in taken.items():
+            times = each / taken["bare all_reduce"]
+            print(f"  {way:16} {1e6 * each:8.0f} us {times:5.1f} x")
+    for world_size in (2, 8):
+        ours, bare = bytes_sent(47_000, world_size)
+        times = f"{ours / bare:.2f} x the bare"
+        print(f"47 000 means, {world_size} ranks: {ours} bytes a rank, {times}")
+
+
+def main() -> None:
+    """Measure, print the tables, write JSON."""
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument("--names", nargs="+", type=int, default=[0, 1, 20, 200, 2000])
+    ask.add_argument("--width", type=int, default=512)
+    ask.add_argument("--rounds", type=int, default=12)
+    ask.add_argument("--out", type=Path, default=RESULTS)
+    args = ask.parse_args()
+    per_rank = run(2, measured, args.names, args.width, args.rounds, backend="gloo")
+    show(per_rank[0])
+    (args.out / "log.json").write_text(json.dumps(per_rank[0], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

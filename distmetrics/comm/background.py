@@ -1,0 +1,159 @@
+"""Calls that a rank makes in its background, while its own thread goes on.
+
+They go over a communicator of their own, so that ranks need not take them between the same calls of
+their main threads; and one after the other, so that all ranks take them in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from distmetrics.comm.base import Communicator, Passing, innermost
+from distmetrics.errors import ConfigurationError
+
+R = TypeVar("R")
+_MOST = 8  # calls that may be under way
+_of_thread = threading.local()  # what this thread, a rank's own, has begun
+
+
+class Handle(Generic[R]):
+    """A call that is under way in the background; every rank has one.
+
+    Args:
+        make: makes the call, over the communicator that it gets.
+        comm: of the background.
+        before: the call that must be over first.
+
+    Attributes:
+        is_heard: whether somebody has asked for the result, and so heard of its error.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Communicator], R],
+        comm: Communicator,
+        before: Handle[Any] | None = None,
+    ) -> None:
+        self._comm = comm
+        self._root: Any = getattr(comm, "whole", innermost(comm))
+        self._over = threading.Event()
+        self._results: list[R] = []
+        self._error: BaseException | None = None
+        self.is_heard = False
+        # What the call reads, the device may still have to compute.
+        self._ready = _event() if comm.device.type == "cuda" else None
+        if self._ready is not None:
+            self._ready.record()
+        _tell(self._root, "begin_task")
+        thread = threading.Thread(
+            target=self._make, args=(make, before), name="distmetrics background", daemon=True
+        )
+        thread.start()
+
+    def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
+        try:
+            if before is not None:
+                before._over.wait()
+            with _after(self._ready):
+                self._results.append(make(self._comm))
+        except BaseException as error:  # noqa: BLE001  (raised by result())
+            self._error = error
+        finally:
+            self._over.set()
+            _tell(self._root, "end_task")
+
+    @property
+    def is_done(self) -> bool:
+        """True once :meth:`result` returns, or raises, at once."""
+        return self._over.is_set()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the call is over, and has raised."""
+        return self._error is not None
+
+    def result(self) -> R:
+        """Return what the call has given, and wait for it if need be; or raise its error."""
+        self.wait()
+        self.is_heard = True
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def wait(self) -> None:
+        """Wait until the call is over, however it ends."""
+        await_task = getattr(self._root, "await_task", self._wait_for)
+        await_task(self._over)
+
+    @staticmethod
+    def _wait_for(over: threading.Event) -> None:
+        over.wait()
+
+
+def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
+    """Make a call in this rank's background, after those that it has begun before.
+
+    Every rank must do so, in the same order. Where many are under way this waits for the first of
+    them.
+
+    Args:
+        make: makes the call, over a communicator of the background.
+        comm: of the same ranks.
+    """
+    twin = background(comm)
+    queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
+    if queue is None:
+        queue = _of_thread.queue = deque(maxlen=_MOST)
+    if len(queue) == _MOST:
+        queue[0].wait()
+    handle = Handle(make, twin, queue[-1] if queue else None)
+    queue.append(handle)
+    return handle
+
+
+def _tell(comm: Any, what: str) -> None:
+    """Tell a communicator whose ranks are threads, which decides whether all of them wait."""
+    tell: Callable[[], None] = getattr(comm, what, _nothing)
+    tell()
+
+
+def _nothing() -> None:
+    """Nobody has to know."""
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _after(ready: torch.cuda.Event | None) -> Iterator[None]:
+    """Work on a stream of its own, once what was under way before is done."""
+    if ready is None:
+        yield
+        return
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_event(ready)
+    with torch.cuda.stream(stream):
+        yield
+        stream.synchronize()
+
+
+def background(comm: Communicator) -> Communicator:
+    """Return a communicator of the same ranks, for the background; every rank must ask for it."""
+    while isinstance(comm, Passing) and not hasattr(comm, "background"):
+        comm = comm.inner
+    made: Callable[[], Communicator] | None = getattr(comm, "background", None)
+    if made is not None:
+        return made()
+    if comm.world_size == 1:
+        return comm
+    raise ConfigurationError(
+        f"a {type(comm).__name__} makes no calls in the background",
+        do="pass comm= of threads, of a process group, or a layout.",
+    )

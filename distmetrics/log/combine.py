@@ -1,0 +1,211 @@
+"""What all ranks' windows amount to: one exchange, and the names where they are new."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
+from distmetrics.collectives.manifest import Manifest, agree_on_tree, testify
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.reading import LARGEST_DATA, reading
+from distmetrics.collectives.reduce import reduce_large
+from distmetrics.comm.base import Communicator, fold, numbered
+from distmetrics.comm.one_call import as_one_call, in_one_call
+from distmetrics.errors import MismatchError, Site
+from distmetrics.log.kinds import SAME, is_same
+from distmetrics.log.names import Names, join
+from distmetrics.log.window import Snapshot
+
+_MOST_KNOWN = 256  # sets of names that are remembered
+
+
+class _Told(NamedTuple):
+    """What a rank tells of its names: a digest, their bytes, how many numbers they have."""
+
+    digest: str
+    length: int
+    numbers: int
+
+    @classmethod
+    def read(cls, digest: Any, length: Any, numbers: Any) -> _Told:
+        """Return what a peer has told; raise anything for what is none."""
+        told = cls(str(digest), int(length), int(numbers))
+        if not (0 <= told.length <= LARGEST_DATA and 0 <= told.numbers <= LARGEST_DATA):
+            raise ValueError(f"{told}")
+        return told
+
+
+@as_one_call
+def combined(
+    logged: Snapshot, known: dict[str, Names], *, comm: Communicator, name: str = ""
+) -> dict[str, float]:
+    """Return the value of each name that any rank has logged; every rank gets the same bits.
+
+    Args:
+        logged: by this rank.
+        known: names by digest, the same on all ranks; grows.
+        comm: who talks.
+        name: of the call, in reports.
+
+    Raises:
+        MismatchError: ranks log a name in two ways, or what must be the same is not.
+        InputError: a value of some rank cannot be counted (each on every rank).
+    """
+    names, numbers = logged.names, logged.numbers.to(comm.device)
+    told = (names.digest, len(names.data), names.size)
+    manifest = Manifest("Log.flush", name, site=logged.site, problem=logged.problem, details=told)
+    testify(comm, manifest, {"what was logged": numbers})
+
+    def rounds() -> tuple[Names, list[float]]:
+        return _exchanged(comm, manifest, names, numbers, known)
+
+    with numbered(comm):
+        union, values = in_one_call(comm, manifest.call, rounds)
+        row: dict[str, float] = {}
+        for each, kind in union.kinds.items():
+            sums, maxima = union.of(values, each)
+            if kind is SAME and not is_same(maxima):
+                raise _not_same(comm, logged, each)
+            row |= kind.read(each, sums, maxima)
+    return row
+
+
+def _exchanged(
+    comm: Communicator,
+    manifest: Manifest,
+    names: Names,
+    numbers: Tensor,
+    known: dict[str, Names],
+) -> tuple[Names, list[float]]:
+    """Return all ranks' names together, and their numbers."""
+    data = numbers.view(torch.uint8)
+    capacity = inline_capacity(comm.world_size)
+    riding = data if data.numel() <= capacity else data[:0]
+
+    def read(blobs: Sequence[bytes]) -> list[_Told]:
+        return _read(blobs, manifest, comm.rank)
+
+    told, runs = exchange(comm, manifest, riding, data[:0], read)
+    _learn(comm, told, names, known)
+    per_rank = [known[each.digest] for each in told]
+    union, unlike = join(dict.fromkeys(per_rank))
+    if unlike:
+        raise _unlike(comm, per_rank, unlike[0], manifest.site)
+    if any(each.numbers * numbers.itemsize > capacity for each in told):
+        mine = _placed(numbers, names, union)
+        sums = reduce_large(comm, mine[: union.sums], "sum")
+        maxima = reduce_large(comm, mine[union.sums :], "max")
+        return union, torch.cat([sums, maxima]).tolist()
+    placed = []
+    for rank, (run, _) in enumerate(runs):
+        with reading("what it logged", rank):
+            placed.append(_placed(run.view(numbers.dtype), per_rank[rank], union))
+    sums = fold([each[: union.sums] for each in placed], "sum")
+    maxima = fold([each[union.sums :] for each in placed], "max")
+    return union, torch.cat([sums, maxima]).tolist()
+
+
+def _read(blobs: Sequence[bytes], mine: Manifest, rank: int) -> list[_Told]:
+    """Return what each rank tells of its names, if all ranks flush.
+
+    Raises:
+        DistmetricsError: they do not, or one of them cannot.
+    """
+    if mine.problem is None and all(blob == blobs[0] for blob in blobs):
+        return [_Told(*mine.details)] * len(blobs)
+    manifests = [Manifest.decode(blob, peer) for peer, blob in enumerate(blobs)]
+    agree_on_tree(manifests, rank)
+    told = []
+    for peer, each in enumerate(manifests):
+        with reading("what it tells of its names", peer):
+            told.append(_Told.read(*each.details))
+    return told
+
+
+def _learn(
+    comm: Communicator, told: Sequence[_Told], names: Names, known: dict[str, Names]
+) -> None:
+    """Learn the names that no flush before had; all ranks know the same ones."""
+    if len(known) > _MOST_KNOWN:
+        known.clear()
+    new = {each.digest: each for each in told if each.digest not in known}
+    if len(set(told)) == 1:
+        known[names.digest] = names
+        return
+    for digest, each in new.items():
+        src = told.index(each)
+        check_memory(comm, each.length)
+        data = names.data if names.digest == digest else bytes(each.length)
+        sent = comm.broadcast(from_bytes(data).to(comm.device), src)
+        with reading("the names that it logged", src):
+            known[digest] = _checked(Names.read(to_bytes(sent)), each)
+
+
+def _checked(names: Names, told: _Told) -> Names:
+    if names.digest != told.digest or names.size != told.numbers:
+        raise ValueError("names that are not those of their digest")
+    return names
+
+
+def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
+    """Return one rank's numbers in the places of the union's; nothing where it logged nothing."""
+    if names is union or names.size == union.size:
+        return numbers
+    whole = numbers.new_zeros(union.size)
+    whole[union.sums :] = -math.inf
+    whole[names.within(union).to(numbers.device)] = numbers
+    return whole
+
+
+def _unlike(
+    comm: Communicator, per_rank: Sequence[Names], name: str, site: Site | None
+) -> MismatchError:
+    """Return the error for a name that ranks log in two ways."""
+    lines = {}
+    for rank, names in enumerate(per_rank):
+        kind = names.kinds.get(name)
+        lines[rank] = "not at all" if kind is None else f"as a {kind}"
+    return MismatchError(
+        f"ranks log {name!r} in two ways",
+        per_rank=lines,
+        notes=["Every rank keeps what it has logged."],
+        likely="one name for two things.",
+        do="log a name in one way, or under two names.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=site,
+    )
+
+
+def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
+    """Return the error for a value that must be the same on all ranks, and is not."""
+    value = None
+    if name in logged.names.kinds:
+        value = SAME.read(name, *logged.names.of(logged.numbers.tolist(), name))[name]
+    mine = (value, logged.sites.get(name, ""))
+    told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
+    lines = {}
+    for rank, (value, site) in enumerate(told):
+        lines[rank] = "not logged" if value is None else f"{value!r}, first at {site}"
+    return MismatchError(
+        f"{name!r} was logged as the same on all ranks, and is not",
+        per_rank=lines,
+        notes=["Every rank keeps what it has logged."],
+        likely="a value of this rank's data, or ranks that are not at the same step.",
+        do="log.mean, .sum, .max or .min what differs between ranks.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=logged.site,
+    )
+
+
+def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:
+    """Return what a peer has told; raise anything for what is none."""
+    value, site = told
+    return None if value is None else float(value), str(site)

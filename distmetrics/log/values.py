@@ -1,0 +1,69 @@
+"""One number that a user logs, and many of them together; nothing here waits for a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import InputError
+
+
+def number_of(what: str, value: Any) -> Tensor | float:
+    """Return one number, through which nothing is differentiated; raise InputError for others."""
+    if type(value) is float:
+        return value
+    if not isinstance(value, Tensor):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"the {what} is no number: {error}") from error
+    if value.numel() != 1 or value.is_complex() or hasattr(value, "full_tensor"):
+        kind = "DTensor" if hasattr(value, "full_tensor") else "tensor"
+        shape = f"{kind} of shape {[*value.shape]} and dtype {value.dtype}"
+        raise InputError(f"the {what} is a {shape}, which is no real number")
+    if value.requires_grad:
+        value = value.detach()
+    if value.ndim:
+        value = value.reshape(())
+    # What was made in inference mode does not count its changes: keep a copy.
+    plain: Tensor = value.clone() if value.is_inference() else value
+    return plain
+
+
+def version_of(number: Tensor | float) -> int:
+    """Return how often a tensor was changed in place; -1 where nothing can change it."""
+    if not isinstance(number, Tensor) or number.is_inference():
+        return -1
+    return number._version
+
+
+def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
+    """Return numbers as float64 on a device, [n], without waiting for it."""
+    tensors = [each for each in numbers if isinstance(each, Tensor)]
+    plain = [each for each in numbers if not isinstance(each, Tensor)]
+    if not tensors:
+        if plain.count(plain[0]) == len(plain):
+            return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
+        return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
+    if not plain and len({(each.dtype, each.device) for each in tensors}) == 1:
+        return torch.stack(tensors).to(device, torch.float64)
+    return torch.cat([together([each], device) for each in numbers])
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on another device."""
+    if device.type == "cuda":  # from memory that the device reads by itself, or it would wait
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
+def weight_of(weight: Any) -> Tensor | float:
+    """Return a weight; one on a device is checked later. Raise InputError for what is none."""
+    number = number_of("weight", weight)
+    if not isinstance(number, Tensor) and not 0.0 <= number < math.inf:
+        raise InputError(f"the weight must be finite and not negative, got {number}")
+    return number

@@ -1,0 +1,258 @@
+"""What this rank has logged since the last flush: added up on the device, without waiting for it.
+
+A value is only noted when it is logged; the values of a step are added up together, in a few
+operations, when the first of their names comes again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.manifest import Problem
+from distmetrics.comm.sites import call_site
+from distmetrics.errors import InputError, Site
+from distmetrics.log.buffer import Buffer
+from distmetrics.log.kinds import Kind
+from distmetrics.log.names import Names
+from distmetrics.log.values import moved, number_of, together, version_of, weight_of
+
+_CPU = torch.device("cpu")
+_KEPT = 64  # sets of names of which the layout is remembered
+
+
+class Slot:
+    """Where a name's values go.
+
+    Attributes:
+        name: the user's.
+        kind: how its values are combined.
+        site: the user's line that logged it first.
+        sums: where its sums start in each buffer; ``maxima``: its maxima.
+        turn: the number of the step, as counted by the window, that has noted a value of it.
+    """
+
+    __slots__ = ("kind", "maxima", "name", "site", "sums", "turn")
+
+    def __init__(self, name: str, kind: Kind, sums: int, maxima: int) -> None:
+        self.name = name
+        self.kind = kind
+        self.site = call_site()
+        self.sums = sums
+        self.maxima = maxima
+        self.turn = -1
+
+
+class _Noted(NamedTuple):
+    """A value that waits to be added up; ``version`` tells whether it was changed since."""
+
+    slot: Slot
+    value: Tensor | float
+    weight: Tensor | float
+    version: int
+
+
+class Snapshot(NamedTuple):
+    """What a rank has logged in a window.
+
+    ``numbers``: float64, sums first, then maxima; ``sites``: the lines that logged each name first;
+    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
+    """
+
+    names: Names
+    numbers: Tensor
+    sites: Mapping[str, str]
+    problem: Problem | None
+    site: Site | None
+
+
+class Window:
+    """The values that this rank has logged since the last flush.
+
+    Attributes:
+        problem: of the first value that could not be counted; the next snapshot has it.
+    """
+
+    def __init__(self) -> None:
+        self.problem: Problem | None = None
+        self._slots: dict[str, Slot] = {}
+        self._sums = self._maxima = 0
+        self._buffers: dict[torch.device, Buffer] = {}
+        self._noted: list[_Noted] = []
+        self._turn = self._first_turn = 0
+        self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor]] = {}
+
+    def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
+        """Take a value; it is added up later."""
+        try:
+            slot = self._slots.get(name) if isinstance(name, str) else None
+            if slot is None or slot.kind is not kind:
+                slot = self._new_slot(name, kind, slot)
+            if slot.turn == self._turn:
+                self.settle()
+            number = number_of("value", value)
+            scale = weight_of(weight)
+        except InputError as error:
+            self._note_problem(name, error.what)
+            return
+        slot.turn = self._turn
+        self._noted.append(_Noted(slot, number, scale, version_of(number)))
+
+    def _new_slot(self, name: str, kind: Kind, other: Slot | None) -> Slot:
+        """Return the slot of a new name; raise InputError if it cannot have one."""
+        if not isinstance(name, str):
+            raise InputError("a name must be a string")
+        if other is not None:
+            first = f"was logged as a {other.kind}, first at {other.site}"
+            raise InputError(f"{first}; now as a {kind}")
+        slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima)
+        self._sums += kind.sums
+        self._maxima += kind.maxima
+        return slot
+
+    def _note_problem(self, name: Any, what: str) -> None:
+        """Keep the first problem, for the flush to tell all ranks."""
+        self.problem = self.problem or Problem("InputError", f"{name!r}: {what}, at {call_site()}")
+
+    def settle(self) -> None:
+        """Add up what was noted; nothing waits for a device."""
+        noted, self._noted = self._noted, []
+        self._turn += 1
+        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
+        for each in noted:
+            value = each.value
+            if not isinstance(value, Tensor):
+                groups[each.slot.kind, _CPU, None].append(each)
+            elif version_of(value) == each.version:
+                groups[each.slot.kind, value.device, value.dtype].append(each)
+            else:
+                why = f"was changed in place after it was logged at {each.slot.site}"
+                self._note_problem(each.slot.name, f"{why}: log a copy, value.clone()")
+        for (kind, device, _), group in groups.items():
+            self._add(kind, device, group)
+
+    def _add(self, kind: Kind, device: torch.device, group: Sequence[_Noted]) -> None:
+        """Add up values of one kind, no two of one name, that lie on one device."""
+        buffer = self._buffers.get(device)
+        if buffer is None:
+            buffer = self._buffers[device] = Buffer.on(device)
+        buffer.grow(self._sums, self._maxima)
+        values = together([each.value for each in group], device)
+        weights = together([each.weight for each in group], device)
+        first_sums, first_maxima = _places(tuple([each.slot for each in group]), device)
+        if any(isinstance(each.weight, Tensor) for each in group):
+            is_good = (weights >= 0) & weights.isfinite()
+            weights = torch.where(is_good, weights, 0.0)
+            buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
+        numbers, offsets, compared = kind.parts(values, weights)
+        if numbers.numel():
+            places = (first_sums + offsets).flatten()
+            buffer.sums.index_add_(0, places, numbers.flatten())
+        if compared.numel():
+            places = (first_maxima + torch.arange(kind.maxima, device=device)).flatten()
+            new = compared.flatten()
+            if kind.is_latest:
+                for other in self._buffers.values():
+                    other.maxima.index_fill_(0, places.to(other.maxima.device), -math.inf)
+            buffer.maxima[places] = torch.maximum(buffer.maxima[places], new)
+
+    def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
+        """Return what was logged, and its numbers, float64, on a device."""
+        self.settle()
+        slots = tuple([s for s in self._slots.values() if s.turn >= self._first_turn])
+        if slots not in self._layouts:
+            if len(self._layouts) >= _KEPT:
+                self._layouts.clear()
+            self._layouts[slots] = _layout(slots)
+        names, sums, maxima = self._layouts[slots]
+        total = torch.zeros(names.sums, dtype=torch.float64, device=device)
+        largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
+        for buffer in self._buffers.values():
+            buffer.grow(self._sums, self._maxima)
+            total += buffer.sums[sums.to(buffer.sums.device)].to(device)
+            theirs = buffer.maxima[maxima.to(buffer.sums.device)].to(device)
+            largest = torch.maximum(largest, theirs)
+        self._check_weights(slots)
+        return names, torch.cat([total, largest])
+
+    def _check_weights(self, slots: Iterable[Slot]) -> None:
+        """Tell of weights on a device, which were not looked at before, and did not count."""
+        for buffer in self._buffers.values():
+            flaws = buffer.flaws.tolist()
+            if any(flaws):
+                buffer.flaws.zero_()
+                for slot in slots:
+                    if slot.kind.sums and flaws[slot.sums]:
+                        self._note_problem(slot.name, "a weight is negative or not finite")
+
+    def snapshot(self, device: torch.device) -> Snapshot:
+        """Return what was logged, with nothing that later calls change."""
+        names, numbers = self.numbers(device)
+        sites = {name: str(self._slots[name].site) for name in names.kinds}
+        problem, self.problem = self.problem, None
+        return Snapshot(names, numbers, sites, problem, call_site())
+
+    def state(self) -> dict[str, Any]:
+        """Return what was logged, of plain types; see :meth:`load`."""
+        names, numbers = self.numbers(_CPU)
+        return {"names": names.data.decode(), "numbers": numbers}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Add what :meth:`state` has returned."""
+        self.add(Names.read(state["names"]), state["numbers"].to(_CPU))
+
+    def add(self, names: Names, numbers: Tensor) -> None:
+        """Count numbers of the CPU once more, which :meth:`numbers` has returned before."""
+        newer = [s.name for s in self._slots.values() if s.turn >= self._first_turn]
+        for name, kind in names.kinds.items():
+            if kind.is_latest and name in newer:
+                _, maxima = names.of(numbers, name)
+                maxima.fill_(-math.inf)
+            slot = self._slots.get(name) or self._new_slot(name, kind, None)
+            slot.turn = self._turn
+        self.settle()
+        buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
+        buffer.grow(self._sums, self._maxima)
+        _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
+        buffer.sums.index_add_(0, sums, numbers[: names.sums])
+        buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
+
+    def clear(self) -> None:
+        """Begin a new window."""
+        self._noted = []
+        self._turn += 1
+        self._first_turn = self._turn
+        for buffer in self._buffers.values():
+            buffer.clear()
+
+
+@lru_cache(maxsize=64)
+def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return where the sums of names start, and their maxima: [n, 1] each."""
+    sums = torch.tensor([[slot.sums] for slot in slots], device="cpu")
+    maxima = torch.tensor([[slot.maxima] for slot in slots], device="cpu")
+    return moved(sums, device), moved(maxima, device)
+
+
+def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
+    """Return names, and where in a buffer their sums and their maxima lie, in the names' order."""
+    by_name = {slot.name: slot for slot in slots}
+    names = Names({name: slot.kind for name, slot in by_name.items()})
+    sums: list[int] = []
+    maxima: list[int] = []
+    for name, kind in names.kinds.items():
+        slot = by_name[name]
+        sums += range(slot.sums, slot.sums + kind.sums)
+        maxima += range(slot.maxima, slot.maxima + kind.maxima)
+    long = torch.int64
+    return (
+        names,
+        torch.tensor(sums, dtype=long, device="cpu"),
+        torch.tensor(maxima, dtype=long, device="cpu"),
+    )

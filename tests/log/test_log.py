@@ -1,0 +1,287 @@
+"""A log's row is what one process would have logged of all ranks' values."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distmetrics as dm
+from distmetrics.testing import run
+
+KINDS = ("mean", "sum", "max", "min", "same", "quantile")
+# One call on one rank: kind, number of the name, value, weight, whether they are tensors.
+Call = tuple[str, int, float, float, bool]
+numbers = st.one_of(st.floats(-1e6, 1e6, allow_subnormal=False), st.integers(-5, 5).map(float))
+calls = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), numbers, st.integers(0, 9).map(float), st.booleans())
+windows = st.lists(calls, max_size=8)
+
+
+def log_one(log: dm.Log, call: Call) -> None:
+    kind, index, value, weight, is_tensor = call
+    name = f"{kind}/{index}"  # a name that contains "min" is no minimum
+    shown = torch.tensor(value, dtype=torch.float64) if is_tensor else value
+    if kind == "same":
+        log.same(name, float(index))
+    elif kind == "mean":
+        log.mean(name, shown, weight=torch.tensor(weight) if is_tensor else weight)
+    else:
+        getattr(log, kind)(name, shown)
+
+
+def expected(ranks: list[list[Call]]) -> dict[str, Any]:
+    """Return the exact row of one window."""
+    by_name: dict[tuple[str, int], list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for rank in ranks:
+        for kind, index, value, weight, _ in rank:
+            by_name[kind, index].append((Fraction(value), Fraction(weight)))
+    row: dict[str, Any] = {}
+    for (kind, index), values in by_name.items():
+        name, plain = f"{kind}/{index}", [value for value, _ in values]
+        total = sum(weight for _, weight in values)
+        if kind == "mean":
+            row[name] = sum(value * weight for value, weight in values) / total if total else math.nan
+        elif kind == "same":
+            row[name] = index
+        elif kind == "quantile":
+            ordered = sorted(plain)
+            for label, share in (("p50", 50), ("p90", 90), ("p99", 99)):
+                row[f"{name}_{label}"] = ordered[max(0, -(-share * len(ordered) // 100) - 1)]
+            row[f"{name}_max"] = ordered[-1]
+        else:
+            row[name] = {"sum": sum, "max": max, "min": min}[kind](plain)
+    return row
+
+
+def check(row: dict[str, float], ranks: list[list[Call]]) -> None:
+    exact = expected(ranks)
+    assert set(row) == set(exact)
+    for name, value in exact.items():
+        if "quantile" in name and not name.endswith("max"):
+            tolerance = abs(value) * Fraction(101, 10000) + Fraction(1, 10**9)
+        else:
+            size = max([abs(Fraction(each[2])) * 9 for rank in ranks for each in rank], default=Fraction(0))
+            tolerance = Fraction(1, 10**12) * size * 10
+        if isinstance(value, float) and math.isnan(value):
+            assert math.isnan(row[name])
+        else:
+            assert abs(Fraction(row[name]) - value) <= tolerance, name
+
+
+def logged(comm: Any, script: list[list[list[Call]]]) -> list[dict[str, float]]:
+    """Return the rows of a script: by window and rank, what is logged."""
+    log = dm.Log(comm)
+    rows = []
+    for window in script:
+        for call in window[comm.rank]:
+            log_one(log, call)
+        rows.append(log.flush())
+    return rows
+
+
+def scripts(world_size: int) -> Any:
+    window = st.lists(windows, min_size=world_size, max_size=world_size)
+    return st.lists(window, min_size=1, max_size=3)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 5).flatmap(lambda size: st.tuples(st.just(size), scripts(size))))
+def test_any_script_gives_the_row_of_one_process(case: tuple[int, Any]) -> None:
+    world_size, script = case
+    per_rank = run(world_size, logged, script)
+    assert all(repr(rows) == repr(per_rank[0]) for rows in per_rank)
+    for row, window in zip(per_rank[0], script, strict=True):
+        check(row, window)
+
+
+def some_scripts(count: int, world_size: int) -> list[Any]:
+    """Return scripts from a fixed seed."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(limit: int) -> int:
+        return int(torch.randint(limit, (), generator=generator))
+
+    def call() -> Call:
+        return KINDS[draw(6)], draw(3), draw(2000) / 8 - 100, float(draw(9)), bool(draw(2))
+
+    return [[[[call() for _ in range(draw(7))] for _ in range(world_size)] for _ in range(2)] for _ in range(count)]
+
+
+def logged_all(comm: Any, all_scripts: list[Any]) -> list[Any]:
+    return [logged(comm, script) for script in all_scripts]
+
+
+def test_on_processes() -> None:
+    cases = some_scripts(20, 3)
+    per_rank = run(3, logged_all, cases, backend="gloo")
+    assert repr(per_rank[1]) == repr(per_rank[0])
+    for script, rows in zip(cases, per_rank[0], strict=True):
+        for row, window in zip(rows, script, strict=True):
+            check(row, window)
+
+
+def many_names(comm: Any) -> list[dict[str, float]]:
+    """Log more than fits into a frame; on one rank with a name of its own."""
+    log = dm.Log(comm)
+    rows = []
+    for window in range(3):
+        for index in range(3000):
+            log.mean(f"n{index}", float(index), weight=1 + comm.rank)
+            log.max(f"m{index}", float(index * comm.rank))
+        if comm.rank == window:
+            log.min("own", -1.0)
+        rows.append(log.flush())
+    return rows
+
+
+@pytest.mark.parametrize("backend", ["threads", "gloo"])
+def test_more_names_than_a_frame_holds(backend: str) -> None:
+    for rows in run(2, many_names, backend=backend):
+        for window, row in enumerate(rows):
+            assert row.pop("own", None) == (-1.0 if window < 2 else None)
+            assert row == {f"n{i}": float(i) for i in range(3000)} | {f"m{i}": float(i) for i in range(3000)}
+
+
+def flushed(comm: Any, action: Any) -> tuple[str, dict[str, float]]:
+    """Return the error of a flush after ``action``, and what the next flush gives."""
+    log = dm.Log(comm)
+    log.sum("kept", 1.0)
+    action(log, comm.rank)
+    with pytest.raises((dm.InputError, dm.MismatchError)) as caught:
+        log.flush()
+    text = str(caught.value)
+    try:
+        return text, log.flush()
+    except dm.MismatchError:  # what was logged is kept, and is still wrong
+        return text, {}
+
+
+def changed(log: dm.Log, rank: int) -> None:
+    total = torch.zeros(())
+    log.sum("total", total)
+    if rank == 1:
+        total += 1
+
+
+FAULTS: dict[str, tuple[Any, list[str]]] = {
+    "another kind on a rank": (
+        lambda log, rank: log.mean("x", 1.0, weight=1) if rank else log.sum("x", 1.0),
+        ["'x' in two ways", "rank 0  as a sum", "rank 1  as a mean"],
+    ),
+    "two kinds": (
+        lambda log, rank: (log.max("x", 1.0), log.min("x", 1.0) if rank else None),
+        ["'x': was logged as a max", "now as a min", "rank 1"],
+    ),
+    "not the same": (
+        lambda log, rank: log.same("epoch", rank),
+        ["'epoch' was logged as the same", "rank 0  0.0, first at ", "rank 1  1.0, first at "],
+    ),
+    "NaN on one rank": (
+        lambda log, rank: log.same("lr", math.nan if rank else 1.0),
+        ["'lr' was logged as the same", "rank 1  nan"],
+    ),
+    "a negative weight": (
+        lambda log, rank: log.mean("x", 1.0, weight=-rank),
+        ["the weight must be finite and not negative, got -1", "rank 1"],
+    ),
+    "a weight on a device": (
+        lambda log, rank: log.mean("x", 1.0, weight=torch.tensor(-float(rank))),
+        ["'x': a weight is negative or not finite", "rank 1"],
+    ),
+    "no number": (
+        lambda log, rank: log.sum("x", "many" if rank else 1.0),
+        ["'x': the value is no number", "rank 1", "test_log.py:"],
+    ),
+    "two numbers": (
+        lambda log, rank: log.sum("x", torch.ones(1 + rank)),
+        ["'x': the value is a tensor of shape [2]", "rank 1"],
+    ),
+    "changed in place": (changed, ["'total': was changed in place", "value.clone()", "rank 1"]),
+    "no name": (lambda log, rank: log.sum(rank or "x", 1.0), ["1: a name must be a string"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_rank_is_an_error_of_all(fault: str) -> None:
+    action, parts = FAULTS[fault]
+    for text, row in run(2, flushed, action):
+        for part in parts:
+            assert part in text
+        assert row == {} or row["kept"] == 2.0
+
+
+def without_a_log(comm: Any) -> str:
+    if comm.rank:
+        with pytest.raises(dm.MismatchError) as caught:
+            dm.barrier(comm=comm)
+        return str(caught.value)
+    with pytest.raises(dm.MismatchError) as caught:
+        dm.Log(comm).flush()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["threads", "gloo"])
+def test_a_rank_that_calls_something_else_is_named(backend: str) -> None:
+    first, second = run(2, without_a_log, backend=backend)
+    assert first == second
+    assert "rank 0  Log.flush" in first
+
+
+def resumed(comm: Any) -> tuple[dict[str, float], dict[str, float]]:
+    whole, half = dm.Log(comm), dm.Log(comm)
+    for index in range(6):
+        if index == 3:
+            state = half.state_dict()
+            half = dm.Log(comm)
+            half.load_state_dict(state)
+        for log in (whole, half):
+            log.mean("loss", torch.tensor(index / 7), weight=1 + index + comm.rank)
+            log.max("norm", torch.tensor(float(index % 4)))
+            log.quantile("seconds", 0.1 * index)
+            log.same("epoch", index)
+    return whole.flush(), half.flush()
+
+
+def test_a_log_goes_on_from_a_checkpoint() -> None:
+    for whole, half in run(2, resumed):
+        assert whole == pytest.approx(half, rel=1e-12)
+
+
+def over_a_mesh(comm: Any) -> dict[str, float]:
+    over = dm.layout({"dp": 2, "tp": 2, "pp": 2}, comm=comm, dp="shard", tp="same", pp="last")
+    log = dm.Log(over)
+    if over.mesh.owns(comm.rank):
+        log.mean("loss", 1.0 + over.rank, weight=1 + over.rank)
+        log.sum("tokens", 10)
+    return log.flush()
+
+
+def test_over_a_layout_every_rank_gets_the_row_and_copies_count_once() -> None:
+    assert run(8, over_a_mesh) == [{"loss": 5 / 3, "tokens": 20.0}] * 8
+
+
+def test_nothing_waits_for_the_device_between_flushes() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    log = dm.Log()
+    with Watch():
+        for index in range(4):
+            loss = torch.tensor(1.0, requires_grad=True) * index
+            log.mean("loss", loss, weight=8)
+            log.quantile("norm", loss)
+            log.same("lr", 0.1)
+    assert not {name for name in seen if "local_scalar" in name or "nonzero" in name}
+    assert log.flush()["loss"] == 1.5
