@@ -14,12 +14,7 @@ from distmetrics.comm.background import background
 from distmetrics.comm.base import Communicator, Passing, job_ranks
 from distmetrics.comm.current import SingleCommunicator, chosen
 from distmetrics.comm.one_call import in_one_call
-from distmetrics.errors import (
-    ConfigurationError,
-    InputTypeError,
-    LayoutError,
-    Ranks,
-)
+from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.close import far_apart
 from distmetrics.layouts.hand_over import Outcome, hand_over
 from distmetrics.layouts.known import known

@@ -18,7 +18,7 @@ CASES = {
             if dist.get_rank() % 2 == 0:
                 dist.barrier()
         """,
-        ["sure"],
+        ["review"],
     ),
     "a text made of the rank": (
         "DL101",

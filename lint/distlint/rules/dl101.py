@@ -305,6 +305,10 @@ def _is_told_elsewhere(found: Divergence) -> bool:
     return reason is not None and reason.control
 
 
+# Ranks take turns, or meet in different functions of one protocol.
+_NOT_ELSEWHERE = Condition("data", "if the other ranks do not make it elsewhere")
+
+
 def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition | None:
     """What the finding depends on that the code does not say."""
     if (unproven := if_it_differs(found.atom.text, found.atom.reason)) is not None:
@@ -317,7 +321,8 @@ def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition
         return Condition("sharded", "if Lightning is 2.1 or later, or the model is sharded")
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
-    return None
+    is_plain = len(found.visit.calls) <= 1 and "%" not in found.atom.text
+    return None if is_plain else _NOT_ELSEWHERE
 
 
 def _other_tests(found: Divergence, event: Event) -> str:

@@ -300,7 +300,7 @@ def _may_be_empty(atom: Atom) -> bool:
 
 
 def _condition(atom: Atom) -> Condition | None:
-    is_told_to_be_own = not atom.doubt and atom.varies > UNKNOWN
+    is_told_to_be_own = not atom.doubt and atom.varies > UNKNOWN and not atom.text.endswith(_IS_NONE)
     return if_it_differs(atom.text, atom.reason) if is_told_to_be_own else _CONDITIONS[atom.doubt]
 
 

@@ -31,6 +31,7 @@ _ORDERS = {
 }
 
 
+_OTHER_KEYS = Condition("data", "if batches of some ranks have other keys")
 _ELSEWHERE = Condition("data", "if ranks' machines list the files in another order")
 
 
@@ -206,7 +207,8 @@ def _report(analysis: Analysis, made: Made, loop: Guard) -> Report:
     shown = analysis.index.text_of(loop.node)
     message = f"this {made.what} is made for each element of {order.why} ({shown}): each process has its own order"
     if not order.is_same_content:
-        return Report(made.event.node, f"{message} and its own elements", (of_guard(analysis, loop), *made.trace))
+        message += " and its own elements"
+        return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), _OTHER_KEYS)
     repair = partial(_sorted, shown, order.is_sortable)
     condition = _ELSEWHERE if loop.test.order in ("files", "entries") else None
     return Report(made.event.node, message, (of_guard(analysis, loop), *made.trace), condition, repair)

@@ -14,6 +14,7 @@ _GATHERS = frozenset({"all_gather", "all_gather_into_tensor", "gather", "gather_
 _OF_TOKENS = frozenset(
     {"attention_mask", "decoder_attention_mask", "decoder_input_ids", "input_ids", "position_ids", "token_type_ids"}
 )
+_LONGER = Condition("data", "if it is a tensor, and longer on some ranks")
 _PADDED = Condition("data", "if batches are padded to the longest of their own samples")
 
 
@@ -151,4 +152,4 @@ def _report(event: Event, condition: Condition | None) -> Report:
         f"each rank brings a tensor with a length of its own to this {event.label}, which needs the same shape on all "
         f"ranks: the job hangs, or values get mixed up"
     )
-    return Report(event.node, message, (), condition)
+    return Report(event.node, message, (), condition or _LONGER)

@@ -149,7 +149,7 @@ def _joined(value: Value, event: Event, analysis: Analysis) -> Report | None:
             "this is a sum over ranks of a mean on each rank, and is not divided: the mean times the number of ranks"
         )
         trace = ((analysis.index.path, event.node.lineno, "shown", analysis.index.text_of(event.node)),)
-        return Report(node, message, trace, _IF_MEAN if value.scale == "mean?" else None)
+        return Report(node, message, trace, _IF_MEAN)
     return _unequal(value, node, "the results") if value.reduced == "mean" else None
 
 
