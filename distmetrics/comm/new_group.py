@@ -8,13 +8,13 @@ and how often they have made a group.
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from distmetrics.comm.replace import Name, Replacing
 
@@ -32,7 +32,9 @@ def new_group(ranks: Sequence[int]) -> Any:
     name = f"distmetrics:{members}:{counts[members]}"
 
     def names() -> list[Name]:
-        where = vars(distributed_c10d)
+        # Imported late: a module of ours that names it would keep the job's groups to the very end,
+        # where a forked child waits for the threads that only its parent has.
+        where = vars(importlib.import_module("torch.distributed.distributed_c10d"))
         return [Name(where, _NAMING, lambda *_, **__: name)] if _NAMING in where else []
 
     with _naming.block(names):
