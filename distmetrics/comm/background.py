@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from distmetrics.comm.base import Communicator, Passing, innermost
-from distmetrics.errors import ConfigurationError
+from distmetrics.comm.current import whole_of
+from distmetrics.errors import ConfigurationError, in_short
 
 R = TypeVar("R")
 _MOST = 8  # calls that may be under way
@@ -31,7 +33,8 @@ class Handle(Generic[R]):
         before: the call that must be over first.
 
     Attributes:
-        is_heard: whether somebody has asked for the result, and so heard of its error.
+        error: that the call has raised, once it is over.
+        is_heard: whether somebody has asked for the result, and so heard of the error.
     """
 
     def __init__(
@@ -41,16 +44,16 @@ class Handle(Generic[R]):
         before: Handle[Any] | None = None,
     ) -> None:
         self._comm = comm
-        self._root: Any = getattr(comm, "whole", innermost(comm))
+        self._transport: Any = innermost(whole_of(comm))
         self._over = threading.Event()
         self._results: list[R] = []
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self.is_heard = False
         # What the call reads, the device may still have to compute.
         self._ready = _event() if comm.device.type == "cuda" else None
         if self._ready is not None:
             self._ready.record()
-        _tell(self._root, "begin_task")
+        _tell(self._transport, "begin_task")
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
@@ -63,37 +66,38 @@ class Handle(Generic[R]):
             with _after(self._ready):
                 self._results.append(make(self._comm))
         except BaseException as error:  # noqa: BLE001  (raised by result())
-            self._error = error
+            self.error = error
         finally:
             self._over.set()
-            _tell(self._root, "end_task")
+            _tell(self._transport, "end_task")
 
     @property
     def is_done(self) -> bool:
         """True once :meth:`result` returns, or raises, at once."""
         return self._over.is_set()
 
-    @property
-    def has_failed(self) -> bool:
-        """True if the call is over, and has raised."""
-        return self._error is not None
-
     def result(self) -> R:
         """Return what the call has given, and wait for it if need be; or raise its error."""
         self.wait()
         self.is_heard = True
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._results[0]
 
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
-        await_task = getattr(self._root, "await_task", self._wait_for)
-        await_task(self._over)
+        await_task: Callable[[threading.Event], None] | None
+        await_task = getattr(self._transport, "await_task", None)
+        if await_task is None:
+            self._over.wait()
+        else:
+            await_task(self._over)
 
-    @staticmethod
-    def _wait_for(over: threading.Event) -> None:
-        over.wait()
+    def __del__(self) -> None:
+        """Tell of an error that nobody has asked for."""
+        if self.error is not None and not self.is_heard:
+            what = f"a call in the background has failed: {in_short(self.error)}"
+            warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=2)
 
 
 def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
@@ -117,14 +121,11 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
     return handle
 
 
-def _tell(comm: Any, what: str) -> None:
+def _tell(transport: Any, what: str) -> None:
     """Tell a communicator whose ranks are threads, which decides whether all of them wait."""
-    tell: Callable[[], None] = getattr(comm, what, _nothing)
-    tell()
-
-
-def _nothing() -> None:
-    """Nobody has to know."""
+    tell: Callable[[], None] | None = getattr(transport, what, None)
+    if tell is not None:
+        tell()
 
 
 def _event() -> torch.cuda.Event:

@@ -232,9 +232,9 @@ def numbered(comm: object) -> Iterator[None]:
 def reported(comm: object) -> Iterator[None]:
     """Have a report written, if one is wanted, where the block raises an error of ours."""
     try:
-        yield
+        with numbered(comm):
+            yield
     except DistmetricsError as error:
-        error.call_ranks(job_ranks(comm))
         if report := getattr(comm, "report", None):
             report(error)
         raise

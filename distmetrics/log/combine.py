@@ -15,7 +15,7 @@ from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.reduce import reduce_large
-from distmetrics.comm.base import Communicator, fold, numbered
+from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import MismatchError, Site
 from distmetrics.log.kinds import SAME, is_same
@@ -42,16 +42,13 @@ class _Told(NamedTuple):
 
 
 @as_one_call
-def combined(
-    logged: Snapshot, known: dict[str, Names], *, comm: Communicator, name: str = ""
-) -> dict[str, float]:
+def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -> dict[str, float]:
     """Return the value of each name that any rank has logged; every rank gets the same bits.
 
     Args:
         logged: by this rank.
-        known: names by digest, the same on all ranks; grows.
+        known: names by digest, of flushes before among these ranks; grows.
         comm: who talks.
-        name: of the call, in reports.
 
     Raises:
         MismatchError: ranks log a name in two ways, or what must be the same is not.
@@ -59,20 +56,19 @@ def combined(
     """
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = (names.digest, len(names.data), names.size)
-    manifest = Manifest("Log.flush", name, site=logged.site, problem=logged.problem, details=told)
+    manifest = Manifest("Log.flush", site=logged.site, problem=logged.problem, details=told)
     testify(comm, manifest, {"what was logged": numbers})
 
     def rounds() -> tuple[Names, list[float]]:
         return _exchanged(comm, manifest, names, numbers, known)
 
-    with numbered(comm):
-        union, values = in_one_call(comm, manifest.call, rounds)
-        row: dict[str, float] = {}
-        for each, kind in union.kinds.items():
-            sums, maxima = union.of(values, each)
-            if kind is SAME and not is_same(maxima):
-                raise _not_same(comm, logged, each)
-            row |= kind.read(each, sums, maxima)
+    union, values = in_one_call(comm, manifest.call, rounds)
+    row: dict[str, float] = {}
+    for name, kind in union.kinds.items():
+        sums, maxima = union.of(values, name)
+        if kind is SAME and not is_same(maxima):
+            raise _not_same(comm, logged, name)
+        row |= kind.read(name, sums, maxima)
     return row
 
 
@@ -155,7 +151,7 @@ def _checked(names: Names, told: _Told) -> Names:
 
 def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
     """Return one rank's numbers in the places of the union's; nothing where it logged nothing."""
-    if names is union or names.size == union.size:
+    if names.size == union.size:  # then they are the same names
         return numbers
     whole = numbers.new_zeros(union.size)
     whole[union.sums :] = -math.inf
@@ -167,18 +163,16 @@ def _unlike(
     comm: Communicator, per_rank: Sequence[Names], name: str, site: Site | None
 ) -> MismatchError:
     """Return the error for a name that ranks log in two ways."""
-    lines = {}
-    for rank, names in enumerate(per_rank):
+    lines = []
+    for names in per_rank:
         kind = names.kinds.get(name)
-        lines[rank] = "not at all" if kind is None else f"as a {kind}"
-    return MismatchError(
+        lines.append("not at all" if kind is None else f"as a {kind}")
+    return _refusal(
+        comm,
         f"ranks log {name!r} in two ways",
-        per_rank=lines,
-        notes=["Every rank keeps what it has logged."],
+        lines,
         likely="one name for two things.",
         do="log a name in one way, or under two names.",
-        rank=comm.rank,
-        peers=range(comm.world_size),
         site=site,
     )
 
@@ -190,18 +184,32 @@ def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
         value = SAME.read(name, *logged.names.of(logged.numbers.tolist(), name))[name]
     mine = (value, logged.sites.get(name, ""))
     told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
-    lines = {}
-    for rank, (value, site) in enumerate(told):
-        lines[rank] = "not logged" if value is None else f"{value!r}, first at {site}"
-    return MismatchError(
+    lines = []
+    for value, site in told:
+        lines.append("not logged" if value is None else f"{value!r}, first at {site}")
+    return _refusal(
+        comm,
         f"{name!r} was logged as the same on all ranks, and is not",
-        per_rank=lines,
-        notes=["Every rank keeps what it has logged."],
+        lines,
         likely="a value of this rank's data, or ranks that are not at the same step.",
         do="log.mean, .sum, .max or .min what differs between ranks.",
+        site=logged.site,
+    )
+
+
+def _refusal(
+    comm: Communicator, what: str, lines: Sequence[str], *, likely: str, do: str, site: Site | None
+) -> MismatchError:
+    """Return an error that all ranks raise, with a line of each."""
+    return MismatchError(
+        what,
+        per_rank=dict(enumerate(lines)),
+        notes=["Every rank keeps what it has logged."],
+        likely=likely,
+        do=do,
         rank=comm.rank,
         peers=range(comm.world_size),
-        site=logged.site,
+        site=site,
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, Literal, overload
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
+from distmetrics.errors import DistmetricsError
 from distmetrics.log.combine import combined
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM
 from distmetrics.log.names import Names
@@ -40,8 +42,9 @@ class Log:
     def __init__(self, comm: Communicator | None = None) -> None:
         self._comm = comm
         self._window = Window()
-        self._known: dict[str, Names] = {}
-        self._flush: tuple[Handle[dict[str, float]] | None, Snapshot] | None = None
+        # By communicator: its ranks know the same names, and others know others.
+        self._known: WeakKeyDictionary[Communicator, dict[str, Names]] = WeakKeyDictionary()
+        self._flush: tuple[Handle[dict[str, float]], Snapshot] | None = None  # under way
 
     def mean(self, name: str, value: float | Tensor, *, weight: float | Tensor) -> None:
         """Log a mean: all values of all ranks, each counted by its weight.
@@ -107,27 +110,28 @@ class Log:
         self._end_flush()
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
-        self._window.clear()
-        make = partial(_combine, logged, self._known)
-        handle = None if wait else start(make, comm)
-        self._flush = handle, logged
-        if handle is not None:
+        make = partial(_combine, logged, self._known.setdefault(comm, {}))
+        if not wait:
+            handle = start(make, comm)
+            self._flush = handle, logged
+            self._window.clear()
             return handle
-        row = make(comm)
-        self._flush = None
-        return row
+        self._window.clear()
+        try:
+            return make(comm)
+        except DistmetricsError:  # on every rank: nobody has counted it
+            self._window.add(logged.names, logged.numbers.cpu())
+            raise
 
     def _end_flush(self) -> None:
-        """Wait for the flush before; if it has failed, keep what it should have told."""
+        """Wait for the flush under way; if it fails, keep what it should have told."""
         if self._flush is None:
             return
-        handle, logged = self._flush
-        if handle is not None:
-            handle.wait()
-        if handle is None or handle.has_failed:
+        (handle, logged), self._flush = self._flush, None
+        handle.wait()
+        if isinstance(handle.error, DistmetricsError):
             self._window.add(logged.names, logged.numbers.cpu())
-        self._flush = None
-        if handle is not None and not handle.is_heard:
+        if not handle.is_heard:
             handle.result()
 
     def state_dict(self) -> dict[str, Any]:

@@ -205,16 +205,25 @@ class Window:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned."""
-        self.add(Names.read(state["names"]), state["numbers"].to(_CPU))
+        self.add(Names.read(state["names"]), state["numbers"].cpu())
 
     def add(self, names: Names, numbers: Tensor) -> None:
-        """Count numbers of the CPU once more, which :meth:`numbers` has returned before."""
-        newer = [s.name for s in self._slots.values() if s.turn >= self._first_turn]
+        """Count numbers of the CPU once more, which :meth:`numbers` has returned before.
+
+        Raises:
+            InputError: a name was logged as another kind since.
+        """
+        numbers = numbers.clone()
         for name, kind in names.kinds.items():
-            if kind.is_latest and name in newer:
+            slot = self._slots.get(name) or self._new_slot(name, kind, None)
+            if slot.kind is not kind:
+                raise InputError(
+                    f"{name!r} was logged as a {slot.kind}, and is a {kind} in the state",
+                    do="load a state into a new Log.",
+                )
+            if kind.is_latest and slot.turn >= self._first_turn:  # a later value counts
                 _, maxima = names.of(numbers, name)
                 maxima.fill_(-math.inf)
-            slot = self._slots.get(name) or self._new_slot(name, kind, None)
             slot.turn = self._turn
         self.settle()
         buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))

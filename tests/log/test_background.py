@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from typing import Any
 
 import pytest
@@ -99,6 +100,24 @@ def test_an_error_is_raised_by_the_result_or_by_the_next_flush(backend: str) -> 
         assert "'epoch' was logged as the same" in asked
         assert "'epoch' was logged as the same" in unasked
         assert row == {"epoch": 5.0, "kept": 2.0}
+
+
+def nobody_asks(comm: Any) -> list[str]:
+    log = dm.Log(comm)
+    log.same("epoch", comm.rank)
+    handle = log.flush(wait=False)
+    handle.wait()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        handle.__del__()
+    with pytest.raises(dm.MismatchError):
+        handle.result()
+    return [str(each.message) for each in caught]
+
+
+def test_an_error_that_nobody_asked_for_is_told() -> None:
+    for (text,) in run(2, nobody_asks, backend="gloo"):
+        assert "a call in the background has failed: MismatchError: 'epoch' was logged" in text
 
 
 def one_never_flushes(comm: Any) -> None:

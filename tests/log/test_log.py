@@ -253,6 +253,65 @@ def test_a_log_goes_on_from_a_checkpoint() -> None:
         assert whole == pytest.approx(half, rel=1e-12)
 
 
+def test_a_state_is_left_as_it_is_and_must_fit() -> None:
+    log, other = dm.Log(), dm.Log()
+    log.same("epoch", 1)
+    state = log.state_dict()
+    other.same("epoch", 2)
+    other.load_state_dict(state)
+    assert other.flush() == {"epoch": 2.0}
+    fresh = dm.Log()
+    fresh.load_state_dict(state)
+    assert fresh.flush() == {"epoch": 1.0}
+    unlike = dm.Log()
+    unlike.sum("epoch", 1)
+    with pytest.raises(dm.InputError, match="'epoch' was logged as a sum, and is a same in the state"):
+        unlike.load_state_dict(state)
+
+
+def in_groups(comm: Any) -> list[dict[str, float]]:
+    """Flush one log among some ranks, then among all: what names are known differs by then."""
+    log, rows = dm.Log(), []
+    if comm.rank:
+        pair = comm.subgroup([1, 2])
+        for _ in range(2):
+            log.sum(f"of {comm.rank}", 1.0)
+            with dm.use(pair):
+                rows.append(log.flush())
+    for _ in range(2):
+        log.sum("all", 1.0)
+        if comm.rank:
+            log.sum(f"of {comm.rank}", 1.0)
+        rows.append(log.flush())
+    return rows
+
+
+@pytest.mark.parametrize("backend", ["threads", "gloo"])
+def test_one_log_among_several_groups(backend: str) -> None:
+    whole = {"all": 3.0, "of 1": 1.0, "of 2": 1.0}
+    pair = {"of 1": 1.0, "of 2": 1.0}
+    assert run(3, in_groups, backend=backend) == [[whole] * 2, [pair, pair, whole, whole], [pair, pair, whole, whole]]
+
+
+def unlike_in_a_group(comm: Any) -> str:
+    if comm.rank == 0:
+        return ""
+    log = dm.Log(comm.subgroup([1, 2]))
+    log.same("epoch", comm.rank)
+    with pytest.raises(dm.MismatchError) as caught:
+        log.flush()
+    assert caught.value.rank == comm.rank
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["threads", "gloo"])
+def test_errors_of_a_group_name_the_ranks_of_the_job(backend: str) -> None:
+    _, first, second = run(3, unlike_in_a_group, backend=backend)
+    assert first == second
+    assert "rank 1  1.0, first at" in first
+    assert "rank 2  2.0, first at" in first
+
+
 def over_a_mesh(comm: Any) -> dict[str, float]:
     over = dm.layout({"dp": 2, "tp": 2, "pp": 2}, comm=comm, dp="shard", tp="same", pp="last")
     log = dm.Log(over)

@@ -43,6 +43,10 @@ class CollectiveUnderRankGuard(Rule):
     file that imports ``pytorch_lightning``, which waits for nobody before 2.1; a test of a variable that is set
     under a test of the rank, and that may come out the same everywhere.
 
+    For review: a call that is made in helpers of helpers, and a test that several ranks pass (``rank % 2 == 0``): the
+    others may make theirs elsewhere, when it is their turn; what only sharded models wait for, where nothing says
+    that the model is; a value that went through code that cannot be seen.
+
     Silent: a test of what only follows from the rank, such as a list or a text, and may be the same everywhere; who
     comes back to the call by ``continue`` in an endless loop; the same collective in both arms; complementary guards,
     such as a barrier that the other ranks meet first and rank 0 later; a call that names its own process group;
@@ -321,8 +325,8 @@ def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition
         return Condition("sharded", "if Lightning is 2.1 or later, or the model is sharded")
     if not found.is_around and (others := _other_tests(found, event)):
         return Condition("data", f"if {others} can be so at once")
-    is_plain = len(found.visit.calls) <= 1 and "%" not in found.atom.text
-    return None if is_plain else _NOT_ELSEWHERE
+    is_direct = len(found.visit.calls) <= 1  # in the helper that is called, if not here
+    return None if is_direct and _picks_one_rank(found.atom) else _NOT_ELSEWHERE
 
 
 def _other_tests(found: Divergence, event: Event) -> str:
@@ -351,6 +355,10 @@ def _message(found: Divergence, what: str) -> str:
     if found.instead is not None:
         message += f", the others make {found.instead.step.effect.label} instead"
     return f"{message}: {'it waits' if found.reached else 'the others wait'} for ever"
+
+
+def _picks_one_rank(atom: Atom) -> bool:
+    return atom in _NAMES or atom.text.startswith("rank==")
 
 
 def _who(atom: Atom) -> str:
