@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -54,22 +56,63 @@ def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -
         MismatchError: ranks log a name in two ways, or what must be the same is not.
         InputError: a value of some rank cannot be counted (each on every rank).
     """
+    row, _ = _row(comm, logged, known, Manifest("Log.flush", site=logged.site))
+    return row
+
+
+@as_one_call
+def combined_by_rank(
+    logged: Snapshot,
+    known: dict[str, Names],
+    call: Manifest,
+    label: Callable[[str], str],
+    *,
+    comm: Communicator,
+) -> tuple[dict[str, float], dict[str, list[int]]]:
+    """Do what :func:`combined` does; return also the ranks that have logged what not all have.
+
+    Args:
+        logged: by this rank.
+        known: see :func:`combined`.
+        call: how reports name the call.
+        label: returns what errors call the value of a name.
+        comm: who talks.
+    """
+    row, per_rank = _row(comm, logged, known, call, label)
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for rank, names in enumerate(per_rank if len(set(per_rank)) > 1 else ()):
+        for name in names.kinds:
+            ranks[name].append(rank)
+    return row, {name: some for name, some in ranks.items() if len(some) < len(per_rank)}
+
+
+def _row(
+    comm: Communicator,
+    logged: Snapshot,
+    known: dict[str, Names],
+    call: Manifest,
+    label: Callable[[str], str] | None = None,
+) -> tuple[dict[str, float], list[Names]]:
+    """Return the value of each name, and the names of each rank."""
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = (names.digest, len(names.data), names.size)
-    manifest = Manifest("Log.flush", site=logged.site, problem=logged.problem, details=told)
-    testify(comm, manifest, {"what was logged": numbers})
+    manifest = replace(call, problem=logged.problem, details=told)
+    tensors = {"what was logged": numbers}
+    if label is not None and hasattr(comm, "witness"):  # one for each name takes its time
+        tensors = {label(name): torch.cat(names.of(numbers, name)) for name in names.kinds}
+    testify(comm, manifest, tensors)
 
-    def rounds() -> tuple[Names, list[float]]:
+    def rounds() -> tuple[list[Names], Names, list[float]]:
         return _exchanged(comm, manifest, names, numbers, known)
 
-    union, values = in_one_call(comm, manifest.call, rounds)
+    per_rank, union, values = in_one_call(comm, manifest.call, rounds)
     row: dict[str, float] = {}
     for name, kind in union.kinds.items():
         sums, maxima = union.of(values, name)
         if kind is SAME and not is_same(maxima):
             raise _not_same(comm, logged, name)
         row |= kind.read(name, sums, maxima)
-    return row
+    return row, per_rank
 
 
 def _exchanged(
@@ -78,8 +121,8 @@ def _exchanged(
     names: Names,
     numbers: Tensor,
     known: dict[str, Names],
-) -> tuple[Names, list[float]]:
-    """Return all ranks' names together, and their numbers."""
+) -> tuple[list[Names], Names, list[float]]:
+    """Return each rank's names, all together, and the numbers of these."""
     data = numbers.view(torch.uint8)
     capacity = inline_capacity(comm.world_size)
     riding = data if data.numel() <= capacity else data[:0]
@@ -97,14 +140,14 @@ def _exchanged(
         mine = _placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
         maxima = reduce_large(comm, mine[union.sums :], "max")
-        return union, torch.cat([sums, maxima]).tolist()
+        return per_rank, union, torch.cat([sums, maxima]).tolist()
     placed = []
     for rank, (run, _) in enumerate(runs):
         with reading("what it logged", rank):
             placed.append(_placed(run.view(numbers.dtype), per_rank[rank], union))
     sums = fold([each[: union.sums] for each in placed], "sum")
     maxima = fold([each[union.sums :] for each in placed], "max")
-    return union, torch.cat([sums, maxima]).tolist()
+    return per_rank, union, torch.cat([sums, maxima]).tolist()
 
 
 def _read(blobs: Sequence[bytes], mine: Manifest, rank: int) -> list[_Told]:
@@ -182,7 +225,7 @@ def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     value = None
     if name in logged.names.kinds:
         value = SAME.read(name, *logged.names.of(logged.numbers.tolist(), name))[name]
-    mine = (value, logged.sites.get(name, ""))
+    mine = (value, str(logged.sites.get(name) or ""))
     told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
     lines = []
     for value, site in told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,14 @@ def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     if not plain and len({(each.dtype, each.device) for each in tensors}) == 1:
         return torch.stack(tensors).to(device, torch.float64)
     return torch.cat([together([each], device) for each in numbers])
+
+
+def floats(numbers: Mapping[str, Tensor | float]) -> dict[str, float]:
+    """Return numbers as those of Python, in one copy from the device if all are tensors on it."""
+    if not numbers:
+        return {}
+    together_ = together([*numbers.values()], torch.device("cpu"))
+    return dict(zip(numbers, together_.tolist(), strict=True))
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:

@@ -1,15 +1,14 @@
 """What this rank has logged since the last flush: added up on the device, without waiting for it.
 
-A value is only noted when it is logged; the values of a step are added up together, in a few
-operations, when the first of their names comes again.
+A value is only noted when it is logged. The tensors of a step are added up together, in a few
+operations, when the first of their names comes again; plain numbers when there are many.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,41 +20,12 @@ from distmetrics.errors import InputError, Site
 from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
-from distmetrics.log.values import moved, number_of, together, version_of, weight_of
+from distmetrics.log.slots import Noted, Plain, Slot, laid_out, places_of
+from distmetrics.log.values import number_of, together, version_of, weight_of
 
 _CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
-
-
-class Slot:
-    """Where a name's values go.
-
-    Attributes:
-        name: the user's.
-        kind: how its values are combined.
-        site: the user's line that logged it first.
-        sums: where its sums start in each buffer; ``maxima``: its maxima.
-        turn: the number of the step, as counted by the window, that has noted a value of it.
-    """
-
-    __slots__ = ("kind", "maxima", "name", "site", "sums", "turn")
-
-    def __init__(self, name: str, kind: Kind, sums: int, maxima: int) -> None:
-        self.name = name
-        self.kind = kind
-        self.site = call_site()
-        self.sums = sums
-        self.maxima = maxima
-        self.turn = -1
-
-
-class _Noted(NamedTuple):
-    """A value that waits to be added up; ``version`` tells whether it was changed since."""
-
-    slot: Slot
-    value: Tensor | float
-    weight: Tensor | float
-    version: int
+_MANY = 512  # plain numbers of one kind that are added up together
 
 
 class Snapshot(NamedTuple):
@@ -67,7 +37,7 @@ class Snapshot(NamedTuple):
 
     names: Names
     numbers: Tensor
-    sites: Mapping[str, str]
+    sites: Mapping[str, Site | None]
     problem: Problem | None
     site: Site | None
 
@@ -84,34 +54,47 @@ class Window:
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
         self._buffers: dict[torch.device, Buffer] = {}
-        self._noted: list[_Noted] = []
+        self._noted: list[Noted] = []
+        self._plain: dict[Kind, Plain] = defaultdict(list)
         self._turn = self._first_turn = 0
         self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor]] = {}
 
     def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
         try:
-            slot = self._slots.get(name) if isinstance(name, str) else None
-            if slot is None or slot.kind is not kind:
-                slot = self._new_slot(name, kind, slot)
-            if slot.turn == self._turn:
-                self.settle()
+            slot = self.slot(name, kind)
             number = number_of("value", value)
             scale = weight_of(weight)
         except InputError as error:
             self._note_problem(name, error.what)
             return
-        slot.turn = self._turn
-        self._noted.append(_Noted(slot, number, scale, version_of(number)))
+        self.put(slot, number, scale)
 
-    def _new_slot(self, name: str, kind: Kind, other: Slot | None) -> Slot:
-        """Return the slot of a new name; raise InputError if it cannot have one."""
+    def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
+        """Take a number, and a weight, that are known to be such; they are added up later."""
+        if type(number) is type(weight) is float and not slot.kind.is_latest:
+            slot.turn = self._turn
+            slot.plain.append((slot, number, weight))
+            if len(slot.plain) == _MANY:
+                self._settle_plain(slot.kind)
+            return
+        if slot.turn == self._turn:
+            self.settle()
+        slot.turn = self._turn
+        self._noted.append(Noted(slot, number, weight, version_of(number)))
+
+    def slot(self, name: str, kind: Kind) -> Slot:
+        """Return where the values of a name go; raise InputError if it cannot be so logged."""
         if not isinstance(name, str):
             raise InputError("a name must be a string")
-        if other is not None:
-            first = f"was logged as a {other.kind}, first at {other.site}"
+        known = self._slots.get(name)
+        if known is not None and known.kind is kind:
+            return known
+        if known is not None:
+            first = f"was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
-        slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima)
+        plain = self._plain[kind]
+        slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima, plain)
         self._sums += kind.sums
         self._maxima += kind.maxima
         return slot
@@ -122,9 +105,11 @@ class Window:
 
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
+        for kind in self._plain:
+            self._settle_plain(kind)
         noted, self._noted = self._noted, []
         self._turn += 1
-        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
+        groups: dict[tuple[Any, ...], list[Noted]] = defaultdict(list)
         for each in noted:
             value = each.value
             if not isinstance(value, Tensor):
@@ -135,32 +120,53 @@ class Window:
                 why = f"was changed in place after it was logged at {each.slot.site}"
                 self._note_problem(each.slot.name, f"{why}: log a copy, value.clone()")
         for (kind, device, _), group in groups.items():
-            self._add(kind, device, group)
+            slots = tuple([each.slot for each in group])
+            weights = together([each.weight for each in group], device)
+            if any(isinstance(each.weight, Tensor) for each in group):
+                weights = self._checked(weights, slots, device)
+            self._add(kind, slots, together([each.value for each in group], device), weights)
 
-    def _add(self, kind: Kind, device: torch.device, group: Sequence[_Noted]) -> None:
-        """Add up values of one kind, no two of one name, that lie on one device."""
+    def _settle_plain(self, kind: Kind) -> None:
+        """Add up the plain numbers of one kind; there may be several of a name."""
+        plain = self._plain[kind]
+        if not plain:
+            return
+        slots, values, weights = zip(*plain, strict=True)
+        plain.clear()
+        numbers = torch.tensor([values, weights], dtype=torch.float64, device=_CPU)
+        self._add(kind, slots, numbers[0], numbers[1])
+
+    def _buffer(self, device: torch.device) -> Buffer:
+        """Return the sums and maxima on a device, with room for all names."""
         buffer = self._buffers.get(device)
         if buffer is None:
             buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
-        values = together([each.value for each in group], device)
-        weights = together([each.weight for each in group], device)
-        first_sums, first_maxima = _places(tuple([each.slot for each in group]), device)
-        if any(isinstance(each.weight, Tensor) for each in group):
-            is_good = (weights >= 0) & weights.isfinite()
-            weights = torch.where(is_good, weights, 0.0)
-            buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
+        return buffer
+
+    def _checked(self, weights: Tensor, slots: tuple[Slot, ...], device: torch.device) -> Tensor:
+        """Return weights that can be counted, and zero for the others, which are noted."""
+        is_good = (weights >= 0) & weights.isfinite()
+        first_sums, _ = places_of(slots, device)
+        flaws = 1.0 - is_good.to(torch.float64)
+        self._buffer(device).flaws.index_add_(0, first_sums.flatten(), flaws)
+        return torch.where(is_good, weights, 0.0)
+
+    def _add(self, kind: Kind, slots: tuple[Slot, ...], values: Tensor, weights: Tensor) -> None:
+        """Add up values of one kind, which lie on one device."""
+        device = values.device
+        buffer = self._buffer(device)
+        first_sums, first_maxima = places_of(slots, device)
         numbers, offsets, compared = kind.parts(values, weights)
         if numbers.numel():
             places = (first_sums + offsets).flatten()
             buffer.sums.index_add_(0, places, numbers.flatten())
         if compared.numel():
             places = (first_maxima + torch.arange(kind.maxima, device=device)).flatten()
-            new = compared.flatten()
             if kind.is_latest:
                 for other in self._buffers.values():
                     other.maxima.index_fill_(0, places.to(other.maxima.device), -math.inf)
-            buffer.maxima[places] = torch.maximum(buffer.maxima[places], new)
+            buffer.maxima.scatter_reduce_(0, places, compared.flatten(), "amax")
 
     def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
         """Return what was logged, and its numbers, float64, on a device."""
@@ -169,7 +175,7 @@ class Window:
         if slots not in self._layouts:
             if len(self._layouts) >= _KEPT:
                 self._layouts.clear()
-            self._layouts[slots] = _layout(slots)
+            self._layouts[slots] = laid_out(slots)
         names, sums, maxima = self._layouts[slots]
         total = torch.zeros(names.sums, dtype=torch.float64, device=device)
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
@@ -194,7 +200,7 @@ class Window:
     def snapshot(self, device: torch.device) -> Snapshot:
         """Return what was logged, with nothing that later calls change."""
         names, numbers = self.numbers(device)
-        sites = {name: str(self._slots[name].site) for name in names.kinds}
+        sites = {name: self._slots[name].site for name in names.kinds}
         problem, self.problem = self.problem, None
         return Snapshot(names, numbers, sites, problem, call_site())
 
@@ -215,53 +221,29 @@ class Window:
         """
         numbers = numbers.clone()
         for name, kind in names.kinds.items():
-            slot = self._slots.get(name) or self._new_slot(name, kind, None)
-            if slot.kind is not kind:
+            known = self._slots.get(name)
+            if known is not None and known.kind is not kind:
                 raise InputError(
-                    f"{name!r} was logged as a {slot.kind}, and is a {kind} in the state",
+                    f"{name!r} was logged as a {known.kind}, and is a {kind} in the state",
                     do="load a state into a new Log.",
                 )
+            slot = self.slot(name, kind)
             if kind.is_latest and slot.turn >= self._first_turn:  # a later value counts
                 _, maxima = names.of(numbers, name)
                 maxima.fill_(-math.inf)
             slot.turn = self._turn
         self.settle()
-        buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
-        buffer.grow(self._sums, self._maxima)
-        _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
+        buffer = self._buffer(_CPU)
+        _, sums, maxima = laid_out([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
         """Begin a new window."""
         self._noted = []
+        for plain in self._plain.values():
+            plain.clear()
         self._turn += 1
         self._first_turn = self._turn
         for buffer in self._buffers.values():
             buffer.clear()
-
-
-@lru_cache(maxsize=64)
-def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums of names start, and their maxima: [n, 1] each."""
-    sums = torch.tensor([[slot.sums] for slot in slots], device="cpu")
-    maxima = torch.tensor([[slot.maxima] for slot in slots], device="cpu")
-    return moved(sums, device), moved(maxima, device)
-
-
-def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
-    """Return names, and where in a buffer their sums and their maxima lie, in the names' order."""
-    by_name = {slot.name: slot for slot in slots}
-    names = Names({name: slot.kind for name, slot in by_name.items()})
-    sums: list[int] = []
-    maxima: list[int] = []
-    for name, kind in names.kinds.items():
-        slot = by_name[name]
-        sums += range(slot.sums, slot.sums + kind.sums)
-        maxima += range(slot.maxima, slot.maxima + kind.maxima)
-    long = torch.int64
-    return (
-        names,
-        torch.tensor(sums, dtype=long, device="cpu"),
-        torch.tensor(maxima, dtype=long, device="cpu"),
-    )

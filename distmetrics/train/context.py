@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
+from distmetrics.log.values import floats
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
 from distmetrics.train.config import TrainerConfig
 from distmetrics.train.fit_state import FitState, LoopProgress
-from distmetrics.train.log_options import as_tensor, check_name
+from distmetrics.train.log_options import as_number, check_name
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.logged_values import LoggedValues
 from distmetrics.train.loggers import Logger
@@ -154,9 +155,9 @@ class RunContext:
         """Make numbers known that are the same on every rank, and give them to the loggers."""
         for name in values:
             check_name(name)
-        tensors = {name: as_tensor(f"the value of {name!r}", values[name]) for name in values}
-        self.values.note_epoch(tensors, set())
-        _publish(self, tensors, set())
+        numbers = {name: as_number(name, value) for name, value in values.items()}
+        self.values.note_epoch(numbers, set())
+        _publish(self, numbers, set())
 
 
 def note_step(trainer: RunContext, log: LogBook, *, updated: bool) -> None:
@@ -177,10 +178,10 @@ def note_epoch(trainer: RunContext, log: LogBook, logged: Logged, stage: Stage) 
     _publish(trainer, values, log.unlogged)
 
 
-def _publish(trainer: RunContext, values: Mapping[str, Tensor], unlogged: Set[str]) -> None:
+def _publish(trainer: RunContext, values: Mapping[str, Tensor | float], unlogged: Set[str]) -> None:
     """Give the loggers values, on rank 0 alone."""
     if not (trainer.loggers and trainer.is_global_zero):
         return
-    numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
+    numbers = floats({name: value for name, value in values.items() if name not in unlogged})
     for logger in trainer.loggers if numbers else ():
         logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)

@@ -125,16 +125,21 @@ def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, f
     results: list[dict[str, float]] = [{} for _ in loaders]
     for key in [key for key in logged.values if key not in logged.aliases]:
         for result in results if key.loader < 0 else [results[key.loader]]:
-            result[key.label] = float(logged.values[key])
+            result[key.label] = logged.values[key]
     return results
 
 
 def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     """Return the log of an epoch that begins."""
-    strict = run.trainer.config.require_same_names
-    pickles = run.trainer.config.allow_pickle
+    config = run.trainer.config
     return LogBook(
-        stage, run.shards, run.module, loaders=loaders, strict=strict, allow_pickle=pickles
+        stage,
+        run.shards,
+        run.module,
+        loaders=loaders,
+        strict=config.require_same_names,
+        allow_pickle=config.allow_pickle,
+        known=run.known,
     )
 
 

@@ -1,23 +1,25 @@
 """What this rank logs in one epoch, and the one exchange that makes it every rank's.
 
-Every value is kept as (Σ weight·value, Σ weight) in float64. At the end of an epoch one collective
-brings together what each rank has logged, however much, and metric objects are synced together in
-one or two more. A rank that had no batch takes part with an empty log.
+Values are added up on this rank, as in :class:`distmetrics.Log`. At the end of an epoch one
+collective brings together the sums of all ranks, however many, and metric objects are synced
+together in one or two more. A rank that had no batch takes part with an empty log.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from distmetrics.arguments import is_metric
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.train.accumulators import Accumulator, Accumulators, Key, Kind, RankLog, all_logs
-from distmetrics.train.combine import Logged, combine
+from distmetrics.log.names import Names
+from distmetrics.log.values import floats
+from distmetrics.train.combine import Logged, combined
+from distmetrics.train.entries import Entries, Entry, Key, Kind
 from distmetrics.train.log_options import (
     Options,
     as_number,
@@ -34,6 +36,7 @@ from distmetrics.train.metric_state import (
     path_of,
     updated,
 )
+from distmetrics.train.one_sided import check_names
 
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
@@ -41,23 +44,23 @@ _LABELS = ("step_local", "prog_bar", "unlogged")
 _NO_BATCH = object()
 
 
-class _Plan(NamedTuple):
+@dataclass(slots=True)
+class _Plan:
     """How a name is logged here: settled at its first call, and when these options change.
 
     Attributes:
-        epoch: adds up the epoch's values of this rank, if there is to be one.
-        step_key: the name of the step's value, if there is to be one.
-        step_kind: how the ranks' values of the step are combined; None leaves each its own.
+        options: as they were given.
+        epoch: where the epoch's values go, if there is to be one.
+        step: the name of the step's value, if there is to be one; else "".
+        synced: where the step's values go that are combined over ranks; None leaves each its own.
         is_weighted: whether the number of samples counts.
     """
 
     options: Options
-    loader: int
-    in_step: bool
-    epoch: Accumulator | None
-    step_key: Key | None
-    step_kind: Kind | None
-    is_weighted: bool
+    epoch: Entry | None = None
+    step: str = ""
+    synced: Entry | None = None
+    is_weighted: bool = False
 
 
 class LogBook:
@@ -68,11 +71,13 @@ class LogBook:
         comm: who talks.
         module: which holds the metric objects.
         loaders: how many there are; with several, each has values of its own.
-        strict: see :func:`~distmetrics.train.combine.check_names`.
+        strict: see :func:`~distmetrics.train.one_sided.check_names`.
         allow_pickle: of metric objects' states, see :func:`~distmetrics.sync_and_compute`.
+        known: sets of names that these ranks have told each other of, by digest; grows.
 
     Attributes:
-        step_values: the latest value of each name that is logged on each step.
+        step_values: the latest value of each name that is logged on each step: a number, or a
+            tensor on an accelerator.
         step_local: which of those are this rank's own.
         prog_bar: the names that the progress bar shows.
         unlogged: the names that loggers do not get: they have ``name_epoch`` for ``name``.
@@ -87,8 +92,9 @@ class LogBook:
         loaders: int = 1,
         strict: bool = True,
         allow_pickle: bool = False,
+        known: dict[str, Names] | None = None,
     ) -> None:
-        self.step_values: dict[str, Tensor] = {}
+        self.step_values: dict[str, Tensor | float] = {}
         self.step_local: set[str] = set()
         self.prog_bar: set[str] = set()
         self.unlogged: set[str] = set()
@@ -97,14 +103,17 @@ class LogBook:
         self._module = module
         self._has_loaders, self._strict = loaders > 1, strict
         self._allow_pickle = allow_pickle
-        self._epoch = Accumulators()
+        self._known: dict[str, Names] = {} if known is None else known
+        self._epoch = Entries()
         self._batches = Counter[int]()
-        self._step = Accumulators()  # this step's values to be combined over the ranks
-        self._step_site: Site | None = None  # the line that logged the first of these
+        self._step = Entries()  # what is combined over the ranks in each step
+        self._synced: dict[str, None] = {}  # the names of these in this step
+        self._step_site: Site | None = None  # the line that logged the first of them
         self._batch: Any = _NO_BATCH
-        self._batch_size: int | None = None
+        self._samples: float | None = None  # in the batch
         self._in_step, self._loader = False, -1
         self._plans: dict[str, _Plan] = {}
+        self._plans_of = {(False, -1): self._plans}  # by whether in a step, and the loader
         self._labels: dict[str, Key] = {}
         self._paths: dict[int, str] = {}
         # An evaluation's metric objects must not hold samples from before it.
@@ -112,13 +121,17 @@ class LogBook:
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
         """Note that what is logged from now on is about ``batch``."""
-        self._batch, self._batch_size, self._in_step = batch, None, True
-        self._loader = loader if self._has_loaders else -1
+        self._batch, self._samples = batch, None
+        self._go_to(in_step=True, loader=loader if self._has_loaders else -1)
         self._batches[self._loader] += 1
 
     def end_step(self) -> None:
         """Note that the step is over: what callbacks log is the epoch's, weighted by its batch."""
-        self._in_step, self._loader = False, -1
+        self._go_to(in_step=False, loader=-1)
+
+    def _go_to(self, *, in_step: bool, loader: int) -> None:
+        self._in_step, self._loader = in_step, loader
+        self._plans = self._plans_of.setdefault((in_step, loader), {})
 
     def leave_batch(self) -> None:
         """Note that no batch is under way: what is logged from now on is about the epoch."""
@@ -132,30 +145,29 @@ class LogBook:
         if not isinstance(value, Tensor | float) and is_metric(value):
             self.log_metric(name, value, options)
             return
-        number = as_number(f"the value of {name!r}", value)
+        number = as_number(name, value)
         plan = self._plans.get(name) if isinstance(name, str) else None
-        if plan is None or plan[:3] != (options, self._loader, self._in_step):
+        if plan is None or plan.options != options:
             plan = self._plans[name] = self._planned(name, options)
-        if options.rank_zero_only and self._comm.rank != 0:
-            return
         weight = self._weight(name, options) if plan.is_weighted else 1.0
         if plan.epoch is not None:
             plan.epoch.steps += self._in_step
-            plan.epoch.add(number, weight)
-        if plan.step_key is not None and plan.step_kind is None:
-            self._keep_step_value(plan.step_key, number, local=self._comm.world_size > 1)
-        elif plan.step_key is not None and plan.step_kind is not None:
-            if not self._step and (site := call_site()) is not None:
-                call = f"{site.function}, self.log({name!r}, sync_dist=True)"
-                self._step_site = site._replace(function=call)
-            self._step.of(plan.step_key, plan.step_kind).add(number, weight)
+            self._epoch.window.put(plan.epoch.slot, number, weight)
+        if plan.synced is not None:
+            if not self._synced:
+                self._step_site = call_site()
+            self._synced[name] = None
+            self._step.window.put(plan.synced.slot, number, weight)
+        elif plan.step:
+            self.step_values[plan.step] = number
 
     def log_metric(self, name: str, metric: Any, options: Options, *, bare: bool = False) -> None:
         """Log a metric object; ``bare`` logs each of its several values by its own name."""
         check_options(name, options, is_metric=True)
         path = self._path(name, metric)
         key = Key(f"{path}.*" if bare else name, self._loader)
-        self._epoch.of(key, Kind(metric=path, bare=bare))
+        entry = self._epoch.of(key, Kind(metric=path, bare=bare))
+        self._epoch.window.put(entry.slot, 0.0)
         self._claim(key, key, options)
 
     def _planned(self, name: str, options: Options) -> _Plan:
@@ -163,27 +175,28 @@ class LogBook:
         check_options(name, options)
         training = self._stage == "train"
         on_step, on_epoch = moments(name, options, in_step=self._in_step, training=training)
-        key = Key(name, self._loader)
-        step_key, epoch = key if on_step else None, None
+        key = step_key = Key(name, self._loader)
         self._claim(key, key, options)
         if on_step and on_epoch:
             step_key = key.of("step")
             self._claim(key, step_key, options)
             self._claim(key, key.of("epoch"), options._replace(prog_bar=False))
             self.unlogged.add(key.label)
-        if on_epoch and not (options.rank_zero_only and self._comm.rank != 0):
+        plan = _Plan(options)
+        if options.rank_zero_only and self._comm.rank != 0:
+            return plan
+        if on_epoch:
             kind = Kind(options.reduce_fx, options.scope, forked=on_step)
-            epoch = self._epoch.of(key, kind)
-        is_synced = on_step and training and options.sync_dist
-        return _Plan(
-            options,
-            self._loader,
-            self._in_step,
-            epoch,
-            step_key,
-            Kind(options.reduce_fx) if is_synced else None,
-            is_weighted=options.reduce_fx == "mean" and (epoch is not None or bool(is_synced)),
-        )
+            plan.epoch = self._epoch.of(key, kind)
+        if on_step and training and options.sync_dist:
+            plan.synced = self._step.of(step_key, Kind(options.reduce_fx))
+        elif on_step:
+            plan.step = step_key.label
+            if self._comm.world_size > 1:
+                self.step_local.add(plan.step)
+        has_sum = plan.epoch is not None or plan.synced is not None
+        plan.is_weighted = has_sum and options.reduce_fx == "mean"
+        return plan
 
     def _claim(self, key: Key, known_as: Key, options: Options) -> None:
         """Refuse a name under which another value is known already, and note where it shows."""
@@ -206,9 +219,9 @@ class LogBook:
             return float(options.batch_size)
         if self._batch is _NO_BATCH:
             return 1.0
-        if self._batch_size is None:
-            self._batch_size = batch_size_of(self._batch, name)
-        return float(self._batch_size)
+        if self._samples is None:
+            self._samples = float(batch_size_of(self._batch, name))
+        return self._samples
 
     def _path(self, name: str, metric: Any) -> str:
         """Return the attribute that holds a metric, where a rank without batches finds it too."""
@@ -219,28 +232,23 @@ class LogBook:
         check_unused(path, self._used_before, f"this {_STAGE_NAMES[self._stage]}", name)
         return path
 
-    def _keep_step_value(self, key: Key, value: Tensor | float, *, local: bool) -> None:
-        device = value.device if isinstance(value, Tensor) else "cpu"
-        number = torch.as_tensor(value, dtype=torch.float64, device=device)
-        self.step_values[key.label] = number.clone()
-        if local:
-            self.step_local.add(key.label)
-
     def sync_step(self, *, everyone: bool) -> None:
         """Combine the step's values that were logged with ``sync_dist=True``.
 
         A rank without a batch can't know whether the others log: unless ``everyone`` has one in
         this step, all ranks exchange.
         """
-        if everyone and not self._step:
+        if everyone and not self._synced:
             return
-        site, others = self._step_site, len(self._step) - 1
-        if site is not None and others > 0:
-            site = site._replace(function=f"{site.function} and {others} more")
-        logged = self._combined(self._step, {}, f"{self._stage} step", site)
-        for key, value in logged.values.items():
-            self._keep_step_value(key, value, local=False)
-        self._step, self._step_site = Accumulators(), None
+        site, others = self._step_site, len(self._synced) - 1
+        if site is not None:
+            more = f" and {others} more" if others else ""
+            call = f"self.log({next(iter(self._synced))!r}, sync_dist=True)"
+            site = site._replace(function=f"{site.function}, {call}{more}")
+        logged = combined(self._step, {}, self._known, f"{self._stage} step", site, comm=self._comm)
+        self.step_values.update({key.label: value for key, value in logged.values.items()})
+        self._step.window.clear()
+        self._synced, self._step_site = {}, None
 
     def close(self) -> Logged:
         """Return what all ranks logged in the epoch; every rank must call it.
@@ -252,7 +260,9 @@ class LogBook:
             ConfigurationError: a metric object is logged for two loaders (on every rank).
         """
         name = f"{self._stage} epoch"
-        logged = self._combined(self._epoch, self._batches, name)
+        mine = self._epoch
+        logged = combined(mine, self._batches, self._known, name, None, comm=self._comm)
+        check_names(logged, mine, self._batches, self._comm, strict=self._strict)
         kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
         if kinds:
             values = metric_values(
@@ -261,31 +271,18 @@ class LogBook:
             logged.values.update(values)
         return logged
 
-    def _combined(
-        self,
-        mine: Accumulators,
-        batches: dict[int, int],
-        name: str,
-        site: Site | None = None,
-    ) -> Logged:
-        """Exchange this rank's log; ``site`` is the line that asked for it, if that is not ours."""
-        sent = RankLog(mine.settled(), batches)
-        ranks = all_logs(sent, self._comm, name, call_site(), site)
-        return combine(ranks, self._comm.rank, strict=self._strict)
-
     def state(self) -> dict[str, Any]:
         """Return what this rank has logged so far, of plain types; see :meth:`load`."""
         return {
-            "epoch": RankLog(self._epoch.settled(), {}).as_data(),
-            "steps": {name: value.cpu() for name, value in self.step_values.items()},
+            "epoch": self._epoch.window.state(),
+            "steps": floats(self.step_values),
             "labels": [sorted(getattr(self, name)) for name in _LABELS],
         }
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
         for state in states:
-            for key, part in RankLog.read(state["epoch"]).values.items():
-                self._epoch.of(key, part.kind).merge(part.total, part.weight)
+            self._epoch.load(state["epoch"])
             self.step_values.update(state["steps"])
             for name, labels in zip(_LABELS, state["labels"], strict=True):
                 getattr(self, name).update(labels)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
@@ -18,7 +19,6 @@ class LoggedValues:
     """The latest value of everything that was logged.
 
     Attributes:
-        callback_metrics: the values by name; on the CPU, where they are of an epoch.
         local_metrics: the names whose values are this rank's own.
         fresh_metrics: the names logged for the latest epoch.
         validation_metrics: the names logged in the latest validation.
@@ -27,7 +27,8 @@ class LoggedValues:
         why_unvalidated: why the fit under way has no validation; "" where it has one.
     """
 
-    callback_metrics: dict[str, Tensor] = field(default_factory=dict)
+    _tensors: dict[str, Tensor] = field(default_factory=dict)
+    _new: dict[str, Tensor | float] = field(default_factory=dict)  # nobody has asked since
     local_metrics: set[str] = field(default_factory=set)
     fresh_metrics: set[str] = field(default_factory=set)
     validation_metrics: set[str] = field(default_factory=set)
@@ -35,13 +36,22 @@ class LoggedValues:
     within_epochs: bool = False
     why_unvalidated: str = ""
 
-    def note(self, values: Mapping[str, Tensor], local: set[str]) -> None:
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The values by name, in float64; on the CPU, where they are of an epoch."""
+        for name, value in self._new.items():
+            device = value.device if isinstance(value, Tensor) else "cpu"
+            self._tensors[name] = torch.as_tensor(value, dtype=torch.float64, device=device)
+        self._new.clear()
+        return self._tensors
+
+    def note(self, values: Mapping[str, Tensor | float], local: set[str]) -> None:
         """Take values, of which the ``local`` ones are this rank's own."""
-        self.callback_metrics.update(values)
+        self._new.update(values)
         self.local_metrics -= values.keys()
         self.local_metrics |= local
 
-    def note_epoch(self, values: Mapping[str, Tensor], local: set[str]) -> None:
+    def note_epoch(self, values: Mapping[str, Tensor | float], local: set[str]) -> None:
         """Take values of the latest epoch."""
         self.note(values, local)
         self.fresh_metrics |= values.keys()
@@ -53,7 +63,7 @@ class LoggedValues:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned."""
-        self.callback_metrics = dict(state["values"]["callback_metrics"])
+        self._tensors = dict(state["values"]["callback_metrics"])
         for name in _NAMES:
             setattr(self, name, set(state["names"][name]))
 

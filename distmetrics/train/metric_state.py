@@ -14,8 +14,8 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.state.adapters import MergingAdapter, Target, targets
 from distmetrics.state.adapters.registry import adapter_of
 from distmetrics.state.sync import sync_and_compute, synced
-from distmetrics.train.accumulators import Key, Kind
-from distmetrics.train.log_options import as_tensor
+from distmetrics.train.entries import Key, Kind
+from distmetrics.train.log_options import as_number
 from distmetrics.tree import map_leaves
 
 States = dict[str, dict[str, Any]]
@@ -103,7 +103,7 @@ def metric_values(
     name: str,
     *,
     allow_pickle: bool,
-) -> dict[Key, Tensor]:
+) -> dict[Key, float]:
     """Return each number of the metric objects that were logged, over all ranks; reset these.
 
     Args:
@@ -135,9 +135,9 @@ def metric_values(
         if isinstance(value, Mapping):
             for inner, part in value.items():
                 label = str(inner) if kind.bare else f"{key.name}/{inner}"
-                numbers[Key(label, key.loader)] = as_tensor(f"{kind.metric}.{inner}", part)
+                numbers[Key(label, key.loader)] = float(as_number(f"{kind.metric}.{inner}", part))
         else:
-            numbers[key] = as_tensor(f"self.{kind.metric}", value)
+            numbers[key] = float(as_number(f"self.{kind.metric}", value))
     return numbers
 
 

@@ -13,7 +13,6 @@ from distmetrics.train.checkpoint_file import load_checkpoint
 from distmetrics.train.hooks import ManualOptimization
 from distmetrics.train.hparams import WithHparams, make
 from distmetrics.train.log_options import Options, ReduceFx
-from distmetrics.train.logbook import LogBook
 
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
@@ -192,27 +191,10 @@ class Module(ManualOptimization, WithHparams):
             Options,
             (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
-        self._log_in_force(name).log(name, value, options)
-
-    def _log_in_force(self, name: str) -> LogBook:
-        """Return where a value goes that is logged now.
-
-        Raises:
-            ConfigurationError: nothing is under way that it could belong to.
-        """
         log = self.trainer.log
         if log is None:
-            raise ConfigurationError(
-                f"{name!r} can't be logged here: no epoch is under way, or its values are combined "
-                "already",
-                likely="a callback's hook of an epoch's end: callbacks hear of it when the values "
-                "are there.",
-                do="log in a step, in the module's own on_train_epoch_end or "
-                "on_validation_epoch_end, or in a callback's on_train_batch_end; what is the same "
-                "number on every rank can be made known here: "
-                f"trainer.log_values({{{name!r}: number}}).",
-            )
-        return log
+            raise _not_now(name)
+        log.log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
         """Log every item of a mapping, or every metric of a ``MetricCollection``, by its name.
@@ -222,9 +204,10 @@ class Module(ManualOptimization, WithHparams):
             options: those of :meth:`log`.
         """
         if is_metric(values):
-            self._log_in_force("log_dict").log_metric(
-                "log_dict", values, Options(**options), bare=True
-            )
+            log = self.trainer.log
+            if log is None:
+                raise _not_now("log_dict")
+            log.log_metric("log_dict", values, Options(**options), bare=True)
             return
         if not isinstance(values, Mapping):
             raise InputTypeError(
@@ -260,3 +243,15 @@ class Module(ManualOptimization, WithHparams):
         """Print on rank 0 alone."""
         if self.global_rank == 0:
             print(*args, **kwargs)  # noqa: T201
+
+
+def _not_now(name: str) -> ConfigurationError:
+    """Return the error for a value that nothing is under way for."""
+    return ConfigurationError(
+        f"{name!r} can't be logged here: no epoch is under way, or its values are combined already",
+        likely="a callback's hook of an epoch's end: callbacks hear of it when the values are "
+        "there.",
+        do="log in a step, in the module's own on_train_epoch_end or on_validation_epoch_end, or "
+        "in a callback's on_train_batch_end; what is the same number on every rank can be made "
+        f"known here: trainer.log_values({{{name!r}: number}}).",
+    )

@@ -17,7 +17,7 @@ from distmetrics.comm.current import SingleCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.accumulators import Key
+from distmetrics.train.entries import Key
 from distmetrics.train.log_options import Options, batch_size_of
 from distmetrics.train.logbook import LogBook
 
@@ -375,7 +375,7 @@ def test_a_metric_whose_value_is_no_number_is_refused():
     logger = LogBook("validate", SingleCommunicator(), module)
     module.matrix.update(torch.tensor([1]), torch.tensor([1]))
     logged(logger, "x", module.matrix, torch.zeros(1))
-    with pytest.raises(InputError, match=r"self\.matrix must be one number"):
+    with pytest.raises(InputError, match=r"self\.matrix' must be one number"):
         logger.close()
 
 
