@@ -15,6 +15,7 @@ from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
+from distmetrics.log.log import Log
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
@@ -49,6 +50,7 @@ class RunnerWorld:
         self._models: list[RunnerModule] = []
         self._set_up: list[Any] = []  # models and optimizers of the user's
         self._open_loaders: list[RunnerLoader] = []
+        self._log: Log | None = None
 
     def _comm(self, what: str) -> Communicator:
         """Return who talks to the other ranks, for ``what``, which needs them."""
@@ -127,6 +129,17 @@ class RunnerWorld:
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a block in the runner's precision, which is that of a model's call."""
         return self.strategy.forward()
+
+    @property
+    def log(self) -> Log:
+        """The log of this launch, of the values of all ranks; see :class:`distmetrics.Log`.
+
+        Raises:
+            ConfigurationError: outside of a launch.
+        """
+        if self._log is None:
+            self._log = Log(self._shards("log"))
+        return self._log
 
     def barrier(self) -> None:
         """Return once every rank is here."""

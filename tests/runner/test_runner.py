@@ -103,6 +103,18 @@ def test_collectives():
     assert threads(talk) == pytest.approx([expected] * 2)
 
 
+def test_the_log_of_a_launch():
+    def talk(runner):
+        for index in range(3):
+            runner.log.mean("loss", torch.tensor(float(index)), weight=1 + runner.global_rank)
+        runner.log.sum("samples", 4)
+        return runner.log.flush(), runner.log.flush()
+
+    runner = Runner(strategy=Threads(), devices=2)
+    for _ in range(2):  # each launch has its own
+        assert runner.launch(talk) == [({"loss": 1.0, "samples": 8.0}, {})] * 2
+
+
 def test_gradients_through_a_gather():
     def talk(runner):
         x = torch.tensor(1.0 + runner.global_rank, requires_grad=True)
@@ -500,6 +512,7 @@ def test_wrong_set_up():
         lambda runner: runner.setup_dataloaders([1]),
         lambda runner: runner.backward(torch.ones(())),
         lambda runner: runner.barrier(),
+        lambda runner: runner.log,
         lambda runner: runner.all_gather(torch.ones(())),
         lambda runner: runner.broadcast(1),
         lambda runner: runner.save("x.pt", 1),
