@@ -1,6 +1,7 @@
 """The names that one rank logs: how each is combined, and what the rank adds up of it."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, get_args
@@ -80,22 +81,19 @@ class Entry:
     slot: Slot
     steps: int = 0
 
-    @property
-    def site(self) -> str:
-        """The user's line that logged it first."""
-        return str(self.slot.site or "")
-
 
 class Entries(dict[Key, Entry]):
     """The names that this rank logs.
 
     Attributes:
         window: adds up their values.
+        batches: how many there were, by loader.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.window = Window()
+        self.batches = Counter[int]()
 
     def of(self, key: Key, kind: Kind) -> Entry:
         """Return the entry of ``key``, a new one if there is none.

@@ -9,6 +9,7 @@ from torch import Tensor
 from distmetrics.arguments import FLAG, Takes
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
+from distmetrics.log.values import number_of
 from distmetrics.tree import flatten
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
@@ -145,36 +146,12 @@ def as_number(name: Any, value: Any) -> Tensor | float:
     To read a number of the CPU waits for nothing, and takes a fourth of the time of a clone.
 
     Raises:
-        InputError: it has more than one element, or none.
-        InputTypeError: it is no real number.
+        InputError: it is no real number, or several.
 
     >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
     3.0
     """
-    if isinstance(value, Tensor):
-        return _copied(name, value)
-    if isinstance(value, str | bytes):
-        raise InputTypeError(
-            f"the value of {name!r} must be a number to be logged, got the text {value!r}",
-            do="log float(...) of it; a logger's own methods take text.",
-        )
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InputTypeError(
-            f"the value of {name!r} must be a number to be logged, got a {type(value).__name__}"
-        ) from error
-
-
-def _copied(name: Any, value: Tensor) -> Tensor | float:
-    if value.numel() != 1:
-        raise InputError(
-            f"the value of {name!r} must be one number to be logged, got a tensor of shape "
-            f"{list(value.shape)}",
-            do="log its .mean() or .sum(), or keep it in a metric object and log that.",
-        )
-    if value.is_complex():
-        raise InputTypeError(
-            f"the value of {name!r} must be a real number to be logged, got {value.dtype}"
-        )
-    return float(value.item()) if value.is_cpu else value.detach().reshape(()).clone()
+    if isinstance(value, Tensor) and value.is_cpu and value.numel() == 1:
+        value = value.item()
+    number = number_of(f"value of {name!r}", value)
+    return number.clone() if isinstance(number, Tensor) else number

@@ -5,7 +5,6 @@ collective brings together the sums of all ranks, however many, and metric objec
 together in one or two more. A rank that had no batch takes part with an empty log.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -105,7 +104,6 @@ class LogBook:
         self._allow_pickle = allow_pickle
         self._known: dict[str, Names] = {} if known is None else known
         self._epoch = Entries()
-        self._batches = Counter[int]()
         self._step = Entries()  # what is combined over the ranks in each step
         self._synced: dict[str, None] = {}  # the names of these in this step
         self._step_site: Site | None = None  # the line that logged the first of them
@@ -123,7 +121,7 @@ class LogBook:
         """Note that what is logged from now on is about ``batch``."""
         self._batch, self._samples = batch, None
         self._go_to(in_step=True, loader=loader if self._has_loaders else -1)
-        self._batches[self._loader] += 1
+        self._epoch.batches[self._loader] += 1
 
     def end_step(self) -> None:
         """Note that the step is over: what callbacks log is the epoch's, weighted by its batch."""
@@ -245,7 +243,8 @@ class LogBook:
             more = f" and {others} more" if others else ""
             call = f"self.log({next(iter(self._synced))!r}, sync_dist=True)"
             site = site._replace(function=f"{site.function}, {call}{more}")
-        logged = combined(self._step, {}, self._known, f"{self._stage} step", site, comm=self._comm)
+        name = f"{self._stage} step"
+        logged = combined(self._step, self._known, name, site, comm=self._comm)
         self.step_values.update({key.label: value for key, value in logged.values.items()})
         self._step.window.clear()
         self._synced, self._step_site = {}, None
@@ -260,9 +259,8 @@ class LogBook:
             ConfigurationError: a metric object is logged for two loaders (on every rank).
         """
         name = f"{self._stage} epoch"
-        mine = self._epoch
-        logged = combined(mine, self._batches, self._known, name, None, comm=self._comm)
-        check_names(logged, mine, self._batches, self._comm, strict=self._strict)
+        logged = combined(self._epoch, self._known, name, None, comm=self._comm)
+        check_names(logged, self._epoch, self._comm, strict=self._strict)
         kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
         if kinds:
             values = metric_values(

@@ -316,11 +316,11 @@ class Bare(nn.Module):
 @pytest.mark.parametrize(
     ("error", "message", "value", "options"),
     [
-        (InputError, r"one number .* shape \[2\]", torch.zeros(2), {}),
-        (InputError, r"one number .* shape \[0\]", torch.zeros(0), {}),
-        (InputTypeError, "real number", torch.tensor(1j), {}),
-        (InputTypeError, "got the text 'high'", "high", {}),
-        (InputTypeError, r"the value of 'x' must be a number to be logged, got the text '1.0'\nDo: ", "1.0", {}),
+        (InputError, r"the value of 'x' is a tensor of shape \[2\] .* no real number\nDo: ", torch.zeros(2), {}),
+        (InputError, r"a tensor of shape \[0\]", torch.zeros(0), {}),
+        (InputError, "no real number", torch.tensor(1j), {}),
+        (InputTypeError, "is no number: the text 'high'", "high", {}),
+        (InputTypeError, r"the value of 'x' is no number: the text '1.0'\nDo: ", "1.0", {}),
         (InputError, "must be a number from 0 on, got True", 1.0, {"batch_size": True}),
         (InputError, r"must be a number from 0 on, got tensor\(True\)", 1.0, {"batch_size": torch.tensor(True)}),
         (InputError, "must be a number from 0 on, got inf", 1.0, {"batch_size": float("inf")}),
@@ -328,7 +328,7 @@ class Bare(nn.Module):
             (ConfigurationError, rf"self.log\('x'\): {option} must be True or False", 1.0, {option: "no"})
             for option in ("on_step", "on_epoch", "sync_dist", "rank_zero_only", "prog_bar")
         ),
-        (InputTypeError, "got a NoneType", None, {}),
+        (InputTypeError, "the value of 'x' is no number: .*NoneType", None, {}),
         (ConfigurationError, "mean, sum, max, min, got 'median'", 1.0, {"reduce_fx": "median"}),
         (InputError, "must be a number from 0 on, got -1", 1.0, {"batch_size": -1}),
         (InputError, r"must be a number from 0 on, got tensor\(\[2, 3\]\)", 1.0, {"batch_size": torch.tensor([2, 3])}),
@@ -375,7 +375,7 @@ def test_a_metric_whose_value_is_no_number_is_refused():
     logger = LogBook("validate", SingleCommunicator(), module)
     module.matrix.update(torch.tensor([1]), torch.tensor([1]))
     logged(logger, "x", module.matrix, torch.zeros(1))
-    with pytest.raises(InputError, match=r"self\.matrix' must be one number"):
+    with pytest.raises(InputError, match=r"the value of 'self\.matrix' is a tensor of shape"):
         logger.close()
 
 
