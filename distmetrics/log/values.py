@@ -43,15 +43,18 @@ def version_of(number: Tensor | float) -> int:
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
-    tensors = [each for each in numbers if isinstance(each, Tensor)]
-    plain = [each for each in numbers if not isinstance(each, Tensor)]
-    if not tensors:
-        if plain.count(plain[0]) == len(plain):
-            return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
-        return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
-    if not plain and len({(each.dtype, each.device) for each in tensors}) == 1:
-        return torch.stack(tensors).to(device, torch.float64)
-    return torch.cat([together([each], device) for each in numbers])
+    if {*map(type, numbers)} == {float}:
+        first = numbers[0]
+        if numbers.count(first) == len(numbers):
+            return torch.full((len(numbers),), first, dtype=torch.float64, device=device)
+        return moved(torch.tensor(numbers, dtype=torch.float64, device="cpu"), device)
+    tensors = []
+    for each in numbers:
+        if isinstance(each, Tensor):
+            tensors.append(each.to(device, torch.float64))
+        else:
+            tensors.append(torch.full((), each, dtype=torch.float64, device=device))
+    return torch.stack(tensors)
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:

@@ -129,24 +129,30 @@ class Window:
             value = each.value
             if not isinstance(value, Tensor):
                 groups[each.slot.kind, _CPU, None].append(each)
-            elif version_of(value) == each.version:
+            elif each.version < 0 or value._version == each.version:
                 groups[each.slot.kind, value.device, value.dtype].append(each)
             else:
                 why = f"was changed in place after it was logged at {each.slot.site}"
                 self._note_problem(each.slot.name, f"{why}: log a copy, value.clone()")
-        for (kind, device, _), group in groups.items():
-            self._add(kind, device, group)
+        for (kind, device, dtype), group in groups.items():
+            numbers: list[Any] = [each.value for each in group]
+            if dtype is None:
+                values = together(numbers, device)
+            else:
+                values = torch.stack(numbers).to(torch.float64)
+            self._add(kind, values, group)
 
-    def _add(self, kind: Kind, device: torch.device, group: Sequence[_Noted]) -> None:
-        """Add up values of one kind, no two of one name, that lie on one device."""
+    def _add(self, kind: Kind, values: Tensor, group: Sequence[_Noted]) -> None:
+        """Add up values of one kind, no two of one name."""
+        device = values.device
         buffer = self._buffers.get(device)
         if buffer is None:
             buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
-        values = together([each.value for each in group], device)
-        weights = together([each.weight for each in group], device)
+        scales = [each.weight for each in group]
+        weights = together(scales, device)
         first_sums, first_maxima = _places(tuple([each.slot for each in group]), device)
-        if any(isinstance(each.weight, Tensor) for each in group):
+        if {*map(type, scales)} != {float}:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
             buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
