@@ -43,11 +43,11 @@ def version_of(number: Tensor | float) -> int:
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
-    if {*map(type, numbers)} == {float}:
-        first = numbers[0]
-        if numbers.count(first) == len(numbers):
-            return torch.full((len(numbers),), first, dtype=torch.float64, device=device)
-        return moved(torch.tensor(numbers, dtype=torch.float64, device="cpu"), device)
+    plain = [each for each in numbers if isinstance(each, float)]
+    if len(plain) == len(numbers):
+        if plain.count(plain[0]) == len(plain):
+            return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
+        return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
     tensors = []
     for each in numbers:
         if isinstance(each, Tensor):
