@@ -60,8 +60,8 @@ def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
 def moved(x: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the CPU on another device."""
     if device.type == "cuda":  # from memory that the device reads by itself, or it would wait
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
 
 
 def weight_of(weight: Any) -> Tensor | float:

@@ -151,22 +151,21 @@ class Window:
         buffer.grow(self._sums, self._maxima)
         scales = [each.weight for each in group]
         weights = together(scales, device)
-        first_sums, first_maxima = _places(tuple([each.slot for each in group]), device)
+        slots = tuple([each.slot for each in group])
+        first_sums, places = _places(slots, device)
         if {*map(type, scales)} != {float}:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
             buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
         numbers, offsets, compared = kind.parts(values, weights)
         if numbers.numel():
-            places = (first_sums + offsets).flatten()
-            buffer.sums.index_add_(0, places, numbers.flatten())
+            buffer.sums.index_add_(0, (first_sums + offsets).flatten(), numbers.flatten())
         if compared.numel():
-            places = (first_maxima + torch.arange(kind.maxima, device=device)).flatten()
-            new = compared.flatten()
             if kind.is_latest:
-                for other in self._buffers.values():
-                    other.maxima.index_fill_(0, places.to(other.maxima.device), -math.inf)
-            buffer.maxima[places] = torch.maximum(buffer.maxima[places], new)
+                for other_device, other in self._buffers.items():
+                    other.grow(self._sums, self._maxima)
+                    other.maxima.index_fill_(0, _places(slots, other_device)[1], -math.inf)
+            buffer.maxima[places] = torch.maximum(buffer.maxima[places], compared.flatten())
 
     def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
         """Return what was logged, and its numbers, float64, on a device."""
@@ -249,10 +248,11 @@ class Window:
 
 @lru_cache(maxsize=64)
 def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums of names start, and their maxima: [n, 1] each."""
+    """Return where the sums of names start, [n, 1], and where all their maxima lie, in order."""
     sums = torch.tensor([[slot.sums] for slot in slots], device="cpu")
-    maxima = torch.tensor([[slot.maxima] for slot in slots], device="cpu")
-    return moved(sums, device), moved(maxima, device)
+    maxima = [slot.maxima + index for slot in slots for index in range(slot.kind.maxima)]
+    places = torch.tensor(maxima, dtype=torch.int64, device="cpu")
+    return moved(sums, device), moved(places, device)
 
 
 def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
