@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,17 +44,21 @@ _HOST = torch.device("cpu")
 # What a tensor of the CPU says of itself while it passes for one of a device: other than the CPU,
 # and yet a device of which tensors can be made.
 _PRETENDED = torch.device("cpu", 0)
-_DEVICE_OF: Any = Tensor.device.__get__  # type: ignore[attr-defined]
+_DEVICE_OF: Any = Tensor.device.__get__
 # Tensors of the CPU that were made while a function was looked at. They stay the host's when it is
 # looked at again, as the steps that an optimizer counts.
-_OF_THE_HOST = WeakTensorKeyDictionary()
+_OF_THE_HOST: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
 
 
-class Stall(NamedTuple):
+@dataclass(frozen=True)
+class Stall:
     """A line that waits for the device.
 
-    ``op``: torch's name of the operation; ``why``: what it waits for; ``site``: the nearest line
-    that is neither torch's nor ours; ``count``: how often.
+    Attributes:
+        op: torch's name of the operation.
+        why: what it waits for.
+        site: the nearest line that is neither torch's nor ours; None in a thread of torch's.
+        count: how often.
     """
 
     op: str
@@ -75,7 +80,8 @@ def stalls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Stall]:
 
     Args:
         fn: such as a training step, or a metric's ``update``; what it returns is dropped.
-        args: of the function, and ``kwargs``.
+        args: of the function.
+        kwargs: of the function.
 
     Raises:
         InputTypeError: ``fn`` cannot be called.
@@ -145,11 +151,11 @@ def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operation, of a backward pass too."""
 
     def __init__(self, seen: _Seen) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen = seen
 
     def __torch_dispatch__(
