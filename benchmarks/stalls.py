@@ -112,7 +112,7 @@ def compiled(case: Case, given: Sequence[Batch], *, checks: bool) -> str:
 
 def compiled_on(device: str, case: Case, given: Sequence[Batch], *, checks: bool) -> str:
     """Return why updates on a device cannot be compiled, or "" if they can."""
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()
     whole, plain = made(case, checks=checks).to(device), made(case, checks=checks)
     update = torch.compile(whole.update, fullgraph=True, backend="eager")
     try:
