@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from distmetrics.log.kinds import KINDS, Kind
+from distmetrics.log.kinds import KINDS, MEAN, Kind
 from distmetrics.log.window import Window
 
 _WINDOWS: WeakValueDictionary[int, Window] = WeakValueDictionary()
@@ -30,18 +30,20 @@ class Compiled:
         _WINDOWS[self._number] = window
 
     def note(self, name: str, kind: Kind, value: Any, weight: Any) -> None:
-        """Take a value, as :meth:`Window.note` does; numbers become tensors of the host."""
-        number, scale = _tensor_of(value), _tensor_of(weight)
+        """Take a value, as :meth:`Window.note` does."""
+        number = _tensor_of(value, torch.device("cpu"))
+        scale = _tensor_of(weight, number.device) if kind is MEAN else None
         _note(self._token, self._number, name, kind.name, number, scale)
 
 
-def _tensor_of(value: Any) -> Tensor:
+def _tensor_of(value: Any, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    return torch.scalar_tensor(value, dtype=torch.float64, device="cpu")
+    return torch.full((), value, dtype=torch.float64, device=device)
 
 
 @torch.library.custom_op("distmetrics::note", mutates_args=("token",), tags=_TAGS)
-def _note(token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor) -> None:
+def _note(token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor | None) -> None:
     # Compiled code uses the memory of its values again.
-    _WINDOWS[window].note(name, KINDS[kind], value.clone(), weight.clone())
+    scale = 1.0 if weight is None else weight.clone()
+    _WINDOWS[window].note(name, KINDS[kind], value.clone(), scale)

@@ -51,17 +51,18 @@ def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     tensors = []
     for each in numbers:
         if isinstance(each, Tensor):
-            tensors.append(each.to(device, torch.float64))
+            tensors.append(moved(each.to(torch.float64), device))
         else:
             tensors.append(torch.full((), each, dtype=torch.float64, device=device))
     return torch.stack(tensors)
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on another device."""
-    if device.type == "cuda":  # from memory that the device reads by itself, or it would wait
+    """Return a tensor on another device; only a copy to the CPU waits."""
+    is_of_host = x.device.type == "cpu"
+    if is_of_host and device.type == "cuda":  # which then reads the memory by itself
         x = x.pin_memory()
-    return x.to(device, non_blocking=True)
+    return x.to(device, non_blocking=is_of_host)
 
 
 def weight_of(weight: Any) -> Tensor | float:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from distmetrics.comm.sites import call_site, is_user_code
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError, Site
 
 __all__ = ["Stall", "stalls"]
@@ -40,6 +42,7 @@ _READERS = ("cpu", "tolist", "numpy", "__array__", "__repr__")
 _LISTS = ("tensor", "as_tensor", "asarray")
 _MAKERS = (*_LISTS, "new_tensor")
 _MOVERS = ("to", "cpu", "type")
+_TORCH = str(Path(torch.__file__).parent)
 _HOST = torch.device("cpu")
 # What a tensor of the CPU says of itself while it passes for one of a device: other than the CPU,
 # and yet a device of which tensors can be made.
@@ -76,7 +79,8 @@ def stalls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Stall]:
     No device is needed. Where all tensors are of the CPU, those that are there before the call
     pass for ones of a device, and so does what is computed from them, and what is made with
     ``device=x.device``; others, as ``torch.tensor(1.0)``, are the host's. Backward passes that the
-    function runs count as well. What a kernel waits for by itself cannot be seen.
+    function runs count as well. Compiled functions run as they were written. What a kernel waits
+    for by itself cannot be seen.
 
     Args:
         fn: such as a training step, or a metric's ``update``; what it returns is dropped.
@@ -99,9 +103,16 @@ def stalls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Stall]:
             do="give the function and its arguments apart: stalls(step, batch).",
         )
     seen = _Seen()
-    with _Operations(seen), _Functions(seen):
+    with _uncompiled(), _Operations(seen), _Functions(seen):
         fn(*args, **kwargs)
     return [Stall(*key, count) for key, count in seen.found.items()]
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Return a block in which compiled functions run as they were written."""
+    if "torch._dynamo" not in sys.modules:  # then none is
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class _Seen:
@@ -227,7 +238,8 @@ class _Functions(TorchFunctionMode):
             return _PRETENDED if passes else func(*args)
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1).f_code
-        after = self._place(name, args, kwargs, is_user_code(caller.co_filename))
+        is_torchs = caller.co_filename.startswith(_TORCH)
+        after = self._place(name, args, kwargs, is_torchs)
         where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
         after = any(where) if after is None else after
         self._count(name, args, kwargs, where, after)
@@ -248,7 +260,7 @@ class _Functions(TorchFunctionMode):
         return (*_READERS, *_CHECKED) if self.seen.pretends else ()
 
     def _place(
-        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_users: bool
+        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool
     ) -> bool | None:
         """Return whether results are on the device; None if they are where the arguments are."""
         named = kwargs.get("device") or (args[1] if name == "to" and len(args) > 1 else None)
@@ -257,8 +269,8 @@ class _Functions(TorchFunctionMode):
         if isinstance(named, Tensor):
             return self.seen.is_on_device(named)
         for device in (named, *args):
-            # What torch's own code says of the CPU it has of our tensors.
-            if isinstance(device, torch.device) and (is_users or device != _HOST):
+            # Torch's own code has not asked us where a tensor is: its CPU may be the device.
+            if isinstance(device, torch.device) and not (is_torchs and device == _HOST):
                 return self.seen.is_device(device)
         if name in _READERS or (name in _LISTS and not isinstance(_data(name, args), Tensor)):
             return False
