@@ -43,7 +43,9 @@ def _tensor_of(value: Any, device: torch.device) -> Tensor:
 
 
 @torch.library.custom_op("distmetrics::note", mutates_args=("token",), tags=_TAGS)
-def _note(token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor | None) -> None:
+def _note(
+    token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor | None
+) -> None:
     # Compiled code uses the memory of its values again.
     scale = 1.0 if weight is None else weight.clone()
     _WINDOWS[window].note(name, KINDS[kind], value.clone(), scale)
