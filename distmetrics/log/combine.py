@@ -66,7 +66,7 @@ def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -
     testify(comm, manifest, {"what was logged": numbers})
 
     def rounds() -> tuple[Names, list[float], dict[str, Names]]:
-        return _exchanged(comm, manifest, names, numbers, known)
+        return _exchanged(comm, manifest, logged, numbers, known)
 
     union, values, learned = in_one_call(comm, manifest.call, rounds)
     known.clear()
@@ -90,7 +90,7 @@ def _digest_of(known: Mapping[str, Names]) -> str:
 def _exchanged(
     comm: Communicator,
     manifest: Manifest,
-    names: Names,
+    logged: Snapshot,
     numbers: Tensor,
     known: Mapping[str, Names],
 ) -> tuple[Names, list[float], dict[str, Names]]:
@@ -98,7 +98,7 @@ def _exchanged(
 
     Changes nothing: after an interrupt it is called again.
     """
-    data = numbers.view(torch.uint8)
+    names, data = logged.names, numbers.view(torch.uint8)
     capacity = inline_capacity(comm.world_size)
     riding = data if data.numel() <= capacity else data[:0]
 
@@ -110,7 +110,7 @@ def _exchanged(
     per_rank = [learned[each.digest] for each in told]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
-        raise _unlike(comm, per_rank, unlike[0], manifest.site)
+        raise _unlike(comm, logged, per_rank, unlike[0])
     if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = _placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
@@ -179,20 +179,21 @@ def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
 
 
 def _unlike(
-    comm: Communicator, per_rank: Sequence[Names], name: str, site: Site | None
+    comm: Communicator, logged: Snapshot, per_rank: Sequence[Names], name: str
 ) -> MismatchError:
     """Return the error for a name that ranks log in two ways."""
+    sites = gather_objects(logged.sites.get(name, ""), str, comm, "", op="lines of a name")
     lines = []
-    for names in per_rank:
+    for names, site in zip(per_rank, sites, strict=True):
         kind = names.kinds.get(name)
-        lines.append("not at all" if kind is None else f"as a {kind}")
+        lines.append("not at all" if kind is None else f"as a {kind}, first at {site}")
     return _refusal(
         comm,
         f"ranks log {name!r} in two ways",
         lines,
         likely="one name for two things.",
         do="log a name in one way, or under two names.",
-        site=site,
+        site=logged.site,
     )
 
 

@@ -1,0 +1,128 @@
+"""Bugs of published trainers that a log of ours must not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import distmetrics as dm
+from distmetrics.testing import run
+from tests.backends import both_backends
+
+
+def rewards(comm: Any) -> dict[str, float]:
+    log = dm.Log(comm)
+    log.mean("reward/min_max_ratio", 1.0 + comm.rank, weight=1)
+    log.sum("admin/tokens", 10.0)
+    log.max("minutes", float(comm.rank))
+    log.min("max_length", float(comm.rank))
+    return log.flush()
+
+
+@both_backends
+def test_what_a_name_contains_says_nothing_of_its_kind(backend: str) -> None:
+    # verl#7501: a name that contains "min" was reduced by the minimum, one with "max" by the
+    # maximum.
+    row = {"reward/min_max_ratio": 1.5, "admin/tokens": 20.0, "minutes": 1.0, "max_length": 0.0}
+    assert run(2, rewards, backend=backend) == [row] * 2
+
+
+def half_right(comm: Any) -> dict[str, float]:
+    """Log whether each of 8 answers is right: 3 of 6 on one rank, 1 of 2 on the other, a step."""
+    log = dm.Log(comm)
+    right = [[1, 1, 1, 0, 0, 0], [1, 0]][comm.rank]
+    for part in (right[:1], right[1:]):  # micro batches of unequal size
+        log.mean("accuracy", sum(part) / len(part), weight=len(part))
+    return log.flush()
+
+
+@both_backends
+def test_a_mean_is_that_of_all_samples(backend: str) -> None:
+    # huggingface/trl#6943, #6380: the mean of means of unequal weight is logged, 0.6 here.
+    assert run(2, half_right, backend=backend) == [{"accuracy": pytest.approx(0.5, abs=1e-15)}] * 2
+
+
+def padded(comm: Any) -> dict[str, float]:
+    """Log a loss where one of four ranks has no tokens."""
+    log = dm.Log(comm)
+    tokens = [4, 4, 4, 0][comm.rank]
+    log.mean("loss", 0.5 if tokens else 0.0, weight=tokens)
+    return log.flush()
+
+
+@both_backends
+def test_a_rank_without_tokens_does_not_count(backend: str) -> None:
+    # A sum over the ranks, divided by their number, logs 0.375 for a loss of 0.5.
+    assert run(4, padded, backend=backend) == [{"loss": 0.5}] * 4
+
+
+def other_names(comm: Any, odd: int, window: int) -> list[dict[str, float]]:
+    """Log a name of its own on one rank, in one window."""
+    log = dm.Log(comm)
+    rows = []
+    for place in range(3):
+        log.mean("loss", 1.0, weight=1)
+        if comm.rank == odd and place == window:
+            log.sum("moe/dropped", 3.0)
+        rows.append(log.flush())
+    return rows
+
+
+@both_backends
+@pytest.mark.parametrize("window", [0, 1])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_names_of_one_rank_do_not_hang(odd: int, window: int, backend: str) -> None:
+    # verl#5600, allenai/OLMo-core#604, inclusionAI/AReaL#1497: ranks that log other names reduce
+    # other tensors, and hang, or add up what does not go together.
+    rows = [{"loss": 1.0} for _ in range(3)]
+    rows[window]["moe/dropped"] = 3.0
+    assert run(2, other_names, odd, window, backend=backend) == [rows] * 2
+
+
+def some_stages(comm: Any) -> dict[str, float]:
+    log = dm.Log(comm)
+    if comm.rank == comm.world_size - 1:
+        log.mean("loss", 2.0, weight=5)
+    return log.flush()
+
+
+@both_backends
+def test_stages_of_a_pipeline_may_log_nothing(backend: str) -> None:
+    assert run(3, some_stages, backend=backend) == [{"loss": 2.0}] * 3
+
+
+def resumed_alone(comm: Any) -> list[dict[str, float]]:
+    """Begin a log anew on one rank: the other knows names that it does not."""
+    log, rows = dm.Log(comm), []
+    for window in range(3):
+        if window == 1 and comm.rank == 0:
+            state = log.state_dict()
+            log = dm.Log(comm)
+            log.load_state_dict(state)
+        log.sum("all", 1.0)
+        log.sum(f"of {comm.rank}", 2.0)
+        rows.append(log.flush())
+    return rows
+
+
+@both_backends
+def test_a_log_that_begins_anew_on_one_rank(backend: str) -> None:
+    row = {"all": 2.0, "of 0": 2.0, "of 1": 2.0}
+    assert run(2, resumed_alone, backend=backend) == [[row] * 3] * 2
+
+
+def told_twice(comm: Any) -> str:
+    log = dm.Log(comm)
+    log.quantile("step", 1.0)
+    if comm.rank:
+        log.sum("step_max", 7.0)
+    with pytest.raises(dm.MismatchError) as caught:
+        log.flush()
+    return str(caught.value)
+
+
+def test_a_row_has_no_name_twice() -> None:
+    first, second = run(2, told_twice)
+    assert first == second
+    assert "two values of 'step_max'" in first
