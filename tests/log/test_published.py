@@ -13,7 +13,7 @@ from tests.backends import both_backends
 
 def rewards(comm: Any) -> dict[str, float]:
     log = dm.Log(comm)
-    log.mean("reward/min_max_ratio", 1.0 + comm.rank, weight=1)
+    log.mean("global_seqlen/minmax_diff", 1.0 + comm.rank, weight=1)
     log.sum("admin/tokens", 10.0)
     log.max("minutes", float(comm.rank))
     log.min("max_length", float(comm.rank))
@@ -22,25 +22,24 @@ def rewards(comm: Any) -> dict[str, float]:
 
 @both_backends
 def test_what_a_name_contains_says_nothing_of_its_kind(backend: str) -> None:
-    # verl#7501: a name that contains "min" was reduced by the minimum, one with "max" by the
-    # maximum.
-    row = {"reward/min_max_ratio": 1.5, "admin/tokens": 20.0, "minutes": 1.0, "max_length": 0.0}
+    # verl-project/verl#7361: "max" or "min" anywhere in a name chose how it was reduced.
+    row = {"global_seqlen/minmax_diff": 1.5, "admin/tokens": 20.0, "minutes": 1.0, "max_length": 0.0}
     assert run(2, rewards, backend=backend) == [row] * 2
 
 
-def half_right(comm: Any) -> dict[str, float]:
-    """Log whether each of 8 answers is right: 3 of 6 on one rank, 1 of 2 on the other, a step."""
+def clipped(comm: Any) -> dict[str, float]:
+    """Log the share of clipped tokens: 3 of 12 on one rank, 3 of 4 on the other."""
     log = dm.Log(comm)
-    right = [[1, 1, 1, 0, 0, 0], [1, 0]][comm.rank]
-    for part in (right[:1], right[1:]):  # micro batches of unequal size
-        log.mean("accuracy", sum(part) / len(part), weight=len(part))
+    for tokens, count in [[(6, 1), (6, 2)], [(2, 2), (2, 1)]][comm.rank]:
+        log.mean("clip_ratio/region_mean", count / tokens, weight=tokens)
     return log.flush()
 
 
 @both_backends
-def test_a_mean_is_that_of_all_samples(backend: str) -> None:
-    # huggingface/trl#6943, #6380: the mean of means of unequal weight is logged, 0.6 here.
-    assert run(2, half_right, backend=backend) == [{"accuracy": pytest.approx(0.5, abs=1e-15)}] * 2
+def test_a_mean_is_that_of_all_tokens(backend: str) -> None:
+    # huggingface/trl#6380: the mean of the ranks' means was logged, 0.5 for 6 of 16.
+    row = {"clip_ratio/region_mean": pytest.approx(0.375, rel=1e-15)}
+    assert run(2, clipped, backend=backend) == [row] * 2
 
 
 def padded(comm: Any) -> dict[str, float]:
@@ -73,8 +72,8 @@ def other_names(comm: Any, odd: int, window: int) -> list[dict[str, float]]:
 @pytest.mark.parametrize("window", [0, 1])
 @pytest.mark.parametrize("odd", [0, 1])
 def test_names_of_one_rank_do_not_hang(odd: int, window: int, backend: str) -> None:
-    # verl#5600, allenai/OLMo-core#604, inclusionAI/AReaL#1497: ranks that log other names reduce
-    # other tensors, and hang, or add up what does not go together.
+    # Lightning-AI/pytorch-lightning#19106: names that one rank alone logs are reduced by it alone,
+    # and it waits for ever.
     rows = [{"loss": 1.0} for _ in range(3)]
     rows[window]["moe/dropped"] = 3.0
     assert run(2, other_names, odd, window, backend=backend) == [rows] * 2
