@@ -17,7 +17,6 @@ import json
 import os
 import random
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +74,7 @@ class Rank:
         self.log, self.metric = dm.Log(comm), SumMetric()
         self.results: dict[int, Any] = {}
         self.waiting: dict[int, Any] = {}
+        self.begun: list[Any] = []
 
     def play(self) -> str:
         """Return all results, by their steps."""
@@ -116,15 +116,19 @@ class Rank:
         if call == "mean":
             self.results[step] = dm.mean(float(step), weight=1, comm=self.comm)
         elif call.startswith("flush") and later:
-            self.waiting[step] = self.log.flush(wait=False)
+            self._begin(step, self.log.flush(wait=False))
         elif call.startswith("flush"):
             self.results[step] = self.log.flush()
         elif later:
-            self.waiting[step] = dm.sync_async(self.metric, comm=self.comm)
+            self._begin(step, dm.sync_async(self.metric, comm=self.comm))
             self.metric.reset()
         else:
             self.results[step] = dm.sync_and_compute(self.metric, comm=self.comm)
             self.metric.reset()
+
+    def _begin(self, step: int, handle: Any) -> None:
+        self.waiting[step] = handle
+        self.begun.append(handle)
 
     def _ask(self, step: int) -> None:
         self.results[step] = self.waiting.pop(step).result()
@@ -132,14 +136,16 @@ class Rank:
 
 def play(comm: Any, plan: Plan) -> tuple[str, str]:
     """Return a rank's results; and, where none fails, those of blocking calls."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of errors in the background that nobody asks for
-        try:
-            ours = Rank(comm, plan).play()
-        except ReturnedError:
-            return "", ""
-        blocking = "" if plan.fault else Rank(comm, plan, blocks=True).play()
-        return ours, blocking
+    rank = Rank(comm, plan)
+    try:
+        ours = rank.play()
+    except ReturnedError:
+        return "", ""
+    finally:
+        for handle in rank.begun:  # else a warning tells of errors that nobody has asked for
+            handle.is_heard = True
+    blocking = "" if plan.fault else Rank(comm, plan, blocks=True).play()
+    return ours, blocking
 
 
 def play_all(comm: Any, plans: list[Plan]) -> list[tuple[str, str]]:
