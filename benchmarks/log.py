@@ -6,8 +6,11 @@ that what a busy machine adds is in all. Values are tensors, as a step has them.
 - ``raw``: nothing is logged: the limit.
 - ``log``: ours, with a flush each 25 steps.
 - ``buffer``: what trainers write by hand: weighted sums in a dict, stacked and reduced each 25.
+- ``lists``: values kept in lists, averaged and reduced name by name each 25, as torchtitan does.
+- ``metrics``: a ``MeanMetric`` of torchmetrics a name, computed each 25, as Composer does.
+- ``lightning``: what Lightning's ``self.log(sync_dist=True, on_epoch=True)`` keeps and reduces.
 - ``item``: one ``.item()`` a value and step, reduced each 25, as simple loops do.
-- ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` and ``sync_dist`` do.
+- ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` does.
 
     python -m benchmarks.log                      # table, and JSON in benchmarks/results
     python -m benchmarks.log --names 20 --rounds 4
@@ -25,8 +28,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torchmetrics import MeanMetric
 
 import distmetrics as dm
 from distmetrics.collectives.exchange import frame_size
@@ -34,8 +39,8 @@ from distmetrics.testing import run
 
 RESULTS = Path(__file__).parent / "results"
 BLOCK = 25
-WAYS = ("raw", "log", "buffer", "item", "gather")
-_SLOW = 200  # names from which on the ways that wait for each value are left out
+WAYS = ("raw", "log", "buffer", "lists", "metrics", "lightning", "item", "gather")
+_SLOW = 200  # names from which on only ours, by hand and the limit are measured
 
 
 class Buffer:
@@ -64,7 +69,64 @@ class Buffer:
         return dict(zip(names, (both[0] / both[1]).tolist(), strict=True))
 
 
-def logger(way: str, names: list[str]) -> tuple[Callable[[Tensor], None], Callable[[], Any]]:
+Way = tuple[Callable[[Tensor], None], Callable[[], Any]]
+
+
+def by_lists(names: list[str]) -> Way:
+    """Return lists of values, and a reduction a name."""
+    values: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def note(loss: Tensor) -> None:
+        for each in values.values():
+            each.append(loss.detach())
+
+    def flush() -> None:
+        for each in values.values():
+            mean = torch.stack(each).mean()
+            dist.all_reduce(mean)
+            mean.item()
+            each.clear()
+
+    return note, flush
+
+
+def by_metrics(names: list[str]) -> Way:
+    """Return metric objects, each of which syncs itself."""
+    metrics = {name: MeanMetric() for name in names}
+
+    def note(loss: Tensor) -> None:
+        for metric in metrics.values():
+            metric.update(loss.detach(), 8.0)
+
+    def flush() -> None:
+        for metric in metrics.values():
+            metric.compute().item()
+            metric.reset()
+
+    return note, flush
+
+
+def by_lightning(names: list[str]) -> Way:
+    """Return what Lightning's trainer keeps; private, but nothing public does it without one."""
+    results = _ResultCollection(training=True)
+
+    def reduced(value: Tensor, **_: Any) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    def note(loss: Tensor) -> None:
+        options = {"sync_dist": True, "sync_dist_fn": reduced, "batch_size": 8}
+        for name in names:
+            results.log("training_step", name, loss, **options)
+
+    def flush() -> None:
+        results.metrics(on_step=False)
+        results.reset()
+
+    return note, flush
+
+
+def logger(way: str, names: list[str]) -> Way:
     """Return what is done with the loss of a step, and at the end of a block."""
     log, buffer, numbers = dm.Log(), Buffer(), dict.fromkeys(names, 0.0)
 
@@ -92,7 +154,9 @@ def logger(way: str, names: list[str]) -> tuple[Callable[[Tensor], None], Callab
     def nothing(*_: Tensor) -> None:
         return None
 
-    ways: dict[str, tuple[Callable[[Tensor], None], Callable[[], Any]]] = {
+    if way in ("lists", "metrics", "lightning"):
+        return {"lists": by_lists, "metrics": by_metrics, "lightning": by_lightning}[way](names)
+    ways: dict[str, Way] = {
         "raw": (nothing, nothing),
         "log": (by_log, log.flush),
         "buffer": (by_buffer, buffer.flush),
@@ -110,7 +174,7 @@ def steps(count: int, width: int, rounds: int) -> dict[str, list[float]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch, labels = torch.randn(8, width), torch.arange(8)
     names = [f"train/name_{index}" for index in range(count)]
-    ways = [way for way in WAYS if count < _SLOW or way not in ("item", "gather")]
+    ways = WAYS[:3] if count >= _SLOW else WAYS
     loggers = {way: logger(way, names) for way in ways}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for index in range(rounds + 1):

@@ -6,7 +6,9 @@ their main threads; and one after the other, so that all ranks take them in the 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
 import warnings
 from collections import deque
@@ -18,6 +20,7 @@ import torch
 from distmetrics.comm.base import Communicator, Passing, innermost
 from distmetrics.comm.current import whole_of
 from distmetrics.errors import ConfigurationError, in_short
+from distmetrics.liveness.last_words import what_ended
 
 R = TypeVar("R")
 _MOST = 8  # calls that may be under way
@@ -114,11 +117,26 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
     queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
     if queue is None:
         queue = _of_thread.queue = deque(maxlen=_MOST)
+        if threading.current_thread() is threading.main_thread():
+            # What is registered last comes first: then the guard tells that this rank has left.
+            atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
     handle = Handle(make, twin, queue[-1] if queue else None)
     queue.append(handle)
     return handle
+
+
+def finish() -> None:
+    """Wait until all is over that this thread has begun: the other ranks need it too."""
+    for handle in [*getattr(_of_thread, "queue", ())]:
+        handle.wait()
+
+
+def _finish_script(pid: int) -> None:
+    """Wait at the end of a script; not of one that has failed, which the others must hear of."""
+    if what_ended() is None and os.getpid() == pid:  # a forked child has none of these threads
+        finish()
 
 
 def _tell(transport: Any, what: str) -> None:

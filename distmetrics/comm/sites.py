@@ -15,8 +15,10 @@ from distmetrics.errors import Site
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
 # Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
-# through torch.
-_BETWEEN = (_PACKAGE, contextlib.__file__, str(Path(torch.__file__).parent) + os.sep)
+# through torch, a compiled function through code that torch has made.
+_TORCH = (str(Path(torch.__file__).parent) + os.sep, "<eval_with_key>")
+_BETWEEN = (_PACKAGE, contextlib.__file__, *_TORCH)
+_GENERATED = "torchinductor_"  # part of the folder
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
@@ -58,7 +60,8 @@ def raise_sites(error: BaseException) -> list[Site]:
 @functools.lru_cache(maxsize=4096)
 def is_user_code(file: str) -> bool:
     """True if a file's lines are the user's: neither ours nor torch's."""
-    return not file.startswith(_BETWEEN) or file.startswith(_OWN_TOOLS)
+    is_between = file.startswith(_BETWEEN) or _GENERATED in file
+    return not is_between or file.startswith(_OWN_TOOLS)
 
 
 @functools.lru_cache(maxsize=4096)

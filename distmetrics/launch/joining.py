@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from distmetrics.comm.background import finish
 from distmetrics.comm.current import use
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.launch.environment import Environment
@@ -86,6 +87,7 @@ def taking_part(comm: GroupCommunicator) -> Iterator[None]:
     try:
         with use(comm):
             yield
+        finish()
     except BaseException as error:
         named = comm.blame(error)
         comm.leave(named or error)

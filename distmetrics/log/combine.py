@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,20 +25,24 @@ from distmetrics.log.kinds import SAME, is_same
 from distmetrics.log.names import Names, join
 from distmetrics.log.window import Snapshot
 
-_MOST_KNOWN = 256  # sets of names that are remembered
+_MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
 
 
 class _Told(NamedTuple):
-    """What a rank tells of its names: a digest, their bytes, how many numbers they have."""
+    """What a rank tells of its names: a digest, their bytes, how many numbers they have.
+
+    ``known``: a digest of those that it knows. A rank may know others: it has a new ``Log``, say.
+    """
 
     digest: str
     length: int
     numbers: int
+    known: str
 
     @classmethod
-    def read(cls, digest: Any, length: Any, numbers: Any) -> _Told:
+    def read(cls, digest: Any, length: Any, numbers: Any, known: Any) -> _Told:
         """Return what a peer has told; raise anything for what is none."""
-        told = cls(str(digest), int(length), int(numbers))
+        told = cls(str(digest), int(length), int(numbers), str(known))
         if not (0 <= told.length <= LARGEST_DATA and 0 <= told.numbers <= LARGEST_DATA):
             raise ValueError(f"{told}")
         return told
@@ -49,11 +54,12 @@ def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -
 
     Args:
         logged: by this rank.
-        known: names by digest, of flushes before among these ranks; grows.
+        known: names by digest, of flushes before among these ranks; changes.
         comm: who talks.
 
     Raises:
-        MismatchError: ranks log a name in two ways, or what must be the same is not.
+        MismatchError: ranks log a name in two ways, what must be the same is not, or a row would
+            have two values of a name.
         InputError: a value of some rank cannot be counted (each on every rank).
     """
     row, _ = _row(comm, logged, known, Manifest("Log.flush", site=logged.site))
@@ -95,35 +101,47 @@ def _row(
 ) -> tuple[dict[str, float], list[Names]]:
     """Return the value of each name, and the names of each rank."""
     names, numbers = logged.names, logged.numbers.to(comm.device)
-    told = (names.digest, len(names.data), names.size)
+    told = _Told(names.digest, len(names.data), names.size, _digest_of(known))
     manifest = replace(call, problem=logged.problem, details=told)
     tensors = {"what was logged": numbers}
     if label is not None and hasattr(comm, "witness"):  # one for each name takes its time
         tensors = {label(name): torch.cat(names.of(numbers, name)) for name in names.kinds}
     testify(comm, manifest, tensors)
 
-    def rounds() -> tuple[list[Names], Names, list[float]]:
-        return _exchanged(comm, manifest, names, numbers, known)
+    def rounds() -> tuple[list[Names], Names, list[float], dict[str, Names]]:
+        return _exchanged(comm, manifest, logged, numbers, known)
 
-    per_rank, union, values = in_one_call(comm, manifest.call, rounds)
+    per_rank, union, values, learned = in_one_call(comm, manifest.call, rounds)
+    known.clear()
+    known.update(learned)
     row: dict[str, float] = {}
     for name, kind in union.kinds.items():
         sums, maxima = union.of(values, name)
         if kind is SAME and not is_same(maxima):
             raise _not_same(comm, logged, name)
-        row |= kind.read(name, sums, maxima)
+        told_of_name = kind.read(name, sums, maxima)
+        if twice := row.keys() & told_of_name:
+            raise _told_twice(comm, twice, logged.site)
+        row |= told_of_name
     return row, per_rank
+
+
+def _digest_of(known: Mapping[str, Names]) -> str:
+    return hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
 
 
 def _exchanged(
     comm: Communicator,
     manifest: Manifest,
-    names: Names,
+    logged: Snapshot,
     numbers: Tensor,
-    known: dict[str, Names],
-) -> tuple[list[Names], Names, list[float]]:
-    """Return each rank's names, all together, and the numbers of these."""
-    data = numbers.view(torch.uint8)
+    known: Mapping[str, Names],
+) -> tuple[list[Names], Names, list[float], dict[str, Names]]:
+    """Return each rank's names, all together, their numbers, and what all ranks know by now.
+
+    Changes nothing: after an interrupt it is called again.
+    """
+    names, data = logged.names, numbers.view(torch.uint8)
     capacity = inline_capacity(comm.world_size)
     riding = data if data.numel() <= capacity else data[:0]
 
@@ -131,23 +149,23 @@ def _exchanged(
         return _read(blobs, manifest, comm.rank)
 
     told, runs = exchange(comm, manifest, riding, data[:0], read)
-    _learn(comm, told, names, known)
-    per_rank = [known[each.digest] for each in told]
+    learned = _learned(comm, told, names, known)
+    per_rank = [learned[each.digest] for each in told]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
-        raise _unlike(comm, per_rank, unlike[0], manifest.site)
+        raise _unlike(comm, logged, per_rank, unlike[0])
     if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = _placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
         maxima = reduce_large(comm, mine[union.sums :], "max")
-        return per_rank, union, torch.cat([sums, maxima]).tolist()
+        return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
     placed = []
     for rank, (run, _) in enumerate(runs):
         with reading("what it logged", rank):
             placed.append(_placed(run.view(numbers.dtype), per_rank[rank], union))
     sums = fold([each[: union.sums] for each in placed], "sum")
     maxima = fold([each[union.sums :] for each in placed], "max")
-    return per_rank, union, torch.cat([sums, maxima]).tolist()
+    return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
 
 
 def _read(blobs: Sequence[bytes], mine: Manifest, rank: int) -> list[_Told]:
@@ -167,23 +185,24 @@ def _read(blobs: Sequence[bytes], mine: Manifest, rank: int) -> list[_Told]:
     return told
 
 
-def _learn(
-    comm: Communicator, told: Sequence[_Told], names: Names, known: dict[str, Names]
-) -> None:
-    """Learn the names that no flush before had; all ranks know the same ones."""
-    if len(known) > _MOST_KNOWN:
-        known.clear()
-    new = {each.digest: each for each in told if each.digest not in known}
-    if len(set(told)) == 1:
-        known[names.digest] = names
-        return
+def _learned(
+    comm: Communicator, told: Sequence[_Told], names: Names, known: Mapping[str, Names]
+) -> dict[str, Names]:
+    """Return the names by digest that all ranks know, once those are sent that some may lack."""
+    is_shared = len({each.known for each in told}) == 1
+    is_full = len(known) > _MOST_KNOWN + comm.world_size
+    learned = dict(known) if is_shared and not is_full else {}
+    new = {each.digest: each for each in told if each.digest not in learned}
+    if len({each.digest for each in told}) == 1:
+        return learned | {names.digest: names}
     for digest, each in new.items():
         src = told.index(each)
         check_memory(comm, each.length)
         data = names.data if names.digest == digest else bytes(each.length)
         sent = comm.broadcast(from_bytes(data).to(comm.device), src)
         with reading("the names that it logged", src):
-            known[digest] = _checked(Names.read(to_bytes(sent)), each)
+            learned[digest] = _checked(Names.read(to_bytes(sent)), each)
+    return learned
 
 
 def _checked(names: Names, told: _Told) -> Names:
@@ -203,34 +222,46 @@ def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
 
 
 def _unlike(
-    comm: Communicator, per_rank: Sequence[Names], name: str, site: Site | None
+    comm: Communicator, logged: Snapshot, per_rank: Sequence[Names], name: str
 ) -> MismatchError:
     """Return the error for a name that ranks log in two ways."""
+    sites = gather_objects(str(logged.sites.get(name) or ""), str, comm, "", op="lines of a name")
     lines = []
-    for names in per_rank:
+    for names, site in zip(per_rank, sites, strict=True):
         kind = names.kinds.get(name)
-        lines.append("not at all" if kind is None else f"as a {kind}")
-    return _refusal(
+        lines.append("not at all" if kind is None else f"as a {kind}, first at {site}")
+    return refusal(
         comm,
         f"ranks log {name!r} in two ways",
         lines,
         likely="one name for two things.",
         do="log a name in one way, or under two names.",
+        site=logged.site,
+    )
+
+
+def _told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> MismatchError:
+    """Return the error for names of a row that a quantile tells, and another name as well."""
+    names = ", ".join(map(repr, sorted(twice)))
+    return refusal(
+        comm,
+        f"the row would have two values of {names}: a quantile's, and that of another name",
+        [],
+        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself.",
+        do="log one of them under another name, in a new Log.",
         site=site,
     )
 
 
 def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     """Return the error for a value that must be the same on all ranks, and is not."""
-    value = None
-    if name in logged.names.kinds:
-        value = SAME.read(name, *logged.names.of(logged.numbers.tolist(), name))[name]
+    value = logged.names.row(logged.numbers.tolist()).get(name)
     mine = (value, str(logged.sites.get(name) or ""))
     told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
     lines = []
     for value, site in told:
         lines.append("not logged" if value is None else f"{value!r}, first at {site}")
-    return _refusal(
+    return refusal(
         comm,
         f"{name!r} was logged as the same on all ranks, and is not",
         lines,
@@ -240,14 +271,21 @@ def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     )
 
 
-def _refusal(
-    comm: Communicator, what: str, lines: Sequence[str], *, likely: str, do: str, site: Site | None
+def refusal(
+    comm: Communicator,
+    what: str,
+    lines: Sequence[str],
+    *,
+    likely: str,
+    do: str,
+    note: str = "Every rank keeps what it has logged.",
+    site: Site | None = None,
 ) -> MismatchError:
     """Return an error that all ranks raise, with a line of each."""
     return MismatchError(
         what,
         per_rank=dict(enumerate(lines)),
-        notes=["Every rank keeps what it has logged."],
+        notes=[note] if note else [],
         likely=likely,
         do=do,
         rank=comm.rank,

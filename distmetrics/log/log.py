@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from distmetrics.comm.background import Handle, start
@@ -13,7 +14,8 @@ from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen
 from distmetrics.errors import DistmetricsError
 from distmetrics.log.combine import combined
-from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM
+from distmetrics.log.compiled import Compiled
+from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
 from distmetrics.log.names import Names
 from distmetrics.log.window import Snapshot, Window
 
@@ -25,7 +27,8 @@ class Log:
     in float64. Ranks may log other names; a row has those that some rank has logged.
 
     A value is a number or a tensor of one element, on any device. One that is no number, or that a
-    name has another kind of, is an error on every rank at the next flush.
+    name has another kind of, is an error on every rank at the next flush. All but the flush may be
+    called in a function that is compiled, ``torch.compile(step, fullgraph=True)``.
 
     Args:
         comm: who talks, or a layout; default the communicator in force at each flush.
@@ -42,9 +45,16 @@ class Log:
     def __init__(self, comm: Communicator | None = None) -> None:
         self._comm = comm
         self._window = Window()
+        self._compiled = Compiled(self._window)
         # By communicator: its ranks know the same names, and others know others.
         self._known: WeakKeyDictionary[Communicator, dict[str, Names]] = WeakKeyDictionary()
         self._flush: tuple[Handle[dict[str, float]], Snapshot] | None = None  # under way
+
+    def _note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
+        if torch.compiler.is_compiling():
+            self._compiled.note(name, kind, value, weight)
+        else:
+            self._window.note(name, kind, value, weight)
 
     def mean(self, name: str, value: float | Tensor, *, weight: float | Tensor) -> None:
         """Log a mean: all values of all ranks, each counted by its weight.
@@ -55,33 +65,33 @@ class Log:
             weight: what the value is a mean over, as tokens or samples; finite, not negative. The
                 mean of a window without weight is NaN.
         """
-        self._window.note(name, MEAN, value, weight)
+        self._note(name, MEAN, value, weight)
 
     def sum(self, name: str, value: float | Tensor) -> None:
         """Log a part of a sum over all values of all ranks."""
-        self._window.note(name, SUM, value)
+        self._note(name, SUM, value)
 
     def max(self, name: str, value: float | Tensor) -> None:
         """Log a value of which the largest counts; NaN, where there is one."""
-        self._window.note(name, MAX, value)
+        self._note(name, MAX, value)
 
     def min(self, name: str, value: float | Tensor) -> None:
         """Log a value of which the smallest counts; NaN, where there is one."""
-        self._window.note(name, MIN, value)
+        self._note(name, MIN, value)
 
     def same(self, name: str, value: float | Tensor) -> None:
         """Log a value that all ranks have; the latest one counts.
 
         Where ranks that log it have another one, the flush raises MismatchError on every rank.
         """
-        self._window.note(name, SAME, value)
+        self._note(name, SAME, value)
 
     def quantile(self, name: str, value: float | Tensor) -> None:
         """Log a value of which p50, p90, p99 and max are told, as ``name_p50`` and so on.
 
         Quantiles are right to 1 %, for sizes from 1e-9 to 6e8; the maximum is exact.
         """
-        self._window.note(name, QUANTILE, value)
+        self._note(name, QUANTILE, value)
 
     @overload
     def flush(self) -> dict[str, float]: ...

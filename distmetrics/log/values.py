@@ -9,22 +9,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
 
 
 def number_of(what: str, value: Any) -> Tensor | float:
     """Return one number, through which nothing is differentiated; raise InputError for others."""
     if type(value) is float:
         return value
-    if not isinstance(value, Tensor):
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"the {what} is no number: {error}") from error
+    if isinstance(value, Tensor):
+        return _element(what, value)
+    if isinstance(value, str | bytes):
+        raise InputTypeError(f"the {what} is no number: the text {value!r}", do="log float(...).")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputTypeError(f"the {what} is no number: {error}") from error
+
+
+def _element(what: str, value: Tensor) -> Tensor:
     if value.numel() != 1 or value.is_complex() or hasattr(value, "full_tensor"):
         kind = "DTensor" if hasattr(value, "full_tensor") else "tensor"
         shape = f"{kind} of shape {[*value.shape]} and dtype {value.dtype}"
-        raise InputError(f"the {what} is a {shape}, which is no real number")
+        raise InputError(
+            f"the {what} is a {shape}, which is no real number",
+            do="log one number of it, as .mean() or .sum(), or keep it in a metric.",
+        )
     if value.requires_grad:
         value = value.detach()
     if value.ndim:
@@ -43,30 +52,34 @@ def version_of(number: Tensor | float) -> int:
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
-    tensors = [each for each in numbers if isinstance(each, Tensor)]
-    plain = [each for each in numbers if not isinstance(each, Tensor)]
-    if not tensors:
+    plain = [each for each in numbers if isinstance(each, float)]
+    if len(plain) == len(numbers):
         if plain.count(plain[0]) == len(plain):
             return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
         return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
-    if not plain and len({(each.dtype, each.device) for each in tensors}) == 1:
-        return torch.stack(tensors).to(device, torch.float64)
-    return torch.cat([together([each], device) for each in numbers])
+    tensors = []
+    for each in numbers:
+        if isinstance(each, Tensor):
+            tensors.append(moved(each.to(torch.float64), device))
+        else:
+            tensors.append(torch.full((), each, dtype=torch.float64, device=device))
+    return torch.stack(tensors)
 
 
 def floats(numbers: Mapping[str, Tensor | float]) -> dict[str, float]:
     """Return numbers as those of Python, in one copy from the device if all are tensors on it."""
     if not numbers:
         return {}
-    together_ = together([*numbers.values()], torch.device("cpu"))
-    return dict(zip(numbers, together_.tolist(), strict=True))
+    column = together([*numbers.values()], torch.device("cpu"))
+    return dict(zip(numbers, column.tolist(), strict=True))
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on another device."""
-    if device.type == "cuda":  # from memory that the device reads by itself, or it would wait
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
+    """Return a tensor on another device; only a copy to the CPU waits."""
+    is_of_host = x.device.type == "cpu"
+    if is_of_host and device.type == "cuda":  # which then reads the memory by itself
+        x = x.pin_memory()
+    return x.to(device, non_blocking=is_of_host)
 
 
 def weight_of(weight: Any) -> Tensor | float:

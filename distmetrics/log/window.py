@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +21,37 @@ from distmetrics.errors import InputError, Site
 from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
-from distmetrics.log.slots import Noted, Plain, Slot, laid_out, places_of
-from distmetrics.log.values import number_of, together, version_of, weight_of
+from distmetrics.log.values import moved, number_of, together, version_of, weight_of
 
 _CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
-_MANY = 512  # plain numbers of one kind that are added up together
+_MANY = 512  # values that are added up together
+
+
+class Slot:
+    """Where a name's values go.
+
+    Attributes:
+        name: the user's.
+        kind: how its values are combined.
+        site: the user's line that logged it first.
+        sums: where its sums start in each buffer; ``maxima``: its maxima.
+        turn: the number of the step, as counted by the window, that has noted a value of it.
+    """
+
+    __slots__ = ("kind", "maxima", "name", "site", "sums", "turn")
+
+    def __init__(self, name: str, kind: Kind, sums: int, maxima: int) -> None:
+        self.name = name
+        self.kind = kind
+        self.site = call_site()
+        self.sums = sums
+        self.maxima = maxima
+        self.turn = -1
+
+
+# A slot, a value that waits to be added up, its weight, and how often the value was changed before.
+_Noted = tuple[Slot, Tensor | float, Tensor | float, int]
 
 
 class Snapshot(NamedTuple):
@@ -54,8 +80,7 @@ class Window:
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
         self._buffers: dict[torch.device, Buffer] = {}
-        self._noted: list[Noted] = []
-        self._plain: dict[Kind, Plain] = defaultdict(list)
+        self._noted: list[_Noted] = []
         self._turn = self._first_turn = 0
         self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor]] = {}
 
@@ -66,25 +91,20 @@ class Window:
             number = number_of("value", value)
             scale = weight_of(weight)
         except InputError as error:
-            self._note_problem(name, error.what)
+            self._note_problem(name, error.what, error.do)
             return
         self.put(slot, number, scale)
 
     def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
-        """Take a number, and a weight, that are known to be such; they are added up later."""
-        if type(number) is type(weight) is float and not slot.kind.is_latest:
-            slot.turn = self._turn
-            slot.plain.append((slot, number, weight))
-            if len(slot.plain) == _MANY:
-                self._settle_plain(slot.kind)
-            return
-        if slot.turn == self._turn:
+        """Take a number and a weight that are known to be such; they are added up later."""
+        is_plain = type(number) is float and type(weight) is float and not slot.kind.is_latest
+        if (slot.turn == self._turn and not is_plain) or len(self._noted) == _MANY:
             self.settle()
         slot.turn = self._turn
-        self._noted.append(Noted(slot, number, weight, version_of(number)))
+        self._noted.append((slot, number, weight, -1 if is_plain else version_of(number)))
 
     def slot(self, name: str, kind: Kind) -> Slot:
-        """Return where the values of a name go; raise InputError if it cannot be so logged."""
+        """Return where values of a name go; raise InputError if it cannot be logged so."""
         if not isinstance(name, str):
             raise InputError("a name must be a string")
         known = self._slots.get(name)
@@ -93,79 +113,65 @@ class Window:
         if known is not None:
             first = f"was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
-        plain = self._plain[kind]
-        slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima, plain)
+        slot = self._slots[name] = Slot(name, kind, self._sums, self._maxima)
         self._sums += kind.sums
         self._maxima += kind.maxima
         return slot
 
-    def _note_problem(self, name: Any, what: str) -> None:
+    def _note_problem(self, name: Any, what: str, do: str = "") -> None:
         """Keep the first problem, for the flush to tell all ranks."""
-        self.problem = self.problem or Problem("InputError", f"{name!r}: {what}, at {call_site()}")
+        if self.problem is None:
+            self.problem = Problem("InputError", f"{name!r}: {what}, at {call_site()}", do)
 
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
-        for kind in self._plain:
-            self._settle_plain(kind)
         noted, self._noted = self._noted, []
         self._turn += 1
-        groups: dict[tuple[Any, ...], list[Noted]] = defaultdict(list)
+        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
-            value = each.value
+            slot, value, _, version = each
             if not isinstance(value, Tensor):
-                groups[each.slot.kind, _CPU, None].append(each)
-            elif version_of(value) == each.version:
-                groups[each.slot.kind, value.device, value.dtype].append(each)
+                groups[slot.kind, _CPU, None].append(each)
+            elif version < 0 or value._version == version:
+                groups[slot.kind, value.device, value.dtype].append(each)
             else:
-                why = f"was changed in place after it was logged at {each.slot.site}"
-                self._note_problem(each.slot.name, f"{why}: log a copy, value.clone()")
-        for (kind, device, _), group in groups.items():
-            slots = tuple([each.slot for each in group])
-            weights = together([each.weight for each in group], device)
-            if any(isinstance(each.weight, Tensor) for each in group):
-                weights = self._checked(weights, slots, device)
-            self._add(kind, slots, together([each.value for each in group], device), weights)
+                why = f"was changed in place after it was logged at {slot.site}"
+                self._note_problem(slot.name, why, "log a copy, value.clone().")
+        for (kind, device, dtype), group in groups.items():
+            slots, numbers, weights, _ = zip(*group, strict=True)
+            if dtype is None:
+                values = together(numbers, device)
+            else:
+                values = torch.stack(numbers).to(torch.float64)
+            self._add(kind, slots, values, weights)
 
-    def _settle_plain(self, kind: Kind) -> None:
-        """Add up the plain numbers of one kind; there may be several of a name."""
-        plain = self._plain[kind]
-        if not plain:
-            return
-        slots, values, weights = zip(*plain, strict=True)
-        plain.clear()
-        numbers = torch.tensor([values, weights], dtype=torch.float64, device=_CPU)
-        self._add(kind, slots, numbers[0], numbers[1])
-
-    def _buffer(self, device: torch.device) -> Buffer:
-        """Return the sums and maxima on a device, with room for all names."""
+    def _add(
+        self,
+        kind: Kind,
+        slots: tuple[Slot, ...],
+        values: Tensor,
+        scales: Sequence[Tensor | float],
+    ) -> None:
+        """Add up values of one kind; where they are plain, there may be several of a name."""
+        device = values.device
         buffer = self._buffers.get(device)
         if buffer is None:
             buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
-        return buffer
-
-    def _checked(self, weights: Tensor, slots: tuple[Slot, ...], device: torch.device) -> Tensor:
-        """Return weights that can be counted, and zero for the others, which are noted."""
-        is_good = (weights >= 0) & weights.isfinite()
-        first_sums, _ = places_of(slots, device)
-        flaws = 1.0 - is_good.to(torch.float64)
-        self._buffer(device).flaws.index_add_(0, first_sums.flatten(), flaws)
-        return torch.where(is_good, weights, 0.0)
-
-    def _add(self, kind: Kind, slots: tuple[Slot, ...], values: Tensor, weights: Tensor) -> None:
-        """Add up values of one kind, which lie on one device."""
-        device = values.device
-        buffer = self._buffer(device)
-        first_sums, first_maxima = places_of(slots, device)
+        weights = together(scales, device)
+        first_sums, places = _places(slots, device)
+        if {*map(type, scales)} != {float}:
+            is_good = (weights >= 0) & weights.isfinite()
+            weights = torch.where(is_good, weights, 0.0)
+            buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
         numbers, offsets, compared = kind.parts(values, weights)
         if numbers.numel():
-            places = (first_sums + offsets).flatten()
-            buffer.sums.index_add_(0, places, numbers.flatten())
+            buffer.sums.index_add_(0, (first_sums + offsets).flatten(), numbers.flatten())
         if compared.numel():
-            places = (first_maxima + torch.arange(kind.maxima, device=device)).flatten()
             if kind.is_latest:
-                for other in self._buffers.values():
-                    other.maxima.index_fill_(0, places.to(other.maxima.device), -math.inf)
+                for other_device, other in self._buffers.items():
+                    other.grow(self._sums, self._maxima)
+                    other.maxima.index_fill_(0, _places(slots, other_device)[1], -math.inf)
             buffer.maxima.scatter_reduce_(0, places, compared.flatten(), "amax")
 
     def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
@@ -175,7 +181,7 @@ class Window:
         if slots not in self._layouts:
             if len(self._layouts) >= _KEPT:
                 self._layouts.clear()
-            self._layouts[slots] = laid_out(slots)
+            self._layouts[slots] = _layout(slots)
         names, sums, maxima = self._layouts[slots]
         total = torch.zeros(names.sums, dtype=torch.float64, device=device)
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
@@ -233,17 +239,43 @@ class Window:
                 maxima.fill_(-math.inf)
             slot.turn = self._turn
         self.settle()
-        buffer = self._buffer(_CPU)
-        _, sums, maxima = laid_out([self._slots[name] for name in names.kinds])
+        buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
+        buffer.grow(self._sums, self._maxima)
+        _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
         """Begin a new window."""
         self._noted = []
-        for plain in self._plain.values():
-            plain.clear()
         self._turn += 1
         self._first_turn = self._turn
         for buffer in self._buffers.values():
             buffer.clear()
+
+
+@lru_cache(maxsize=64)
+def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return where the sums of names start, [n, 1], and where all their maxima lie, in order."""
+    sums = torch.tensor([slot.sums for slot in slots], device="cpu").unsqueeze(1)
+    maxima = [slot.maxima + index for slot in slots for index in range(slot.kind.maxima)]
+    places = torch.tensor(maxima, dtype=torch.int64, device="cpu")
+    return moved(sums, device), moved(places, device)
+
+
+def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
+    """Return names, and where in a buffer their sums and their maxima lie, in the names' order."""
+    by_name = {slot.name: slot for slot in slots}
+    names = Names({name: slot.kind for name, slot in by_name.items()})
+    sums: list[int] = []
+    maxima: list[int] = []
+    for name, kind in names.kinds.items():
+        slot = by_name[name]
+        sums += range(slot.sums, slot.sums + kind.sums)
+        maxima += range(slot.maxima, slot.maxima + kind.maxima)
+    long = torch.int64
+    return (
+        names,
+        torch.tensor(sums, dtype=long, device="cpu"),
+        torch.tensor(maxima, dtype=long, device="cpu"),
+    )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
     from distmetrics.testing.equivalence import assert_same_as_single
     from distmetrics.testing.report import Report, Violation
+    from distmetrics.testing.stall_counter import Stall, stalls
     from distmetrics.testing.subject import function
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Equality",
     "Outcome",
     "Report",
+    "Stall",
     "Violation",
     "assert_distributed",
     "assert_same_as_single",
@@ -33,6 +35,7 @@ __all__ = [
     "relative",
     "replay",
     "run",
+    "stalls",
 ]
 
 # Loaded when they are asked for: they bring the trainer along, or the laws, which few tests need.
@@ -42,6 +45,7 @@ _LATER = {
     "Batch": "batches",
     "Equality": "equality",
     "Report": "report",
+    "Stall": "stall_counter",
     "Violation": "report",
     "assert_distributed": "check",
     "assert_same_as_single": "equivalence",
@@ -49,6 +53,7 @@ _LATER = {
     "function": "subject",
     "relative": "equality",
     "replay": "check",
+    "stalls": "stall_counter",
 }
 
 

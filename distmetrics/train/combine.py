@@ -103,6 +103,7 @@ def _unlike(key: Key, partly: Mapping[str, Sequence[int]], comm: Communicator) -
         comm,
         f"ranks log {key.label!r} in different ways",
         lines,
+        note="",
         likely="a condition on the rank or on the data around self.log.",
         do="log a name with the same options on every rank.",
     )

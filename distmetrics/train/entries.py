@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Self, get_args
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.names import Names
-from distmetrics.log.slots import Slot
-from distmetrics.log.window import Window
+from distmetrics.log.window import Slot, Window
 from distmetrics.train.log_options import ReduceFx, Scope
 
 

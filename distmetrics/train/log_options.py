@@ -4,6 +4,7 @@ import math
 from numbers import Real
 from typing import Any, Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from distmetrics.arguments import FLAG, Takes
@@ -16,6 +17,7 @@ ReduceFx = Literal["mean", "sum", "max", "min"]
 Scope = Literal["all ranks", "this rank", "rank 0"]
 
 _RESERVED_NAMES = ("epoch", "step")
+_CPU = torch.device("cpu")
 
 
 class Options(NamedTuple):
@@ -151,7 +153,7 @@ def as_number(name: Any, value: Any) -> Tensor | float:
     >>> as_number("loss", torch.tensor([3], dtype=torch.int64))
     3.0
     """
-    if isinstance(value, Tensor) and value.is_cpu and value.numel() == 1:
+    if isinstance(value, Tensor) and value.device == _CPU and value.numel() == 1:
         value = value.item()
     number = number_of(f"value of {name!r}", value)
     return number.clone() if isinstance(number, Tensor) else number

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.tensors import to_host
+from distmetrics.log.values import floats
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
@@ -19,6 +19,7 @@ class LoggedValues:
     """The latest value of everything that was logged.
 
     Attributes:
+        numbers: the values by name; tensors on the device, where a step has logged them there.
         local_metrics: the names whose values are this rank's own.
         fresh_metrics: the names logged for the latest epoch.
         validation_metrics: the names logged in the latest validation.
@@ -27,8 +28,7 @@ class LoggedValues:
         why_unvalidated: why the fit under way has no validation; "" where it has one.
     """
 
-    _tensors: dict[str, Tensor] = field(default_factory=dict)
-    _new: dict[str, Tensor | float] = field(default_factory=dict)  # nobody has asked since
+    numbers: dict[str, Tensor | float] = field(default_factory=dict)
     local_metrics: set[str] = field(default_factory=set)
     fresh_metrics: set[str] = field(default_factory=set)
     validation_metrics: set[str] = field(default_factory=set)
@@ -38,16 +38,16 @@ class LoggedValues:
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """The values by name, in float64; on the CPU, where they are of an epoch."""
-        for name, value in self._new.items():
-            device = value.device if isinstance(value, Tensor) else "cpu"
-            self._tensors[name] = torch.as_tensor(value, dtype=torch.float64, device=device)
-        self._new.clear()
-        return self._tensors
+        """The values by name, in float64."""
+        values = {}
+        for name, number in self.numbers.items():
+            device = number.device if isinstance(number, Tensor) else "cpu"
+            values[name] = torch.as_tensor(number, dtype=torch.float64, device=device)
+        return values
 
     def note(self, values: Mapping[str, Tensor | float], local: set[str]) -> None:
         """Take values, of which the ``local`` ones are this rank's own."""
-        self._new.update(values)
+        self.numbers.update(values)
         self.local_metrics -= values.keys()
         self.local_metrics |= local
 
@@ -59,11 +59,11 @@ class LoggedValues:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the values, of plain types."""
         names = {name: sorted(getattr(self, name)) for name in _NAMES}
-        return {"values": {"callback_metrics": to_host(self.callback_metrics)}, "names": names}
+        return {"values": floats(self.numbers), "names": names}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned."""
-        self._tensors = dict(state["values"]["callback_metrics"])
+        self.numbers = dict(state["values"])
         for name in _NAMES:
             setattr(self, name, set(state["names"][name]))
 
@@ -90,15 +90,15 @@ class LoggedValues:
                 "has one",
                 do="log it with on_epoch=True and without sync_dist=False.",
             )
-        if name in self.fresh_metrics or (latest and name in self.callback_metrics):
-            return float(self.callback_metrics[name])
+        if name in self.fresh_metrics or (latest and name in self.numbers):
+            return float(self.numbers[name])
         if latest or not self.validated:  # check_val_every_n_epoch: it may come in a later epoch
             return None
         raise self.not_logged(name, who)
 
     def not_logged(self, name: str, who: str) -> ConfigurationError:
         """Return the error of a watched value that is not there, with the cause if it is known."""
-        if name in self.callback_metrics:
+        if name in self.numbers:
             return ConfigurationError(
                 f"{who} watches {name!r}, and there is no value of it for this epoch: the one "
                 "there is of a single step or of an earlier epoch",
@@ -106,7 +106,7 @@ class LoggedValues:
                 "on_epoch=True.",
                 do="log it with on_epoch=True, in every epoch; rank_zero_only=True may stay.",
             )
-        known = sorted(self.callback_metrics)
+        known = sorted(self.numbers)
         by_loader = [label for label in known if label.startswith(f"{name}/dataloader_idx_")]
         near = difflib.get_close_matches(name, known, n=1)
         likely, do = "", "log it in training_step with on_epoch=True, or in validation_step."

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.one_call import as_one_call
 from distmetrics.errors import MismatchError, who
@@ -89,8 +90,10 @@ def _is_lacking(key: Key, whole: Logged) -> bool:
 def _one_sided(keys: Sequence[Key], mine: Entries, comm: Communicator) -> list[_OneSided]:
     """Return the names that some ranks log always and others never; every rank must call it."""
     ranks = _gathered([[*_Share.of(key, mine)] for key in keys], comm=comm)
+    with reading("its shares of batches"):
+        columns = [*zip(keys, *ranks, strict=True)]
     found = []
-    for key, told in zip(keys, zip(*ranks, strict=True), strict=True):
+    for key, *told in columns:
         shares = [_Share(*share) for share in told]
         always = [rank for rank, each in enumerate(shares) if each.share == "each"]
         never = [rank for rank, each in enumerate(shares) if each.share == "no"]
@@ -104,10 +107,7 @@ def _gathered(own: list[list[Any]], *, comm: Communicator) -> list[list[list[Any
     """Return each rank's shares of the names, as data, which a layout can hand over."""
 
     def read(told: Any) -> list[list[Any]]:
-        shares = [[str(share), int(count), str(text)] for share, count, text in told]
-        if len(shares) != len(own):
-            raise ValueError(f"shares of {len(shares)} names")
-        return shares
+        return [[str(share), int(count), str(text)] for share, count, text in told]
 
     return gather_objects(own, read, comm, "shares of batches", op="self.log")
 

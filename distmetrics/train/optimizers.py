@@ -72,7 +72,7 @@ class Schedule:
             return
         if self.monitor is None:
             self.scheduler.step()
-        elif self.monitor in values.callback_metrics:
+        elif self.monitor in values.numbers:
             self.scheduler.step(values.callback_metrics[self.monitor])
         else:
             raise values.not_logged(self.monitor, "the scheduler")

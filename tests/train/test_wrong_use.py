@@ -286,7 +286,7 @@ class Numbered(Logistic):
 def test_names_with_the_rank_in_them_are_refused(strategy):
     with pytest.raises(MismatchError, match="only some ranks log 'loss_0'") as caught:
         trainer(strategy=strategy, devices=2).fit(Numbered(), loader(16))
-    assert "Likewise: 'other_0' by rank 0, 'loss_1' by rank 1, 'other_1' by rank 1." in str(caught.value)
+    assert "Likewise: 'loss_1' by rank 1, 'other_0' by rank 0, 'other_1' by rank 1." in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,188 @@
+"""What metrics that are synced in the background cost the steps of a training loop.
+
+Two gloo ranks train one model. Each way has blocks of steps, which take turns in the same
+processes, so that what a busy machine adds is in all. A block begins with an epoch's metrics, which
+are updated already, and ends when their result is there. The ways:
+
+- ``alone``: no metrics: the limit.
+- ``load``: a copy of the metrics is made, and a thread of the same process computes them as they
+  are on this rank, with no other rank: the load of the background, with the sync left out.
+- ``async``: ``sync_async`` on the first step, the result after the last one.
+- ``blocking``: ``sync_and_compute`` on the first step.
+
+A step is in flight until the thread of ``load``, or the handle of ``async``, is done; the 99th
+percentile of steps in flight is asked to be within 5 % of that of ``load``. The first step, which
+makes the copy, is told apart: a block has one.
+
+    python -m benchmarks.async_sync                        # writes results/async_sync.json
+    python -m benchmarks.async_sync --rounds 3 --cases counts
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import distmetrics as dm
+from benchmarks.sync_cases import CASES
+from distmetrics.testing import run
+from distmetrics.tree import flatten
+
+RESULTS = Path(__file__).parent / "results"
+WAYS = ("alone", "load", "async", "blocking")
+CHOSEN = ("counts", "mAP")
+
+
+class Training:
+    """A small model of two ranks, and how long its steps take."""
+
+    def __init__(self, width: int) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Linear(width, width), nn.ReLU()] * 4
+        self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 10)))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.batch, self.labels = torch.randn(16, width), torch.arange(16) % 10
+
+    def step(self) -> None:
+        """Make one step."""
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.batch), self.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+
+def begin(way: str, metrics: Any) -> Callable[[], bool]:
+    """Do what a way does on the first step; return what tells whether it is done."""
+    if way == "async":
+        handle = dm.sync_async(metrics)
+        return lambda: handle.is_done
+    if way == "load":
+        twin = copy.deepcopy(metrics)
+        alone = dm.SingleCommunicator()
+        thread = threading.Thread(target=lambda: dm.sync_and_compute(twin, comm=alone))
+        thread.start()
+        return lambda: not thread.is_alive()
+    if way == "blocking":
+        dm.sync_and_compute(metrics)
+    return lambda: True
+
+
+def block(training: Training, way: str, metrics: Any, least: int) -> dict[str, list[float]]:
+    """Return the seconds of the first step, of those in flight, and of the others.
+
+    All ranks make as many steps: at least ``least``, and until all of them are done.
+    """
+    seconds: dict[str, list[float]] = defaultdict(list)
+    is_done: Callable[[], bool] = bool
+    dist.barrier()
+    for index in range(100_000):
+        began = time.perf_counter()
+        if index == 0:
+            is_done = begin(way, metrics)
+        training.step()
+        taken = time.perf_counter() - began
+        in_flight = way in ("load", "async") and not is_done()
+        seconds["first" if index == 0 else "in flight" if in_flight else "rest"].append(taken)
+        if index >= least and index % 10 == 0:
+            busy = torch.tensor(float(in_flight))
+            dist.all_reduce(busy)
+            if not busy:
+                break
+    return seconds
+
+
+def has_same_bits(metrics: Any) -> bool:
+    """Return whether the result of the background is that of a blocking call, bit for bit."""
+    handle = dm.sync_async(metrics)
+    blocking, _ = flatten(dm.sync_and_compute(metrics))
+    ours, _ = flatten(handle.result())
+    return len(ours) == len(blocking) and all(map(is_equal, ours, blocking))
+
+
+def is_equal(ours: Any, blocking: Any) -> bool:
+    """True for equal leaves; NaN equals NaN."""
+    if isinstance(ours, torch.Tensor):
+        return torch.equal(ours.nan_to_num(-7.0), blocking.nan_to_num(-7.0))
+    return repr(ours) == repr(blocking)
+
+
+def measured(comm: Any, case: str, width: int, rounds: int, least: int) -> dict[str, Any]:
+    """Measure on one rank."""
+    training = Training(width)
+    metrics = CASES[case].make(comm.rank, comm.world_size)
+    same = has_same_bits(metrics)
+    seconds = {way: defaultdict[str, list[float]](list) for way in WAYS}
+    for index in range(rounds + 1):
+        for way in WAYS if index % 2 else WAYS[::-1]:
+            taken = block(training, way, metrics, least)
+            for part in taken if index else ():  # the first block makes what is kept
+                seconds[way][part] += taken[part]
+    return {"same bits": same, "seconds": {way: {**each} for way, each in seconds.items()}}
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return an order statistic; NaN where there is none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians and percentiles of both ranks' steps, in milliseconds."""
+    result: dict[str, Any] = {"same bits": all(each["same bits"] for each in per_rank)}
+    for way in WAYS:
+        result[way] = {}
+        for part in ("first", "in flight", "rest"):
+            values = [1e3 * x for each in per_rank for x in each["seconds"][way].get(part, [])]
+            numbers = {"steps": len(values), "p50": percentile(values, 0.5)}
+            result[way][part] = numbers | {"p99": percentile(values, 0.99)}
+    for against, part in (("load", "in flight"), ("alone", "rest")):
+        ratio = result["async"]["in flight"]["p99"] / result[against][part]["p99"]
+        result[f"p99 in flight over {against}"] = ratio
+    return result
+
+
+def show(case: str, result: dict[str, Any]) -> None:
+    """Print a table."""
+    print(f"{case}: {CASES[case].title}; same bits: {result['same bits']}")
+    for way in WAYS:
+        for part, each in result[way].items():
+            if each["steps"]:
+                numbers = f"p50 {each['p50']:8.2f} ms  p99 {each['p99']:8.2f} ms"
+                print(f"  {way:9} {part:10} {each['steps']:6} steps  {numbers}")
+    for against in ("load", "alone"):
+        over = 100 * (result[f"p99 in flight over {against}"] - 1)
+        print(f"  p99 of steps in flight, over that of {against}: {over:+.1f} %")
+
+
+def main() -> None:
+    """Measure, print the tables, write JSON."""
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ask.add_argument("--cases", nargs="+", choices=CHOSEN, default=CHOSEN)
+    ask.add_argument("--width", type=int, default=512)
+    ask.add_argument("--rounds", type=int, default=30)
+    ask.add_argument("--steps", type=int, default=40)
+    args = ask.parse_args()
+    results = {}
+    for case in args.cases:
+        wanted = (case, args.width, args.rounds, args.steps)
+        results[case] = summary(run(2, measured, *wanted, backend="gloo"))
+        show(case, results[case])
+    (RESULTS / "async_sync.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What a rank sends in a flush of 47 000 means, by the number of ranks, up to 6 144.
+
+The flush of the library itself is carried out, on one rank, over a transport that answers as if
+all ranks had sent what this one sends, and that counts: of an all_gather of n bytes a rank sends
+(W - 1) n, of an all_reduce in a ring 2 (W - 1) / W n, of a broadcast, passed on, n. The ways:
+
+- ``bare``: an all_reduce of the sums and weights: the limit, for which ranks would have to agree.
+- ``log``: all ranks log the same names; the first flush sends what later ones do.
+- ``log, other names``: ranks log other names: their hashes differ, so that frames follow.
+- ``union``: a proposal, computed: ranks that log some of the names that all know send those, and a
+  number that says which were logged; the hash is that of all names, which ranks share.
+- ``gathered``: ``all_gather_object`` of a dict from names to numbers, as pickled.
+
+    python -m benchmarks.log_plan             # table, results/log_plan.json, docs/log_plan.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.exchange import HASH_BYTES
+from distmetrics.comm.base import Op
+from distmetrics.log.combine import combined
+from distmetrics.log.kinds import MEAN
+from distmetrics.log.names import Names
+from distmetrics.log.window import Snapshot
+
+RESULTS = Path(__file__).parent / "results"
+PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"
+COUNT = 47_000
+WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 257, 512, 1024, 2048, 4096, 6144)
+COLORS = {
+    "gathered": "#b91c1c",
+    "log, other names": "#b45309",
+    "union": "#7c3aed",
+    "log": "#15803d",
+    "bare": "#6b7280",
+}
+
+
+class Counting:
+    """One rank's end of a world in which all send the same; ``sent`` counts this rank's bytes.
+
+    Args:
+        world_size: number of ranks.
+        unlike: whether the first reduction says that ranks mean different calls.
+    """
+
+    rank = 0
+    device = torch.device("cpu")
+
+    def __init__(self, world_size: int, *, unlike: bool = False) -> None:
+        self.world_size, self.unlike = world_size, unlike
+        self.sent = 0.0
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return ``x`` of every rank."""
+        self.sent += (self.world_size - 1) * x.nbytes
+        return [x] * self.world_size
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Return ``x``: what is reduced is not looked at."""
+        self.sent += reduced(x.nbytes, self.world_size)
+        return x + 1 if self.unlike and x.dtype == torch.int64 else x.clone()
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Return what every rank gives to this one."""
+        self.sent += sum(part.nbytes for part in parts[1:])
+        return [*parts]
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Return ``x``, which is passed on."""
+        self.sent += x.nbytes
+        return x.clone()
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+
+def reduced(nbytes: float, world_size: int) -> float:
+    """Return what a rank sends in a ring all_reduce."""
+    return 2 * (world_size - 1) / world_size * nbytes
+
+
+def names_of(count: int) -> Names:
+    """Return names as a run with many experts has them."""
+    kinds = {f"layers.{i % 64:02}/experts.{i // 64:04}/load": MEAN for i in range(count)}
+    return Names(kinds)
+
+
+def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, float]:
+    """Return what a rank sends in the first flush, and in a later one."""
+    known: dict[str, Names] = {}
+    sent = []
+    for _ in range(2):
+        comm = Counting(world_size, unlike=unlike)
+        numbers = torch.ones(names.size, dtype=torch.float64)
+        combined(Snapshot(names, numbers, {}, None, None), known, comm=comm)
+        sent.append(comm.sent)
+    return sent[0], sent[1]
+
+
+def plan(names: Names) -> list[dict[str, Any]]:
+    """Return the bytes of each way, by the number of ranks."""
+    gathered = len(pickle.dumps(dict.fromkeys(names.kinds, 0.5)))
+    counts = 8 * len(names.kinds)  # float64: how many ranks have logged a name
+    rows = []
+    for world_size in WORLDS:
+        first, later = flushed(names, world_size, unlike=False)
+        _, unlike = flushed(names, world_size, unlike=True)
+        union = reduced(8 * names.size + counts + 2 * HASH_BYTES, world_size)
+        rows.append(
+            {
+                "ranks": world_size,
+                "bare": reduced(8 * names.size, world_size),
+                "log, first": first,
+                "log": later,
+                "log, other names": unlike,
+                "union": union,
+                "gathered": float((world_size - 1) * gathered),
+            }
+        )
+    return rows
+
+
+def draw(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw bytes by ranks."""
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "log plan", "font.size": 11})
+    figure, axes = plt.subplots(figsize=(8, 4.6))
+    shown = [row for row in rows if row["ranks"] > 1]
+    labels = {
+        "gathered": "all_gather_object of dicts",
+        "log, other names": "Log, ranks log other names",
+        "union": "the same, by a hash of all names (proposed)",
+        "log": "Log, the same names",
+        "bare": "a bare all_reduce",
+    }
+    for way, color in COLORS.items():
+        style = "--" if way in ("bare", "union") else "-"
+        ranks, sent = [row["ranks"] for row in shown], [row[way] / 1e6 for row in shown]
+        axes.plot(ranks, sent, style, color=color, label=labels[way], linewidth=2)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = [2, 8, 32, 128, 256, 1024, 6144]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("MB that a rank sends in a flush")
+    axes.set_title(f"{COUNT:,} means".replace(",", " "))
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> None:
+    """Count, print the table, write JSON and the picture."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    names = names_of(COUNT)
+    rows = plan(names)
+    print(f"{COUNT} means: {8 * names.size} bytes of numbers, {len(names.data)} of names")
+    for row in rows:
+        parts = [f"{way} {sent / 1e6:.3f}" for way, sent in row.items() if way != "ranks"]
+        print(f"{row['ranks']:5} ranks, MB: " + ", ".join(parts))
+    told = {"names": COUNT, "bytes of names": len(names.data), "bytes a rank sends": rows}
+    (RESULTS / "log_plan.json").write_text(json.dumps(told, indent=1) + "\n")
+    draw(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Random scripts of a training log, and what the rows of each must have, by rational numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+KINDS = ("mean", "sum", "max", "min", "same", "quantile")
+NAMES = ("loss", "min", "reward/min_max", "ü", "", "n" * 50, "loss_p50 ")
+FAULTS = ("kinds", "own kinds", "same", "weight", "weight on a device", "text")
+TOLERANCE = Fraction(1, 10**12)
+LABELS = {"p50": 50, "p90": 90, "p99": 99}
+LEAST, MOST = 1e-9, 6e8  # sizes of which a quantile is right to 1 %
+MESHES: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "dp 2 shard, tp 2 same": ({"dp": 2, "tp": 2}, {"dp": "shard", "tp": "same"}),
+    "dp 2 shard, pp 2 last": ({"dp": 2, "pp": 2}, {"dp": "shard", "pp": "last"}),
+    "pp 2 last, dp 2 shard, tp 2 same": (
+        {"pp": 2, "dp": 2, "tp": 2},
+        {"pp": "last", "dp": "shard", "tp": "same"},
+    ),
+}
+
+
+class Call(NamedTuple):
+    """What one shard logs: ``form`` is that of the value, "" for a number."""
+
+    name: str
+    value: float
+    weight: float
+    form: str
+
+
+class Window(NamedTuple):
+    """Calls by shard, how they are flushed, who saves and loads before, and a fault if any."""
+
+    calls: list[list[Call]]
+    waits: bool
+    reloading: list[int]
+    fault: str
+
+
+class Script(NamedTuple):
+    """Ranks or a mesh, the kind of each name, and windows; ``own``: when ranks ask for results."""
+
+    ranks: int
+    mesh: str
+    kinds: dict[str, str]
+    windows: list[Window]
+    own: int
+
+
+_values = st.one_of(
+    st.floats(-1e6, 1e6, allow_subnormal=False),
+    st.integers(-5, 5).map(float),
+    st.sampled_from([1e-7, -1e8, 0.1, 3e-5]),
+)
+_forms = st.sampled_from(["", "float64", "float32", "int64", "bfloat16", "one"])
+_weights = st.one_of(st.integers(0, 9).map(float), st.floats(1e-3, 1e6))
+
+
+@st.composite
+def scripts(draw: st.DrawFn, ranks: Sequence[int] = range(1, 9)) -> Script:
+    """Draw a script."""
+    size = draw(st.sampled_from(ranks))
+    fitting = [name for name, (sizes, _) in MESHES.items() if math.prod(sizes.values()) == size]
+    mesh = draw(st.sampled_from(["", *fitting]))
+    shards = 2 if mesh else size
+    kinds = {name: draw(st.sampled_from(KINDS)) for name in NAMES}
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
+    call = st.builds(Call, st.sampled_from(names), _values, _weights, _forms)
+    window = st.builds(
+        Window,
+        st.lists(st.lists(call, max_size=6), min_size=shards, max_size=shards),
+        st.booleans(),
+        st.lists(st.integers(0, shards - 1), max_size=2),
+        st.sampled_from(["", "", "", "", *FAULTS]),
+    )
+    windows = draw(st.lists(window, min_size=1, max_size=4))
+    return Script(size, mesh, kinds, windows, draw(st.integers(0, 99)))
+
+
+def shown(call: Call) -> float | Tensor:
+    """Return the value as it is logged."""
+    if call.form == "":
+        return call.value
+    if call.form == "one":
+        return torch.tensor([[call.value]], dtype=torch.float64)
+    value = int(call.value) if call.form == "int64" else call.value
+    return torch.tensor(value, dtype=getattr(torch, call.form))
+
+
+def same_of(name: str) -> float:
+    """Return the value that all ranks have of a name of the kind "same"."""
+    return len(name) / 3
+
+
+def can_fail(fault: str, shards: int) -> bool:
+    """True if a world of so many shards has the fault."""
+    return bool(fault) and (shards > 1 or fault not in ("kinds", "same"))
+
+
+def exact(calls: Sequence[Call], kinds: Mapping[str, str]) -> dict[str, tuple[Any, Fraction]]:
+    """Return what a row must have, and how far from it a number may be."""
+    by_name: dict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for call in calls:
+        by_name[call.name].append((Fraction(float(shown(call))), Fraction(call.weight)))
+    row: dict[str, tuple[Any, Fraction]] = {}
+    for name, pairs in by_name.items():
+        kind, values = kinds[name], [value for value, _ in pairs]
+        if kind == "mean":
+            total = sum(weight for _, weight in pairs)
+            size = sum(abs(value) * weight for value, weight in pairs)
+            mean = sum(value * weight for value, weight in pairs) / total if total else math.nan
+            row[name] = mean, TOLERANCE * size / (total or 1)
+        elif kind == "sum":
+            row[name] = sum(values), TOLERANCE * sum(map(abs, values))
+        elif kind == "same":
+            row[name] = Fraction(same_of(name)), Fraction(0)
+        elif kind == "quantile":
+            row |= exact_quantiles(name, sorted(values))
+        else:
+            row[name] = (max(values) if kind == "max" else min(values)), Fraction(0)
+    return row
+
+
+def exact_quantiles(name: str, ordered: Sequence[Fraction]) -> dict[str, tuple[Any, Fraction]]:
+    """Return the order statistics: of n numbers, the one of which a share is at most as large."""
+    row: dict[str, tuple[Any, Fraction]] = {f"{name}_max": (ordered[-1], Fraction(0))}
+    for label, share in LABELS.items():
+        value = ordered[max(0, -(-share * len(ordered) // 100) - 1)]
+        slack = Fraction(10**6 + 1, 10**8) * abs(value) + (abs(value) < LEAST) * Fraction(LEAST)
+        row[f"{name}_{label}"] = value, slack
+    return row
+
+
+def wrong_row(row: dict[str, float], must: Mapping[str, tuple[Any, Fraction]]) -> str:
+    """Return what is wrong with a row, or "" for a right one."""
+    mine = {name for name in row if not name.startswith("odd ")}
+    if mine != set(must):
+        return f"names {sorted(mine ^ set(must))}"
+    for name, (value, slack) in must.items():
+        is_nan = isinstance(value, float)
+        if is_nan != math.isnan(row[name]):
+            return f"{name!r}: {row[name]} for {value}"
+        if not is_nan and abs(Fraction(row[name]) - value) > slack:
+            return f"{name!r}: {row[name]!r} for {float(value)!r}"
+    return ""
+
+
+def unnamed(text: Any, fault: str) -> str:
+    """Return what an error does not say, or "" for one that says what is wrong and where."""
+    if not isinstance(text, str):
+        return f"no error for {fault}"
+    parts = [f"'odd {fault}'", "log_scripts.py:"]
+    return "".join(f" no {part} in {text}" for part in parts if part not in text)
+
+
+def brief(row: Any) -> Any:
+    """Return a row, or the class of an error: copies along "same" name ranks of their own."""
+    return row.partition(":")[0] if isinstance(row, str) else row
+
+
+def judge(
+    script: Script, per_rank: Sequence[list[tuple[int, Any]]]
+) -> tuple[list[str], Counter[str]]:
+    """Return what is wrong with the results of all ranks, and how much was compared."""
+    wrong, seen = [], Counter[str]()
+    if len({repr([(place, brief(row)) for place, row in rows]) for rows in per_rank}) > 1:
+        wrong.append("ranks differ")
+    shards, kept = len(script.windows[0].calls), list[Call]()
+    rows = dict(per_rank[0])
+    for place in rows:
+        window = script.windows[place] if place < len(script.windows) else None
+        kept += [call for calls in window.calls for call in calls] if window else []
+        if window and can_fail(window.fault, shards):
+            seen["faults"] += 1
+            said = unnamed(rows[place], window.fault)
+        elif isinstance(rows[place], str):
+            said = rows[place]
+        else:
+            must, kept = exact(kept, script.kinds), []
+            seen["rows"] += 1
+            seen["values"] += len(must)
+            said = wrong_row(rows[place], must)
+        wrong += [f"window {place}: {said}"] if said else []
+    return wrong, seen

@@ -1,0 +1,21 @@
+"""A few of the random scripts of ``benchmarks.log_scripts``, by threads and by processes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from benchmarks.log_scripts import drawn, on_gloo, verdict
+from benchmarks.log_scripts_cases import Script, scripts
+
+
+@settings(max_examples=150)
+@given(scripts())
+def test_a_script_gives_exact_rows_and_named_errors(script: Script) -> None:
+    how, what, _ = verdict(script)
+    assert (how, what) == ("right", [])
+
+
+def test_on_processes() -> None:
+    for how, what, seen in on_gloo(drawn(5, 7, [2]), 2):
+        assert (how, what) == ("right", [])
+        assert seen["rows"] + seen["faults"] > 0
