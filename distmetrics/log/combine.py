@@ -255,7 +255,7 @@ def _told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> 
 
 def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     """Return the error for a value that must be the same on all ranks, and is not."""
-    value = logged.names.row(logged.numbers.tolist()).get(name)
+    value = own_value(logged, name)
     mine = (value, str(logged.sites.get(name) or ""))
     told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
     lines = []
@@ -292,6 +292,14 @@ def refusal(
         peers=range(comm.world_size),
         site=site,
     )
+
+
+def own_value(logged: Snapshot, name: str) -> float | None:
+    """Return what this rank alone has logged under a name, or None."""
+    kind = logged.names.kinds.get(name)
+    if kind is None:
+        return None
+    return kind.read(name, *logged.names.of(logged.numbers.tolist(), name)).get(name)
 
 
 def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:

@@ -84,13 +84,6 @@ class Names:
         kind = self.kinds[name]
         return numbers[first : first + kind.sums], numbers[second : second + kind.maxima]
 
-    def row(self, numbers: Sequence[float]) -> dict[str, float]:
-        """Return the values that users get."""
-        row: dict[str, float] = {}
-        for name, kind in self.kinds.items():
-            row |= kind.read(name, *self.of(numbers, name))
-        return row
-
 
 def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
     """Return the names of all ranks, and those that were logged in two ways."""

@@ -11,7 +11,7 @@ from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.combine import combined_by_rank, refusal
+from distmetrics.log.combine import combined_by_rank, own_value, refusal
 from distmetrics.log.names import Names
 from distmetrics.train.entries import Entries, Key, Kind, read
 
@@ -34,15 +34,6 @@ class Logged:
     ranks: dict[Key, AbstractSet[int]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)
 
-    def note(self, key: Key, value: float, *, local: bool) -> None:
-        """Take the value of a name."""
-        keys = [key]
-        if self.kinds[key].forked:
-            keys.append(key.of("epoch"))
-            self.aliases.add(key.of("epoch"))
-        self.values.update(dict.fromkeys(keys, value))
-        self.local.update(keys if local else ())
-
 
 def combined(
     mine: Entries, known: dict[str, Names], name: str, told: Site | None, *, comm: Communicator
@@ -64,7 +55,6 @@ def combined(
     logged = mine.window.snapshot(comm.device)
     call = Manifest("self.log", name, site=logged.site, reported_site=told)
     row, partly = combined_by_rank(logged, known, call, _label, comm=comm)
-    own = logged.names.row(logged.numbers.tolist())
     everyone = frozenset(range(comm.world_size))
     whole = Logged()
     for text in _in_order(mine, row):
@@ -73,12 +63,17 @@ def combined(
         if whole.kinds.setdefault(key, kind) != kind:
             raise _unlike(key, partly, comm)
         whole.ranks[key] = frozenset(partly.get(text, everyone))
-        is_own = kind.scope == "this rank"
         if not key.name:
             whole.batches[key.loader] = int(row[text])
-        elif not kind.metric and not (is_own and text not in own):
-            value = own[text] if is_own else row[text]
-            whole.note(key, value, local=is_own and comm.world_size > 1)
+        elif not kind.metric:
+            is_own = kind.scope == "this rank" and comm.world_size > 1
+            value = own_value(logged, text) if is_own else row[text]
+            if value is None:
+                continue
+            keys = [key, key.of("epoch")] if kind.forked else [key]
+            whole.values.update(dict.fromkeys(keys, value))
+            whole.aliases.update(keys[1:])
+            whole.local.update(keys if is_own else ())
     return whole
 
 

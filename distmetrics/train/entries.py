@@ -4,13 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.names import Names
 from distmetrics.log.window import Slot, Window
-from distmetrics.train.log_options import ReduceFx, Scope
 
 
 class Key(NamedTuple):
@@ -40,8 +39,8 @@ class Kind(NamedTuple):
         forked: True where there is a value of each step too: this one is also ``name_epoch``.
     """
 
-    reduce_fx: ReduceFx = "mean"
-    scope: Scope = "all ranks"
+    reduce_fx: str = "mean"
+    scope: str = "all ranks"
     metric: str = ""
     bare: bool = False
     forked: bool = False
@@ -60,10 +59,8 @@ def written(key: Key, kind: Kind) -> str:
 def read(text: str) -> tuple[Key, Kind]:
     """Return what :func:`written` has written, maybe of a peer; raise anything for what is none."""
     name, loader, reduce_fx, scope, metric, bare, forked = json.loads(text)
-    if reduce_fx not in get_args(ReduceFx) or scope not in get_args(Scope):
-        raise ValueError(f"a {reduce_fx} over {scope}")
-    key = Key(str(name), int(loader))
-    return key, Kind(reduce_fx, scope, str(metric), bool(bare), bool(forked))
+    kind = Kind(str(reduce_fx), str(scope), str(metric), bool(bare), bool(forked))
+    return Key(str(name), int(loader)), kind
 
 
 @dataclass(slots=True)

@@ -112,7 +112,7 @@ def check_batch_size(name: Any, size: Any) -> float:
     plain: Any = size.item() if is_number else size
     is_real = isinstance(plain, Real) and not isinstance(plain, bool)  # NumPy's are no ints
     number = float(plain) if is_real else math.nan
-    if not (math.isfinite(number) and number >= 0):
+    if not 0 <= number < math.inf:
         raise InputError(f"batch_size of {name!r} must be a number from 0 on, got {size!r}")
     return number
 

@@ -41,7 +41,7 @@ class LoggedValues:
         """The values by name, in float64."""
         values = {}
         for name, number in self.numbers.items():
-            device = number.device if isinstance(number, Tensor) else "cpu"
+            device = getattr(number, "device", "cpu")
             values[name] = torch.as_tensor(number, dtype=torch.float64, device=device)
         return values
 

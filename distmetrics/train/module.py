@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 
@@ -191,10 +191,7 @@ class Module(ManualOptimization, WithHparams):
             Options,
             (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
-        log = self.trainer.log
-        if log is None:
-            raise _not_now(name)
-        log.log(name, value, options)
+        (self.trainer.log or _not_now(name)).log(name, value, options)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
         """Log every item of a mapping, or every metric of a ``MetricCollection``, by its name.
@@ -204,9 +201,7 @@ class Module(ManualOptimization, WithHparams):
             options: those of :meth:`log`.
         """
         if is_metric(values):
-            log = self.trainer.log
-            if log is None:
-                raise _not_now("log_dict")
+            log = self.trainer.log or _not_now("log_dict")
             log.log_metric("log_dict", values, Options(**options), bare=True)
             return
         if not isinstance(values, Mapping):
@@ -245,9 +240,9 @@ class Module(ManualOptimization, WithHparams):
             print(*args, **kwargs)  # noqa: T201
 
 
-def _not_now(name: str) -> ConfigurationError:
-    """Return the error for a value that nothing is under way for."""
-    return ConfigurationError(
+def _not_now(name: str) -> NoReturn:
+    """Refuse a value that nothing is under way for."""
+    raise ConfigurationError(
         f"{name!r} can't be logged here: no epoch is under way, or its values are combined already",
         likely="a callback's hook of an epoch's end: callbacks hear of it when the values are "
         "there.",

@@ -38,19 +38,8 @@ class _Share(NamedTuple):
         return cls(share, count, f"in {share} of its {count} batches{first}")
 
 
-class _OneSided(NamedTuple):
-    """A name, each rank's share, the ranks that log it in every batch, and those that never do."""
-
-    key: Key
-    shares: Sequence[_Share]
-    always: list[int]
-    never: list[int]
-
-    @property
-    def is_sure(self) -> bool:
-        """True if there were batches enough to tell."""
-        ranks = [*self.always, *self.never]
-        return min(self.shares[rank].batches for rank in ranks) >= _BATCHES_TO_BE_SURE
+# A name, each rank's share of it, who logs it in every batch, and who never does.
+_OneSided = tuple[Key, list[_Share], list[int], list[int]]
 
 
 def check_names(whole: Logged, mine: Entries, comm: Communicator, *, strict: bool) -> None:
@@ -66,13 +55,17 @@ def check_names(whole: Logged, mine: Entries, comm: Communicator, *, strict: boo
     """
     keys = sorted(key for key in whole.kinds if _is_lacking(key, whole))
     found = _one_sided(keys, mine, comm) if keys else []
-    sure = [each for each in found if strict and each.is_sure]
+    sure = []
+    for each in found if strict else ():
+        _, shares, always, never = each
+        if min(shares[rank].batches for rank in always + never) >= _BATCHES_TO_BE_SURE:
+            sure.append(each)
     if sure:
         raise _error(sure, comm)
-    for each in found if comm.rank == 0 else ():
+    for key, _, always, never in found if comm.rank == 0 else ():
         warnings.warn(
-            f"{each.key.label!r} was logged in every batch of {who(each.always)} and in no batch "
-            f"of {who(each.never)}: samples of the latter are not in its value. If self.log is "
+            f"{key.label!r} was logged in every batch of {who(always)} and in no batch "
+            f"of {who(never)}: samples of the latter are not in its value. If self.log is "
             "under a condition on the rank, log on every rank, or with rank_zero_only=True what "
             "is rank 0's alone.",
             stacklevel=2,
@@ -98,7 +91,7 @@ def _one_sided(keys: Sequence[Key], mine: Entries, comm: Communicator) -> list[_
         always = [rank for rank, each in enumerate(shares) if each.share == "each"]
         never = [rank for rank, each in enumerate(shares) if each.share == "no"]
         if always and never:
-            found.append(_OneSided(key, shares, always, never))
+            found.append((key, shares, always, never))
     return found
 
 
@@ -113,13 +106,13 @@ def _gathered(own: list[list[Any]], *, comm: Communicator) -> list[list[list[Any
 
 
 def _error(found: Sequence[_OneSided], comm: Communicator) -> MismatchError:
-    first, *others = found
-    named = ", ".join(f"{each.key.label!r} by {who(each.always)}" for each in others[:5])
+    (first, shares, *_), *others = found
+    named = ", ".join(f"{key.label!r} by {who(always)}" for key, _, always, _ in others[:5])
     more = f" and {len(others) - 5} more" if len(others) > 5 else ""
     return refusal(
         comm,
-        f"only some ranks log {first.key.label!r}",
-        [each.text for each in first.shares],
+        f"only some ranks log {first.label!r}",
+        [each.text for each in shares],
         note=f"Likewise: {named}{more}." if others else "",
         likely="a condition on the rank around self.log, or the rank in the name: the value is "
         "of a part of the data.",
