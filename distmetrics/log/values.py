@@ -52,8 +52,8 @@ def version_of(number: Tensor | float) -> int:
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
-    plain = [each for each in numbers if isinstance(each, float)]
-    if len(plain) == len(numbers):
+    plain: Any = numbers
+    if {*map(type, numbers)} == {float}:
         if plain.count(plain[0]) == len(plain):
             return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
         return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)

@@ -131,16 +131,16 @@ class Window:
         for each in noted:
             slot, value, _, version = each
             if not isinstance(value, Tensor):
-                groups[slot.kind, _CPU, None].append(each)
+                groups[slot.kind, None, None].append(each)
             elif version < 0 or value._version == version:
                 groups[slot.kind, value.device, value.dtype].append(each)
             else:
                 why = f"was changed in place after it was logged at {slot.site}"
                 self._note_problem(slot.name, why, "log a copy, value.clone().")
-        for (kind, device, dtype), group in groups.items():
+        for (kind, device, _), group in groups.items():
             slots, numbers, weights, _ = zip(*group, strict=True)
-            if dtype is None:
-                values = together(numbers, device)
+            if device is None:
+                values = together(numbers, _CPU)
             else:
                 values = torch.stack(numbers).to(torch.float64)
             self._add(kind, slots, values, weights)

@@ -155,5 +155,7 @@ def as_number(name: Any, value: Any) -> Tensor | float:
     """
     if isinstance(value, Tensor) and value.device == _CPU and value.numel() == 1:
         value = value.item()
+    if type(value) is float:
+        return value
     number = number_of(f"value of {name!r}", value)
     return number.clone() if isinstance(number, Tensor) else number
