@@ -62,7 +62,8 @@ def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -
             have two values of a name.
         InputError: a value of some rank cannot be counted (each on every rank).
     """
-    row, _ = _row(comm, logged, known, Manifest("Log.flush", site=logged.site))
+    call = Manifest("Log.flush", site=logged.site)
+    row, _ = combined_by_rank(logged, known, call, comm=comm)
     return row
 
 
@@ -71,11 +72,11 @@ def combined_by_rank(
     logged: Snapshot,
     known: dict[str, Names],
     call: Manifest,
-    label: Callable[[str], str],
+    label: Callable[[str], str] | None = None,
     *,
     comm: Communicator,
-) -> tuple[dict[str, float], dict[str, list[int]]]:
-    """Do what :func:`combined` does; return also the ranks that have logged what not all have.
+) -> tuple[dict[str, float], list[tuple[list[str], list[int]]]]:
+    """Do what :func:`combined` does; return also who has logged what, where ranks differ in that.
 
     Args:
         logged: by this rank.
@@ -83,23 +84,9 @@ def combined_by_rank(
         call: how reports name the call.
         label: returns what errors call the value of a name.
         comm: who talks.
+
+    Returns: the row; names and the ranks that have logged these, nothing if all have all.
     """
-    row, per_rank = _row(comm, logged, known, call, label)
-    ranks: dict[str, list[int]] = defaultdict(list)
-    for rank, names in enumerate(per_rank if len(set(per_rank)) > 1 else ()):
-        for name in names.kinds:
-            ranks[name].append(rank)
-    return row, {name: some for name, some in ranks.items() if len(some) < len(per_rank)}
-
-
-def _row(
-    comm: Communicator,
-    logged: Snapshot,
-    known: dict[str, Names],
-    call: Manifest,
-    label: Callable[[str], str] | None = None,
-) -> tuple[dict[str, float], list[Names]]:
-    """Return the value of each name, and the names of each rank."""
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = _Told(names.digest, len(names.data), names.size, _digest_of(known))
     manifest = replace(call, problem=logged.problem, details=told)
@@ -123,7 +110,10 @@ def _row(
         if twice := row.keys() & told_of_name:
             raise _told_twice(comm, twice, logged.site)
         row |= told_of_name
-    return row, per_rank
+    ranks: dict[Names, list[int]] = defaultdict(list)
+    for rank, theirs in enumerate(per_rank):
+        ranks[theirs].append(rank)
+    return row, [([*names.kinds], some) for names, some in ranks.items()] if len(ranks) > 1 else []
 
 
 def _digest_of(known: Mapping[str, Names]) -> str:

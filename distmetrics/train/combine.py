@@ -3,9 +3,9 @@
 One exchange brings together the sums of all ranks, and with them who has logged a name.
 """
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.reading import reading
@@ -18,8 +18,7 @@ from distmetrics.train.entries import Entries, Key, Kind, read
 _BATCHES = Kind("sum")  # how the number of batches is logged, under no name
 
 
-@dataclass
-class Logged:
+class Logged(NamedTuple):
     """What all ranks' logs amount to.
 
     ``values`` by key, of which the ``local`` ones are this rank's own; a value that each step has
@@ -27,12 +26,12 @@ class Logged:
     name was logged; ``ranks``: who has; ``batches``: the number of batches of each loader.
     """
 
-    values: dict[Key, float] = field(default_factory=dict)
-    local: set[Key] = field(default_factory=set)
-    aliases: set[Key] = field(default_factory=set)
-    kinds: dict[Key, Kind] = field(default_factory=dict)
-    ranks: dict[Key, AbstractSet[int]] = field(default_factory=dict)
-    batches: dict[int, int] = field(default_factory=dict)
+    values: dict[Key, float]
+    local: set[Key]
+    aliases: set[Key]
+    kinds: dict[Key, Kind]
+    ranks: dict[Key, set[int]]
+    batches: dict[int, int]
 
 
 def combined(
@@ -54,15 +53,21 @@ def combined(
         mine.window.put(mine.of(Key("", loader), _BATCHES).slot, float(count))
     logged = mine.window.snapshot(comm.device)
     call = Manifest("self.log", name, site=logged.site, reported_site=told)
-    row, partly = combined_by_rank(logged, known, call, _label, comm=comm)
-    everyone = frozenset(range(comm.world_size))
-    whole = Logged()
-    for text in _in_order(mine, row):
+    row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for names, some in parts or [([*row], [*range(comm.world_size)])]:
+        for text in names:
+            ranks[text].update(some)
+    whole = Logged({}, set(), set(), {}, {}, {})
+    own = [entry.slot.name for entry in mine.values()]  # in the order in which they were logged
+    for text in dict.fromkeys([*own, *row]):
+        if text not in row:
+            continue
         with reading("the names that it logged"):
             key, kind = read(text)
         if whole.kinds.setdefault(key, kind) != kind:
-            raise _unlike(key, partly, comm)
-        whole.ranks[key] = frozenset(partly.get(text, everyone))
+            raise _unlike(key, ranks, comm)
+        whole.ranks[key] = ranks[text]
         if not key.name:
             whole.batches[key.loader] = int(row[text])
         elif not kind.metric:
@@ -77,22 +82,16 @@ def combined(
     return whole
 
 
-def _in_order(mine: Entries, row: Mapping[str, float]) -> list[str]:
-    """Return the names of all ranks, as this one has logged them, and then others."""
-    own = [entry.slot.name for entry in mine.values()]
-    return [text for text in dict.fromkeys([*own, *row]) if text in row]
-
-
 def _label(text: str) -> str:
     key, _ = read(text)
     return f"the value of {key.label!r}" if key.name else "the number of batches"
 
 
-def _unlike(key: Key, partly: Mapping[str, Sequence[int]], comm: Communicator) -> MismatchError:
+def _unlike(key: Key, ranks: Mapping[str, set[int]], comm: Communicator) -> MismatchError:
     lines = ["not at all"] * comm.world_size
-    for text, ranks in partly.items():
+    for text, some in ranks.items():
         other, kind = read(text)
-        for rank in ranks if other == key else ():
+        for rank in some if other == key else ():
             lines[rank] = f"as {kind}"
     return refusal(
         comm,

@@ -51,13 +51,8 @@ class Kind(NamedTuple):
         return f"a {self.reduce_fx} over {self.scope}"
 
 
-def written(key: Key, kind: Kind) -> str:
-    """Return the name under which ranks add up a value: those that log it so have the same one."""
-    return json.dumps([*key, *kind])
-
-
 def read(text: str) -> tuple[Key, Kind]:
-    """Return what :func:`written` has written, maybe of a peer; raise anything for what is none."""
+    """Return what a name in a window stands for, maybe a peer's; raise anything for what is none."""
     name, loader, reduce_fx, scope, metric, bare, forked = json.loads(text)
     kind = Kind(str(reduce_fx), str(scope), str(metric), bool(bare), bool(forked))
     return Key(str(name), int(loader)), kind
@@ -98,8 +93,8 @@ class Entries(dict[Key, Entry]):
             ConfigurationError: the name was logged in another way before.
         """
         if key not in self:
-            slot = self.window.slot(written(key, kind), KINDS[kind.reduce_fx])
-            self[key] = Entry(kind, slot)
+            text = json.dumps([*key, *kind])  # ranks that log it so have one name for it
+            self[key] = Entry(kind, self.window.slot(text, KINDS[kind.reduce_fx]))
         known = self[key].kind
         if known != kind:
             raise ConfigurationError(

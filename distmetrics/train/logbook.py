@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import is_metric
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.log.names import Names
 from distmetrics.log.values import floats
@@ -41,6 +40,7 @@ Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
 _LABELS = ("step_local", "prog_bar", "unlogged")
 _NO_BATCH = object()
+_OUTSIDE = (False, -1)  # not in a step, no loader
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Plan:
     """How a name is logged here: settled at its first call, and when these options change.
 
     Attributes:
-        options: as they were given.
+        options: as they were given; ``place``: whether in a step, and the loader.
         epoch: where the epoch's values go, if there is to be one.
         step: the name of the step's value, if there is to be one; else "".
         synced: where the step's values go that are combined over ranks; None leaves each its own.
@@ -56,6 +56,7 @@ class _Plan:
     """
 
     options: Options
+    place: tuple[bool, int]
     epoch: Entry | None = None
     step: str = ""
     synced: Entry | None = None
@@ -105,13 +106,11 @@ class LogBook:
         self._known: dict[str, Names] = {} if known is None else known
         self._epoch = Entries()
         self._step = Entries()  # what is combined over the ranks in each step
-        self._synced: dict[str, None] = {}  # the names of these in this step
-        self._step_site: Site | None = None  # the line that logged the first of them
+        self._synced: dict[str, Site | None] = {}  # the names of these in this step, and the lines
         self._batch: Any = _NO_BATCH
         self._samples: float | None = None  # in the batch
-        self._in_step, self._loader = False, -1
+        self._place = _OUTSIDE
         self._plans: dict[str, _Plan] = {}
-        self._plans_of = {(False, -1): self._plans}  # by whether in a step, and the loader
         self._labels: dict[str, Key] = {}
         self._paths: dict[int, str] = {}
         # An evaluation's metric objects must not hold samples from before it.
@@ -120,16 +119,12 @@ class LogBook:
     def begin_step(self, batch: Any, loader: int = 0) -> None:
         """Note that what is logged from now on is about ``batch``."""
         self._batch, self._samples = batch, None
-        self._go_to(in_step=True, loader=loader if self._has_loaders else -1)
-        self._epoch.batches[self._loader] += 1
+        self._place = True, loader if self._has_loaders else -1
+        self._epoch.batches[self._place[1]] += 1
 
     def end_step(self) -> None:
         """Note that the step is over: what callbacks log is the epoch's, weighted by its batch."""
-        self._go_to(in_step=False, loader=-1)
-
-    def _go_to(self, *, in_step: bool, loader: int) -> None:
-        self._in_step, self._loader = in_step, loader
-        self._plans = self._plans_of.setdefault((in_step, loader), {})
+        self._place = _OUTSIDE
 
     def leave_batch(self) -> None:
         """Note that no batch is under way: what is logged from now on is about the epoch."""
@@ -140,21 +135,19 @@ class LogBook:
         if options.batch_size is not None and type(options.batch_size) is not int:
             # An array can't be compared with the plan's.
             options = options._replace(batch_size=check_batch_size(name, options.batch_size))
-        if not isinstance(value, Tensor | float) and is_metric(value):
+        if type(value) is not float and not isinstance(value, Tensor) and is_metric(value):
             self.log_metric(name, value, options)
             return
         number = as_number(name, value)
         plan = self._plans.get(name) if isinstance(name, str) else None
-        if plan is None or plan.options != options:
+        if plan is None or plan.options != options or plan.place != self._place:
             plan = self._plans[name] = self._planned(name, options)
         weight = self._weight(name, options) if plan.is_weighted else 1.0
         if plan.epoch is not None:
-            plan.epoch.steps += self._in_step
+            plan.epoch.steps += plan.place[0]
             self._epoch.window.put(plan.epoch.slot, number, weight)
         if plan.synced is not None:
-            if not self._synced:
-                self._step_site = call_site()
-            self._synced[name] = None
+            self._synced[name] = plan.synced.slot.site
             self._step.window.put(plan.synced.slot, number, weight)
         elif plan.step:
             self.step_values[plan.step] = number
@@ -163,7 +156,7 @@ class LogBook:
         """Log a metric object; ``bare`` logs each of its several values by its own name."""
         check_options(name, options, is_metric=True)
         path = self._path(name, metric)
-        key = Key(f"{path}.*" if bare else name, self._loader)
+        key = Key(f"{path}.*" if bare else name, self._place[1])
         entry = self._epoch.of(key, Kind(metric=path, bare=bare))
         self._epoch.window.put(entry.slot, 0.0)
         self._claim(key, key, options)
@@ -172,15 +165,16 @@ class LogBook:
         """Return what the options mean here."""
         check_options(name, options)
         training = self._stage == "train"
-        on_step, on_epoch = moments(name, options, in_step=self._in_step, training=training)
-        key = step_key = Key(name, self._loader)
+        in_step, loader = self._place
+        on_step, on_epoch = moments(name, options, in_step=in_step, training=training)
+        key = step_key = Key(name, loader)
         self._claim(key, key, options)
         if on_step and on_epoch:
             step_key = key.of("step")
             self._claim(key, step_key, options)
             self._claim(key, key.of("epoch"), options._replace(prog_bar=False))
             self.unlogged.add(key.label)
-        plan = _Plan(options)
+        plan = _Plan(options, self._place)
         if options.rank_zero_only and self._comm.rank != 0:
             return plan
         if on_epoch:
@@ -238,16 +232,16 @@ class LogBook:
         """
         if everyone and not self._synced:
             return
-        site, others = self._step_site, len(self._synced) - 1
+        site = next(iter(self._synced.values()), None)
         if site is not None:
-            more = f" and {others} more" if others else ""
+            more = f" and {len(self._synced) - 1} more" if len(self._synced) > 1 else ""
             call = f"self.log({next(iter(self._synced))!r}, sync_dist=True)"
             site = site._replace(function=f"{site.function}, {call}{more}")
         name = f"{self._stage} step"
         logged = combined(self._step, self._known, name, site, comm=self._comm)
         self.step_values.update({key.label: value for key, value in logged.values.items()})
         self._step.window.clear()
-        self._synced, self._step_site = {}, None
+        self._synced = {}
 
     def close(self) -> Logged:
         """Return what all ranks logged in the epoch; every rank must call it.

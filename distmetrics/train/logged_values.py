@@ -39,11 +39,12 @@ class LoggedValues:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The values by name, in float64."""
-        values = {}
-        for name, number in self.numbers.items():
-            device = getattr(number, "device", "cpu")
-            values[name] = torch.as_tensor(number, dtype=torch.float64, device=device)
-        return values
+        return {
+            name: torch.as_tensor(
+                number, dtype=torch.float64, device=getattr(number, "device", "cpu")
+            )
+            for name, number in self.numbers.items()
+        }
 
     def note(self, values: Mapping[str, Tensor | float], local: set[str]) -> None:
         """Take values, of which the ``local`` ones are this rank's own."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reading import reading
@@ -17,29 +17,10 @@ from distmetrics.train.entries import Entries, Key
 _BATCHES_TO_BE_SURE = 2
 
 
-class _Share(NamedTuple):
-    """In which of a rank's batches a name was logged: "each", "some", "no"; and in words."""
-
-    share: str
-    batches: int
-    text: str
-
-    @classmethod
-    def of(cls, key: Key, mine: Entries) -> "_Share":
-        """Return this rank's."""
-        count = mine.batches[key.loader]
-        entry = mine.get(key)
-        if count == 0:
-            return cls("", 0, "had no batch")
-        if entry is None:
-            return cls("no", count, f"in none of its {count} batches")
-        share = "each" if entry.steps >= count else "some"
-        first = f", first at {entry.slot.site}" if entry.slot.site else ""
-        return cls(share, count, f"in {share} of its {count} batches{first}")
-
-
+# Of a rank: in "each", "some" or "no" batch; how many batches there were; the same in words.
+_Share = tuple[str, int, str]
 # A name, each rank's share of it, who logs it in every batch, and who never does.
-_OneSided = tuple[Key, list[_Share], list[int], list[int]]
+_OneSided = tuple[Key, Sequence[_Share], list[int], list[int]]
 
 
 def check_names(whole: Logged, mine: Entries, comm: Communicator, *, strict: bool) -> None:
@@ -58,7 +39,7 @@ def check_names(whole: Logged, mine: Entries, comm: Communicator, *, strict: boo
     sure = []
     for each in found if strict else ():
         _, shares, always, never = each
-        if min(shares[rank].batches for rank in always + never) >= _BATCHES_TO_BE_SURE:
+        if min(shares[rank][1] for rank in always + never) >= _BATCHES_TO_BE_SURE:
             sure.append(each)
     if sure:
         raise _error(sure, comm)
@@ -82,25 +63,35 @@ def _is_lacking(key: Key, whole: Logged) -> bool:
 
 def _one_sided(keys: Sequence[Key], mine: Entries, comm: Communicator) -> list[_OneSided]:
     """Return the names that some ranks log always and others never; every rank must call it."""
-    ranks = _gathered([[*_Share.of(key, mine)] for key in keys], comm=comm)
+    ranks = _gathered([_share(key, mine) for key in keys], comm=comm)
     with reading("its shares of batches"):
-        columns = [*zip(keys, *ranks, strict=True)]
-    found = []
-    for key, *told in columns:
-        shares = [_Share(*share) for share in told]
-        always = [rank for rank, each in enumerate(shares) if each.share == "each"]
-        never = [rank for rank, each in enumerate(shares) if each.share == "no"]
+        columns = [*zip(*ranks, strict=True)]
+    found: list[_OneSided] = []
+    for key, shares in zip(keys, columns, strict=True):
+        always = [rank for rank, (share, _, _) in enumerate(shares) if share == "each"]
+        never = [rank for rank, (share, _, _) in enumerate(shares) if share == "no"]
         if always and never:
             found.append((key, shares, always, never))
     return found
 
 
-@as_one_call
-def _gathered(own: list[list[Any]], *, comm: Communicator) -> list[list[list[Any]]]:
-    """Return each rank's shares of the names, as data, which a layout can hand over."""
+def _share(key: Key, mine: Entries) -> _Share:
+    """Return in how many of its batches this rank has logged a name."""
+    count = mine.batches[key.loader]
+    entry = mine.get(key)
+    if count == 0:
+        return "", 0, "had no batch"
+    if entry is None:
+        return "no", count, f"in none of its {count} batches"
+    share = "each" if entry.steps >= count else "some"
+    first = f", first at {entry.slot.site}" if entry.slot.site else ""
+    return share, count, f"in {share} of its {count} batches{first}"
 
-    def read(told: Any) -> list[list[Any]]:
-        return [[str(share), int(count), str(text)] for share, count, text in told]
+
+@as_one_call
+def _gathered(own: list[_Share], *, comm: Communicator) -> list[list[_Share]]:
+    def read(told: Any) -> list[_Share]:
+        return [(str(share), int(count), str(text)) for share, count, text in told]
 
     return gather_objects(own, read, comm, "shares of batches", op="self.log")
 
@@ -112,7 +103,7 @@ def _error(found: Sequence[_OneSided], comm: Communicator) -> MismatchError:
     return refusal(
         comm,
         f"only some ranks log {first.label!r}",
-        [each.text for each in shares],
+        [text for _, _, text in shares],
         note=f"Likewise: {named}{more}." if others else "",
         likely="a condition on the rank around self.log, or the rank in the name: the value is "
         "of a part of the data.",
