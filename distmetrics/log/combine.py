@@ -76,7 +76,7 @@ def combined_by_rank(
     *,
     comm: Communicator,
 ) -> tuple[dict[str, float], list[tuple[list[str], list[int]]]]:
-    """Do what :func:`combined` does; return also who has logged what, where ranks differ in that.
+    """Do what :func:`combined` does; return also who has logged what.
 
     Args:
         logged: by this rank.
@@ -85,7 +85,7 @@ def combined_by_rank(
         label: returns what errors call the value of a name.
         comm: who talks.
 
-    Returns: the row; names and the ranks that have logged these, nothing if all have all.
+    Returns: the row; names and the ranks that have logged these, and no others.
     """
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = _Told(names.digest, len(names.data), names.size, _digest_of(known))
@@ -113,7 +113,7 @@ def combined_by_rank(
     ranks: dict[Names, list[int]] = defaultdict(list)
     for rank, theirs in enumerate(per_rank):
         ranks[theirs].append(rank)
-    return row, [([*names.kinds], some) for names, some in ranks.items()] if len(ranks) > 1 else []
+    return row, [([*names.kinds], some) for names, some in ranks.items()]
 
 
 def _digest_of(known: Mapping[str, Names]) -> str:

@@ -30,7 +30,7 @@ class Logged(NamedTuple):
     local: set[Key]
     aliases: set[Key]
     kinds: dict[Key, Kind]
-    ranks: dict[Key, set[int]]
+    ranks: dict[Key, list[int]]
     batches: dict[int, int]
 
 
@@ -54,32 +54,38 @@ def combined(
     logged = mine.window.snapshot(comm.device)
     call = Manifest("self.log", name, site=logged.site, reported_site=told)
     row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
-    ranks: dict[str, set[int]] = defaultdict(set)
-    for names, some in parts or [([*row], [*range(comm.world_size)])]:
-        for text in names:
-            ranks[text].update(some)
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for texts, some in parts:
+        for text in texts:
+            ranks[text] += some
+    with reading("the names that it logged"):
+        names = {text: read(text) for text in row}
     whole = Logged({}, set(), set(), {}, {}, {})
+    for text, (key, kind) in names.items():
+        if whole.kinds.setdefault(key, kind) != kind:
+            raise _unlike(key, names, ranks, comm)
+        whole.ranks[key] = ranks[text]
     own = [entry.slot.name for entry in mine.values()]  # in the order in which they were logged
     for text in dict.fromkeys([*own, *row]):
         if text not in row:
             continue
-        with reading("the names that it logged"):
-            key, kind = read(text)
-        if whole.kinds.setdefault(key, kind) != kind:
-            raise _unlike(key, ranks, comm)
-        whole.ranks[key] = ranks[text]
+        key, kind = names[text]
         if not key.name:
             whole.batches[key.loader] = int(row[text])
         elif not kind.metric:
             is_own = kind.scope == "this rank" and comm.world_size > 1
-            value = own_value(logged, text) if is_own else row[text]
-            if value is None:
-                continue
-            keys = [key, key.of("epoch")] if kind.forked else [key]
-            whole.values.update(dict.fromkeys(keys, value))
-            whole.aliases.update(keys[1:])
-            whole.local.update(keys if is_own else ())
+            _take(whole, key, own_value(logged, text) if is_own else row[text], is_own=is_own)
     return whole
+
+
+def _take(whole: Logged, key: Key, value: float | None, *, is_own: bool) -> None:
+    """Take the value of a name, if there is one on this rank."""
+    if value is None:
+        return
+    keys = [key, key.of("epoch")] if whole.kinds[key].forked else [key]
+    whole.values.update(dict.fromkeys(keys, value))
+    whole.aliases.update(keys[1:])
+    whole.local.update(keys if is_own else ())
 
 
 def _label(text: str) -> str:
@@ -87,11 +93,15 @@ def _label(text: str) -> str:
     return f"the value of {key.label!r}" if key.name else "the number of batches"
 
 
-def _unlike(key: Key, ranks: Mapping[str, set[int]], comm: Communicator) -> MismatchError:
+def _unlike(
+    key: Key,
+    names: Mapping[str, tuple[Key, Kind]],
+    ranks: Mapping[str, list[int]],
+    comm: Communicator,
+) -> MismatchError:
     lines = ["not at all"] * comm.world_size
-    for text, some in ranks.items():
-        other, kind = read(text)
-        for rank in some if other == key else ():
+    for text, (other, kind) in names.items():
+        for rank in ranks[text] if other == key else ():
             lines[rank] = f"as {kind}"
     return refusal(
         comm,

@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def read(text: str) -> tuple[Key, Kind]:
-    """Return what a name in a window stands for, maybe a peer's; raise anything for what is none."""
+    """Return what a name of a window means, maybe a peer's; raise anything for what is none."""
     name, loader, reduce_fx, scope, metric, bare, forked = json.loads(text)
     kind = Kind(str(reduce_fx), str(scope), str(metric), bool(bare), bool(forked))
     return Key(str(name), int(loader)), kind

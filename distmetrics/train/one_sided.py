@@ -58,7 +58,8 @@ def _is_lacking(key: Key, whole: Logged) -> bool:
     kind = whole.kinds[key]
     if kind.metric or kind.scope != "all ranks":
         return False  # a metric object's value is over all ranks, whoever logs it
-    return bool(whole.ranks.get(Key("", key.loader), set()) - whole.ranks[key])
+    busy = whole.ranks.get(Key("", key.loader), [])
+    return not set(busy).issubset(whole.ranks[key])
 
 
 def _one_sided(keys: Sequence[Key], mine: Entries, comm: Communicator) -> list[_OneSided]:
