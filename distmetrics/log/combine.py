@@ -286,10 +286,10 @@ def refusal(
 
 def own_value(logged: Snapshot, name: str) -> float | None:
     """Return what this rank alone has logged under a name, or None."""
-    kind = logged.names.kinds.get(name)
-    if kind is None:
+    if name not in logged.names.kinds:
         return None
-    return kind.read(name, *logged.names.of(logged.numbers.tolist(), name)).get(name)
+    sums, maxima = logged.names.of(logged.numbers.tolist(), name)
+    return logged.names.kinds[name].read(name, sums, maxima).get(name)
 
 
 def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:

@@ -70,22 +70,16 @@ def combined(
         if text not in row:
             continue
         key, kind = names[text]
+        is_own = kind.scope == "this rank" and comm.world_size > 1
+        value = own_value(logged, text) if is_own else row[text]
         if not key.name:
             whole.batches[key.loader] = int(row[text])
-        elif not kind.metric:
-            is_own = kind.scope == "this rank" and comm.world_size > 1
-            _take(whole, key, own_value(logged, text) if is_own else row[text], is_own=is_own)
+        elif not kind.metric and value is not None:
+            keys = [key, key.of("epoch")] if kind.forked else [key]
+            whole.values.update(dict.fromkeys(keys, value))
+            whole.aliases.update(keys[1:])
+            whole.local.update(keys if is_own else ())
     return whole
-
-
-def _take(whole: Logged, key: Key, value: float | None, *, is_own: bool) -> None:
-    """Take the value of a name, if there is one on this rank."""
-    if value is None:
-        return
-    keys = [key, key.of("epoch")] if whole.kinds[key].forked else [key]
-    whole.values.update(dict.fromkeys(keys, value))
-    whole.aliases.update(keys[1:])
-    whole.local.update(keys if is_own else ())
 
 
 def _label(text: str) -> str:

@@ -162,8 +162,7 @@ class RunContext:
 
 def note_step(trainer: RunContext, log: LogBook, *, updated: bool) -> None:
     """Make a training step's values known, to loggers those of each n-th step."""
-    if log.step_values:
-        trainer.values.note(log.step_values, log.step_local)
+    trainer.values.note(log.step_values, log.step_local)
     if updated and trainer.global_step % trainer.config.log_every_n_steps == 0:
         _publish(trainer, log.step_values, log.unlogged)
 

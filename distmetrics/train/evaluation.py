@@ -131,15 +131,10 @@ def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, f
 
 def new_log(run: Run, stage: Stage, *, loaders: int = 1) -> LogBook:
     """Return the log of an epoch that begins."""
-    config = run.trainer.config
+    strict = run.trainer.config.require_same_names
+    pickles = run.trainer.config.allow_pickle
     return LogBook(
-        stage,
-        run.shards,
-        run.module,
-        loaders=loaders,
-        strict=config.require_same_names,
-        allow_pickle=config.allow_pickle,
-        known=run.known,
+        stage, run.shards, run.module, loaders=loaders, strict=strict, allow_pickle=pickles
     )
 
 

@@ -73,7 +73,6 @@ class LogBook:
         loaders: how many there are; with several, each has values of its own.
         strict: see :func:`~distmetrics.train.one_sided.check_names`.
         allow_pickle: of metric objects' states, see :func:`~distmetrics.sync_and_compute`.
-        known: sets of names that these ranks have told each other of, by digest; grows.
 
     Attributes:
         step_values: the latest value of each name that is logged on each step: a number, or a
@@ -92,7 +91,6 @@ class LogBook:
         loaders: int = 1,
         strict: bool = True,
         allow_pickle: bool = False,
-        known: dict[str, Names] | None = None,
     ) -> None:
         self.step_values: dict[str, Tensor | float] = {}
         self.step_local: set[str] = set()
@@ -103,7 +101,7 @@ class LogBook:
         self._module = module
         self._has_loaders, self._strict = loaders > 1, strict
         self._allow_pickle = allow_pickle
-        self._known: dict[str, Names] = {} if known is None else known
+        self._known: dict[str, Names] = {}  # that ranks have told each other of
         self._epoch = Entries()
         self._step = Entries()  # what is combined over the ranks in each step
         self._synced: dict[str, Site | None] = {}  # the names of these in this step, and the lines
@@ -257,10 +255,11 @@ class LogBook:
         check_names(logged, self._epoch, self._comm, strict=self._strict)
         kinds = {key: kind for key, kind in logged.kinds.items() if kind.metric}
         if kinds:
-            values = metric_values(
-                self._module, kinds, self._comm, name, allow_pickle=self._allow_pickle
+            logged.values.update(
+                metric_values(
+                    self._module, kinds, self._comm, name, allow_pickle=self._allow_pickle
+                )
             )
-            logged.values.update(values)
         return logged
 
     def state(self) -> dict[str, Any]:

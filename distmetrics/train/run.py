@@ -13,7 +13,6 @@ from torch.utils.data import RandomSampler
 from distmetrics._version import __version__
 from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.names import Names
 from distmetrics.train import seed
 from distmetrics.train.callbacks.base import Callback
 from distmetrics.train.checkpoint_file import write
@@ -34,7 +33,6 @@ class Run:
     Attributes:
         comm: who talks to the other ranks.
         shards: who talks about data and values: a layout, where there is one.
-        known: sets of names that ``shards`` have told each other of, by digest.
     """
 
     def __init__(self, trainer: RunContext, module: Module) -> None:
@@ -42,7 +40,6 @@ class Run:
         self.module = module
         self.comm = trainer.strategy.comm()
         self.shards = trainer.strategy.shards()
-        self.known: dict[str, Names] = {}
         # Put off until a hook of the callbacks is over: files to write, and files to drop.
         self._saves: tuple[list[Path], list[Path]] | None = None
 
