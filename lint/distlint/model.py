@@ -160,6 +160,12 @@ class Change:
     text: str
     where: Literal["instead", "before", "after"] = "instead"
 
+    @classmethod
+    def adding(cls, tree: ConcreteTree, call: cst.Call, argument: str) -> Change:
+        """One more argument after the last one of a call."""
+        last = call.args[-1].value
+        return cls(last, f"{tree.source_at(last)}, {argument}")
+
 
 @dataclass(frozen=True)
 class Repair:

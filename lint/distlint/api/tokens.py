@@ -17,7 +17,7 @@ _HINTS = """
 _OWN = {*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING} - {"backward"}
 _RANKS = """
     rank RANK PROCID LOCALID is_main is_master is_primary is_root is_chief is_global is_world is_local is_last_process
-    main_process master_process main_only master_only process_index get_ordinal proc_id
+    main_process master_process main_only master_only process_index get_ordinal proc_id _stage get_coordinate
 """
 
 

@@ -220,5 +220,4 @@ def _changes(tree: ConcreteTree, call: cst.Call) -> Iterator[Change]:
         if arg.value is synced:
             yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
     if denied is None and not is_name(synced, "True"):
-        last = call.args[-1].value
-        yield Change(last, f"{tree.source_at(last)}, rank_zero_only=True")
+        yield Change.adding(tree, call, "rank_zero_only=True")
