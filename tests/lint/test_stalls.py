@@ -36,7 +36,7 @@ NOTHING = {
     "each tenth step": ("if step % 10 == 0: accelerator.print(accelerator.gather(loss).mean())", "pass"),
     "it is read": ("mean = accelerator.gather(loss).mean()", "optimizer.scale(mean)"),
     "a log of a window": (
-        "log.mean('loss', shown, weight=len(batch['x']))",
+        "log.mean('loss', shown, weight=rank)",
         "if step % 10 == 0: wandb.log(log.flush())",
     ),
 }

@@ -171,35 +171,36 @@ def validate(accelerator: Accelerator, model, loader):
         """Ask of every reduction whether a step makes it only for a log, or for each name."""
         for report in analysis.reports.values():
             steps = set(_steps(report.body))
-            yield from _items(analysis, report, steps)
-            for event in report.events:
-                if event.kind != "collective" or not operation_of(event):
-                    continue
-                in_step = _is_in_each_step(event, steps)
-                names = next(filter(_is_over_names, event.guards), None)
-                if in_step and event.number in report.shown - report.read:
-                    message = (
-                        f"every training step waits for all ranks in this {event.label}, whose result is only logged: "
-                        f"{_INSTEAD}"
-                    )
-                    yield Report(event.node, message)
-                elif names is not None and not has_own_group(event) and _is_number(report, event):
-                    message = (
-                        f"one {event.label} for each name, though one of all values together takes as long: {_INSTEAD}"
-                    )
-                    condition = None if in_step else Condition("data", "if this runs every step")
-                    yield Report(event.node, message, (of_guard(analysis, names),), condition)
+            found = list(_reductions(analysis, report, steps))
+            yield from found
+            yield from _items(analysis, report, steps, {id(each.node) for each in found})
 
 
-def _items(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
-    """The first wait for the device in each training step that is there to show a number."""
+def _reductions(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
+    for event in report.events:
+        if event.kind != "collective" or not operation_of(event):
+            continue
+        in_step = _is_in_each_step(event, steps)
+        names = next(filter(_is_over_names, event.guards), None)
+        if in_step and event.number in report.shown - report.read:
+            message = f"every training step waits for all ranks in this {event.label}, whose result is only logged"
+            yield Report(event.node, f"{message}: {_INSTEAD}")
+        elif names is not None and not has_own_group(event) and _is_number(report, event):
+            message = f"one {event.label} for each name, though one of all values together takes as long: {_INSTEAD}"
+            condition = None if in_step else Condition("data", "if this runs every step")
+            yield Report(event.node, message, (of_guard(analysis, names),), condition)
+
+
+def _items(analysis: Analysis, report: FunctionReport, steps: set[int], told: set[int]) -> Iterator[Report]:
+    """The first wait for the device in each training step that is there to show a number, of none that is told of."""
     shows = (event.node for event in report.events if event.kind == "show" and _is_in_each_step(event, steps))
     shown = {id(each) for node in shows for each in ast.walk(node)}
     for event in report.events:
         if event.kind == "item" and id(event.node) in shown:
-            text = analysis.index.text_of(event.node)
-            message = f"every training step waits for the device to show `{text}`: {_INSTEAD}"
-            yield Report(event.node, message, (), _IS_SHORT)
+            if told.isdisjoint(map(id, ast.walk(event.node))):
+                text = analysis.index.text_of(event.node)
+                message = f"every training step waits for the device to show `{text}`: {_INSTEAD}"
+                yield Report(event.node, message, (), _IS_SHORT)
             return
 
 
