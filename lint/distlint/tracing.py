@@ -143,11 +143,6 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
         yield analysis.index.path, reason.line, "cause", reason.text
 
 
-def has_own_group(event: Event) -> bool:
-    """True if a call names the process group that it is for: fewer than all may have to make it."""
-    return event.has_own_group
-
-
 def is_by_rank(event: Event | None) -> bool:
     """True if a test of the rank decides directly whether a place is reached."""
     guards = event.guards if event is not None else ()

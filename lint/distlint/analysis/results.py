@@ -117,8 +117,6 @@ def _of_wrapper(event: Event) -> Value:
     wrapped = tuple(_wrap(value, event.effect.wrapped) for value in event.args)
     if len(wrapped) == 1 or event.effect.wrapped != "prepared":
         return wrapped[0] if wrapped else UNKNOWN_VALUE
-    if event.receiver.family == "fabric" and event.label != "setup_dataloaders":
-        return Value(SAME, family="tuple", elements=wrapped)
     return Value(SAME, family="tuple", elements=wrapped)
 
 

@@ -140,21 +140,21 @@ class Value(NamedTuple):
         is_for_ranks = any(part.wrapped or part.shuffled for part in self.elements)
         is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
         is_short = self.family == "tuple" and len(self.elements) <= _MOST_PARTS
-        return Value(
-            varies=UNKNOWN if is_mixed else self.varies,
-            reason=self.reason,
-            formula=self.formula,
-            family=self.family,
-            instance=self.instance,
-            name=self.name,
-            wrapped=self.wrapped,
-            scale=self.scale,
-            reduced=self.reduced,
-            divided=self.divided,
-            length=self.length,
-            grad=self.grad,
-            shuffled=self.shuffled,
-            elements=tuple(part.for_other_files() for part in self.elements) if is_short or is_for_ranks else (),
+        parts = tuple(part.for_other_files() for part in self.elements) if is_short or is_for_ranks else ()
+        varies = UNKNOWN if is_mixed else self.varies
+        return self._replace(
+            varies=varies,
+            target=None,
+            sources=_NOTHING,
+            cut=None,
+            dtype="",
+            measure=None,
+            call=None,
+            sampler=None,
+            elements=parts,
+            keys=(),
+            constant=None,
+            order="",
         )
 
     @property

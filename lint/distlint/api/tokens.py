@@ -46,3 +46,8 @@ def may_have_collective(source: bytes) -> bool:
     if not has_token and source.count(b"distributed") <= len(_LICENCE.findall(source)):
         return False
     return _CALLED.search(source) is not None
+
+
+def may_reduce(source: bytes) -> bool:
+    """True if a file may have a collective, or logs with ``sync_dist``."""
+    return b"sync_dist" in source or may_have_collective(source)

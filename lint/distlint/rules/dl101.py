@@ -66,6 +66,7 @@ class CollectiveUnderRankGuard(Rule):
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
     tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
+    evidence = staticmethod(may_have_collective)
     bad = (
         Example(
             """\
@@ -264,10 +265,6 @@ def step(x, loss, mesh):
         dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank does in each function, for the groups along one axis after the other."""

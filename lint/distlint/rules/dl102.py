@@ -42,6 +42,7 @@ class LogUnderRankGuard(Rule):
 
     code, name, group = "DL102", "log-under-rank-guard", "divergence"
     tokens = (RANK_TOKENS, (b"log",))
+    evidence = staticmethod(may_log)
     bad = (
         Example(
             """\
@@ -161,10 +162,6 @@ class Theirs(Trainer):
             self.log("loss", 0.0)
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files that mention logs have no such method."""
-        return may_log(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank logs in each function."""

@@ -9,7 +9,7 @@ from functools import partial
 from distlint.analysis import Analysis, Event, Step
 from distlint.analysis.formula import Atom
 from distlint.analysis.sequences import Divergence
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
 from distlint.model import Example, Report, Rule
 from distlint.partings import Partings, carries_data, carries_objects, waits
 from distlint.provisos import IS_NONE, condition_of_data, is_doubted
@@ -59,6 +59,7 @@ class CollectiveUnderDataGuard(Rule):
 
     code, name, group = "DL103", "collective-under-data-guard", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"),)
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -224,10 +225,6 @@ def save(model, loader):
     accelerator.save_state("last")
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what a rank does where a test of its data holds with what it does where not."""

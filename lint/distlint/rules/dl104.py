@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Guard
 from distlint.api import have_in_common
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
 from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
 from distlint.tracing import if_it_differs, of_guard
@@ -40,6 +40,7 @@ class CollectiveInLocalLoop(Rule):
 
     code, name, group = "DL104", "collective-in-local-loop", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for", b"while"))
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -151,10 +152,6 @@ def train(model, loader, accelerator, prompts):
             accelerator.gather(model(prompt))
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""

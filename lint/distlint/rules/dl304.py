@@ -11,7 +11,7 @@ from distlint.analysis.events import FunctionReport, Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule, Severity
-from distlint.tracing import has_own_group, of_guard
+from distlint.tracing import of_guard
 
 _PASSED = frozenset({"for", "try", "with", "exit break", "exit return"})  # those who are still there make every step
 _INSTEAD = "distmetrics.Log adds up on each rank, and combines all values in one exchange a window"
@@ -185,7 +185,7 @@ def _reductions(analysis: Analysis, report: FunctionReport, steps: set[int]) -> 
         if in_step and event.number in report.shown - report.read:
             message = f"every training step waits for all ranks in this {event.label}, whose result is only logged"
             yield Report(event.node, f"{message}: {_INSTEAD}")
-        elif names is not None and not has_own_group(event) and _is_number(report, event):
+        elif names is not None and not event.has_own_group and _is_number(report, event):
             message = f"one {event.label} for each name, though one of all values together takes as long: {_INSTEAD}"
             condition = None if in_step else Condition("data", "if this runs every step")
             yield Report(event.node, message, (of_guard(analysis, names),), condition)
