@@ -19,10 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
+from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold, in_call
 from distmetrics.comm.current import find_job_by
 from distmetrics.comm.fork import refuse_fork
 from distmetrics.comm.new_group import new_group
+from distmetrics.comm.sites import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.liveness.departures import Departures
 from distmetrics.liveness.pending_calls import PendingCalls
@@ -120,6 +121,9 @@ class GroupCommunicator(PendingCalls):
         A backend keeps the order of calls of one group only where one thread makes them.
         """
         if self._background is None:
+            # The guard does not watch over the making of a group, but over this.
+            with in_call(Call("the first call in the background", site=call_site())):
+                self.barrier()
             self._background = GroupCommunicator.of(new_group(self.members))
         return self._background
 
