@@ -5,7 +5,6 @@ that adds a number to those that are logged. Nothing is imported from Lightning.
 """
 
 import copy
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -240,9 +239,15 @@ def _reduce_over(comm: Communicator | None, sync: Any) -> None:
     A sum over all ranks would count several times what several of them hold. Where it reduces is
     also a part of what it compares when the number is logged again, so only the function changes.
     """
-    is_layout = comm is not None and whole_of(comm) is not comm
-    if is_layout and sync.should and sync.group is None and not sync.rank_zero_only:
-        group = getattr(innermost(comm), "_group", None)
-        sync._fn = functools.partial(sync.fn, reduce_op=sync.op, group=group)
-        if group is None:  # a single shard
-            sync._fn = sync.no_op
+    if comm is None or whole_of(comm) is comm or not sync.should:
+        return
+    if sync.group is not None or sync.rank_zero_only:
+        return
+    shards: Any = innermost(comm)
+
+    def among_shards(value: Any, *_: Any, **__: Any) -> Any:
+        if shards.world_size == 1:
+            return value
+        return sync.fn(value, group=shards._group, reduce_op=sync.op)
+
+    sync._fn = among_shards

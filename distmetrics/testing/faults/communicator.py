@@ -117,8 +117,8 @@ class FaultyCommunicator(Passing):
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
         result = make(*sent)
-        for later in reversed(self._deferred.pop(record, [])):
-            later()
+        for deferred in reversed(self._deferred.pop(record, [])):
+            deferred()
         return result
 
 
