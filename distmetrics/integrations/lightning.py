@@ -94,20 +94,21 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[torchmetrics.Metric, int]] = []
         self._replaced: Replaced | None = None
+        self._comm: Communicator | None = None  # of a run
         self._step = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let the trainer deal exactly until it is done, unless another callback has seen to it."""
-        self._comm = _ranks(self.layout)
+        comm = self._comm = _ranks(self.layout)
         if not Replaced.by_another(trainer):
-            self._replaced = make_exact(trainer, self._comm)
+            self._replaced = make_exact(trainer, comm)
 
     def _put_back(self) -> None:
         """Leave the trainer as it was."""
         self._step.close()
         if self._replaced is not None:
             self._replaced.put_back()
-        self._replaced = None
+        self._replaced = self._comm = None
 
     def _enter(self, module: nn.Module) -> None:
         """Put the state of all ranks in, unless it is."""
@@ -118,7 +119,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         if outermost:
             self._block = contextlib.ExitStack()
             block = synced(chosen, allow_pickle=self.allow_pickle, name="epoch end")
-            with use(self._comm):
+            with use(self._comm or current()):
                 self._block.enter_context(block)
             self._counts = [(metric, metric._update_count) for metric in outermost]
 
@@ -143,7 +144,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Put local state back, and refuse what can't be exact."""
         self._leave()
         if self._replaced is not None:
-            refuse_combined(trainer._evaluation_loop, whole_of(self._comm))
+            refuse_combined(trainer._evaluation_loop, whole_of(self._comm or current()))
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
