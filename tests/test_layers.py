@@ -54,7 +54,7 @@ BELOW = {
         "strategies",
         "train",
     },
-    "integrations": {"tree", "comm", "collectives", "data", "state"},
+    "integrations": {"tree", "comm", "collectives", "data", "layouts", "state"},
     "testing": {"tree", "comm", "liveness", "collectives", "layouts", "state", "launch", "preflight"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": {"tree", "comm", "liveness", "data", "launch", "strategies", "train"},
