@@ -24,7 +24,7 @@ BELOW = {
     "liveness": {"comm/base", "comm/sites"},
     "collectives": {"tree", "comm", "liveness"},
     "layouts": {"tree", "comm", "collectives"},
-    "log": {"comm", "collectives"},
+    "log": {"arguments", "comm", "collectives"},
     "data": {"tree", "comm", "collectives"},
     "state": {"tree", "comm", "liveness", "collectives", "data", "layouts"},
     "guard": {"tree", "comm", "liveness", "collectives"},
@@ -41,7 +41,7 @@ BELOW = {
         "layouts",
         "preflight",
     },
-    "train": {"arguments", "tree", "comm", "liveness", "collectives", "data", "state", "launch", "strategies"},
+    "train": {"arguments", "tree", "comm", "liveness", "collectives", "log", "data", "state", "launch", "strategies"},
     "runner": {
         "arguments",
         "tree",
@@ -54,7 +54,7 @@ BELOW = {
         "strategies",
         "train",
     },
-    "integrations": {"tree", "comm", "collectives", "data", "state"},
+    "integrations": {"arguments", "tree", "comm", "collectives", "log", "data", "state"},
     "testing": {"tree", "comm", "liveness", "collectives", "layouts", "state", "launch", "preflight"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": {"tree", "comm", "liveness", "data", "launch", "strategies", "train"},
