@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary
@@ -14,7 +15,7 @@ from distmetrics.arguments import Takes, check, whole
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen, whole_of
-from distmetrics.errors import DistmetricsError
+from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.combine import combined
 from distmetrics.log.compiled import Compiled
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
@@ -132,33 +133,27 @@ class Log:
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
-        failed = self._end_flush()
+        with _afterwards(self._end_flush()):
+            return self._flushed(step, wait=wait)
+
+    def _flushed(self, step: int | None, *, wait: bool) -> Row | Handle[Row]:
         self._flushes += 1
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
         make = partial(_combine, logged, self._known.setdefault(comm, {}))
         write = partial(self._write, comm, self._flushes if step is None else step)
         self._window.clear()
-        result: Row | Handle[Row]
-        if wait:
-            result = self._combined(make, comm, logged)
-            write(result)
-        else:
-            result = start(make, comm, write)
-            self._flush = result, logged
-        if failed is not None:
-            raise failed
-        return result
-
-    def _combined(
-        self, make: Callable[[Communicator], Row], comm: Communicator, logged: Snapshot
-    ) -> Row:
-        """Return the row; where it fails, keep what was logged."""
+        if not wait:
+            handle = start(make, comm, write)
+            self._flush = handle, logged
+            return handle
         try:
-            return make(comm)
+            row = make(comm)
         except DistmetricsError:  # on every rank: nobody has counted it
             self._window.add(logged.names, logged.numbers.cpu())
             raise
+        write(row)
+        return row
 
     def _write(self, comm: Communicator, step: int, row: Row) -> None:
         if whole_of(comm).rank == 0:
@@ -188,10 +183,8 @@ class Log:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has logged since the last flush, to be saved."""
-        failed = self._end_flush()
-        if failed is not None:
-            raise failed
-        return {**self._window.state(), "flushes": self._flushes}
+        with _afterwards(self._end_flush()):
+            return {**self._window.state(), "flushes": self._flushes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that was saved, by this rank or by several, one after the other."""
@@ -201,3 +194,17 @@ class Log:
 
 def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> dict[str, float]:
     return combined(logged, known, comm=comm)
+
+
+@contextmanager
+def _afterwards(failed: Exception | None) -> Iterator[None]:
+    """Raise what a writer has raised after the block, or note it on what the block raises."""
+    try:
+        yield
+    except Exception as error:
+        if failed is not None:
+            notes = " ".join(failed.__notes__)
+            error.add_note(f"Before it, a writer failed: {in_short(failed)} ({notes})")
+        raise
+    if failed is not None:
+        raise failed
