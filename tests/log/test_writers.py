@@ -1,4 +1,4 @@
-"""Rows reach each writer once, on one rank, whatever another writer raises and in whichever thread the exchange runs."""
+"""Rows reach each writer once, on one rank, whatever another one raises and in whichever thread the exchange runs."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def scripted(comm: Any, script: list[Action], fails_at: tuple[int, ...]) -> tupl
 
     def note(error: OSError) -> None:
         own, *before = error.__notes__
-        for text in before:  # of the flush before, where both have failed
-            errors.append(text.partition("OSError: ")[2])
+        errors.extend(text.partition("OSError: ")[2] for text in before)  # of the flush before, where both have failed
         errors.append(f"{error} ({own})")
 
     for step, (waits, asks, twice) in enumerate(script, 1):
