@@ -103,10 +103,15 @@ class Handle(Generic[R]):
             await_task(self._over)
 
     def __del__(self) -> None:
-        """Tell of an error that nobody has asked for."""
-        if self.error is not None and not self.is_heard:
+        """Tell of an error, or a result for somebody else, that nobody has asked for."""
+        if self.is_heard:
+            return
+        if self.error is not None:
             what = f"a call in the background has failed: {in_short(self.error)}"
             warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=2)
+        elif self._then is not None:
+            what = "nobody has asked for the result of a call in the background: it goes nowhere"
+            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=2)
 
 
 def start(

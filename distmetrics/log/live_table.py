@@ -120,7 +120,7 @@ def _number(value: float) -> str:
 
 
 def _change(change: float) -> str:
-    """Return a change with its sign; nothing where there is none to tell."""
-    if math.isnan(change):
+    """Return a change with its sign; nothing where there is none."""
+    if math.isnan(change) or change == 0:
         return ""
     return "+" * (change > 0) + _number(change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
@@ -141,7 +141,7 @@ class Log:
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
         make = partial(_combine, logged, self._known.setdefault(comm, {}))
-        write = partial(self._write, comm, self._flushes if step is None else step)
+        write = self._writing(comm, self._flushes if step is None else step)
         self._window.clear()
         if not wait:
             handle = start(make, comm, write)
@@ -152,12 +152,14 @@ class Log:
         except DistmetricsError:  # on every rank: nobody has counted it
             self._window.add(logged.names, logged.numbers.cpu())
             raise
-        write(row)
+        if write is not None:
+            write(row)
         return row
 
-    def _write(self, comm: Communicator, step: int, row: Row) -> None:
-        if whole_of(comm).rank == 0:
-            self._writers.write(row, step)
+    def _writing(self, comm: Communicator, step: int) -> Callable[[Row], None] | None:
+        """Return what gives a row to the writers; None where there is nothing to do."""
+        is_first = whole_of(comm).rank == 0
+        return partial(self._writers.write, step=step) if is_first and self._writers else None
 
     def _end_flush(self) -> Exception | None:
         """Wait for the flush under way; if it fails, keep what it should have told.

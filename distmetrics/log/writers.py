@@ -32,6 +32,9 @@ class Writers:
         check("Log", {"writers": writers}, {"writers": _WRITERS})
         self._writers: list[Any] = [*writers]
 
+    def __len__(self) -> int:
+        return len(self._writers)
+
     def write(self, row: Mapping[str, float], step: int) -> None:
         """Give each writer a copy of a row; only then raise what the first that failed has raised.
 

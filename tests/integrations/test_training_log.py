@@ -33,15 +33,14 @@ def by_transformers(comm: Any) -> dict[str, Any]:
 
     from distmetrics.integrations.transformers import attach_log
 
-    class Reported(TrainerCallback):
-        rows: list[dict[str, float]] = []
+    reported: list[dict[str, float]] = []
+    by_step: list[float] = []
 
+    class Reported(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            self.rows.append({"step": state.global_step, **logs})
+            reported.append({"step": state.global_step, **logs})
 
     class Logging(Trainer):
-        by_rank: list[float] = []
-
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
             labels = inputs["labels"][:, 1:]
@@ -51,7 +50,7 @@ def by_transformers(comm: Any) -> dict[str, Any]:
             if model.training:
                 log.mean("accuracy", right / tokens, weight=tokens)  # of no tokens it is NaN, and does not count
                 log.sum("tokens", tokens)
-                self.by_rank.append(float(right / tokens))
+                by_step.append(float(right / tokens))
             return (loss, outputs) if return_outputs else loss
 
     hf.join(comm)
@@ -81,14 +80,13 @@ def by_transformers(comm: Any) -> dict[str, Any]:
         trainer.log({"loss": 0.5})
     history = trainer.state.log_history
     ours = ("step", "accuracy", "tokens")
+    theirs = ("loss", "train_runtime")
     return {
         "rows": [{name: row[name] for name in ours} for row in history if "accuracy" in row],
-        "beside": [
-            next(name for name in ("loss", "train_runtime") if name in row) for row in history if "tokens" in row
-        ],
+        "beside": [[name for name in theirs if name in row] for row in history if "tokens" in row],
         "evaluations": sum("eval_loss" in row and "tokens" not in row for row in history),
-        "reported": [{name: row[name] for name in ours} for row in Reported.rows if "accuracy" in row],
-        "by rank": Logging.by_rank,
+        "reported": [{name: row[name] for name in ours} for row in reported if "accuracy" in row],
+        "by step": by_step,
     }
 
 
@@ -98,11 +96,11 @@ def test_the_trainer_s_own_log_has_the_rows() -> None:
     both = run(2, by_transformers, backend="gloo", limit=220)
     for each in (alone, *both):
         assert [row["step"] for row in each["rows"]] == [3, 6, 7]
-        assert each["beside"] == ["loss", "loss", "train_runtime"]
+        assert each["beside"] == [["loss"], ["loss"], ["train_runtime"]]
         assert each["evaluations"] == 3
         assert each["reported"] == each["rows"]
         close(each["rows"], alone["rows"])
-    parts = [value for each in both for value in each["by rank"][3:6] if value == value]
+    parts = [value for each in both for value in each["by step"][3:6] if value == value]
     assert sum(parts) / len(parts) != pytest.approx(alone["rows"][1]["accuracy"], rel=1e-3)  # a mean of means
 
 

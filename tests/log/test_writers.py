@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 import distmetrics as dm
 from distmetrics.errors import ConfigurationError
 from distmetrics.log import CSVLogger, Logger
-from distmetrics.testing import run
+from distmetrics.testing import outcomes, run
 from tests.backends import both_backends
 
 Written = list[tuple[int, dict[str, float]]]
@@ -166,6 +167,37 @@ def test_a_row_that_is_refused_is_not_written(backend: str) -> None:
     assert first[0] == [3]  # two flushes before it have failed
     assert second[0] == []
     assert first[1] == second[1] == ["'epoch' was logged as the same on all ranks, and is not"] * 2
+
+
+def uncaught(comm: Any) -> None:
+    dm.Log(comm, writers=[Kept((1,))]).flush()
+    dm.barrier(comm=comm)
+
+
+@both_backends
+def test_a_writer_that_ends_its_rank_keeps_nobody_waiting(backend: str) -> None:
+    first, second = outcomes(2, uncaught, backend=backend)
+    assert isinstance(first.error, OSError)
+    assert isinstance(second.error, dm.PeerLostError)
+
+
+def dropped(comm: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for writers in ([], [Kept()]):
+            log = dm.Log(comm, writers=writers)
+            handle = log.flush(wait=False)
+            handle.wait()
+            handle.__del__()
+            handle.result()
+            handle.__del__()
+    return [str(each.message) for each in caught]
+
+
+def test_a_row_that_nobody_asks_for_is_told() -> None:
+    (text,), *others = run(2, dropped, backend="gloo")
+    assert "nobody has asked for the result of a call in the background: it goes nowhere" in text
+    assert others == [[]]
 
 
 def test_several_writers_fail_at_once() -> None:
