@@ -142,11 +142,12 @@ class Log:
         logged = self._window.snapshot(comm.device)
         make = partial(_combine, logged, self._known.setdefault(comm, {}))
         write = self._writing(comm, self._flushes if step is None else step)
-        self._window.clear()
         if not wait:
             handle = start(make, comm, write)
             self._flush = handle, logged
+            self._window.clear()
             return handle
+        self._window.clear()
         try:
             row = make(comm)
         except DistmetricsError:  # on every rank: nobody has counted it
