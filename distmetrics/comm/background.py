@@ -34,6 +34,7 @@ class Handle(Generic[R]):
         make: makes the call, over the communicator that it gets.
         comm: of the background.
         before: the call that must be over first.
+        then: takes the result, once: called by who first asks for it, in that thread.
 
     Attributes:
         error: that the call has raised, once it is over.
@@ -45,8 +46,10 @@ class Handle(Generic[R]):
         make: Callable[[Communicator], R],
         comm: Communicator,
         before: Handle[Any] | None = None,
+        then: Callable[[R], None] | None = None,
     ) -> None:
         self._comm = comm
+        self._then = then
         self._transport: Any = innermost(whole_of(comm))
         self._over = threading.Event()
         self._results: list[R] = []
@@ -85,6 +88,9 @@ class Handle(Generic[R]):
         self.is_heard = True
         if self.error is not None:
             raise self.error
+        then, self._then = self._then, None
+        if then is not None:
+            then(self._results[0])
         return self._results[0]
 
     def wait(self) -> None:
@@ -97,13 +103,22 @@ class Handle(Generic[R]):
             await_task(self._over)
 
     def __del__(self) -> None:
-        """Tell of an error that nobody has asked for."""
-        if self.error is not None and not self.is_heard:
+        """Tell of an error, or a result for somebody else, that nobody has asked for."""
+        if self.is_heard:
+            return
+        if self.error is not None:
             what = f"a call in the background has failed: {in_short(self.error)}"
             warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=2)
+        elif self._then is not None:
+            what = "nobody has asked for the result of a call in the background: it goes nowhere"
+            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=2)
 
 
-def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
+def start(
+    make: Callable[[Communicator], R],
+    comm: Communicator,
+    then: Callable[[R], None] | None = None,
+) -> Handle[R]:
     """Make a call in this rank's background, after those that it has begun before.
 
     Every rank must do so, in the same order. Where many are under way this waits for the first of
@@ -112,6 +127,7 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
     Args:
         make: makes the call, over a communicator of the background.
         comm: of the same ranks.
+        then: see :class:`Handle`.
     """
     twin = background(comm)
     queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
@@ -122,7 +138,7 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
             atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
-    handle = Handle(make, twin, queue[-1] if queue else None)
+    handle = Handle(make, twin, queue[-1] if queue else None, then)
     queue.append(handle)
     return handle
 
