@@ -112,7 +112,8 @@ def _uncompiled() -> AbstractContextManager[Any]:
     """Return a block in which compiled functions run as they were written."""
     if "torch._dynamo" not in sys.modules:  # then none is
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 class _Seen:
