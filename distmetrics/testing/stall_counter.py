@@ -25,8 +25,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError, Site
 
-__all__ = ["Stall", "stalls"]
-
 _VALUE = "a value is read"
 _SIZE = "a size depends on values"
 _TO_HOST = "a copy to the host"
