@@ -237,13 +237,13 @@ class _Functions(TorchFunctionMode):
             return _PRETENDED if passes else func(*args)
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1).f_code
-        is_torchs = caller.co_filename.startswith(_TORCH)
-        after = self._place(name, args, kwargs, is_torchs)
+        after = self._place(name, args, kwargs, caller.co_filename.startswith(_TORCH))
         where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
         after = any(where) if after is None else after
         self._count(name, args, kwargs, where, after)
         # An optimizer keeps its steps on the host, wherever its weights are.
-        self.seen.is_muted = name in self._silent() or caller.co_name == "_get_value"
+        silent = (*_READERS, *_CHECKED) if self.seen.pretends else ()
+        self.seen.is_muted = name in silent or caller.co_name == "_get_value"
         try:
             result = func(*_plain(args), **_plain(kwargs))
         finally:
@@ -254,9 +254,6 @@ class _Functions(TorchFunctionMode):
             result = result.clone()
         self.seen.place(result, after)
         return result
-
-    def _silent(self) -> Sequence[str]:
-        return (*_READERS, *_CHECKED) if self.seen.pretends else ()
 
     def _place(
         self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool
