@@ -50,7 +50,7 @@ class Handle(Generic[R]):
     ) -> None:
         self._comm = comm
         self._then = then
-        self._transport: Any = innermost(whole_of(comm))
+        self._told = _who_is_told(innermost(whole_of(comm)))
         self._over = threading.Event()
         self._results: list[R] = []
         self.error: BaseException | None = None
@@ -59,7 +59,7 @@ class Handle(Generic[R]):
         self._ready = _event() if comm.device.type == "cuda" else None
         if self._ready is not None:
             self._ready.record()
-        _tell(self._transport, "begin_task")
+        _tell(self._told, "begin_task")
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
@@ -67,6 +67,7 @@ class Handle(Generic[R]):
 
     def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
         try:
+            _tell(self._told, "enter_task")
             if before is not None:
                 before._over.wait()
             with _after(self._ready):
@@ -75,7 +76,7 @@ class Handle(Generic[R]):
             self.error = error
         finally:
             self._over.set()
-            _tell(self._transport, "end_task")
+            _tell(self._told, "end_task")
 
     @property
     def is_done(self) -> bool:
@@ -96,7 +97,7 @@ class Handle(Generic[R]):
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
         await_task: Callable[[threading.Event], None] | None
-        await_task = getattr(self._transport, "await_task", None)
+        await_task = getattr(self._told, "await_task", None)
         if await_task is None:
             self._over.wait()
         else:
@@ -155,9 +156,14 @@ def _finish_script(pid: int) -> None:
         finish()
 
 
-def _tell(transport: Any, what: str) -> None:
-    """Tell a communicator whose ranks are threads, which decides whether all of them wait."""
-    tell: Callable[[], None] | None = getattr(transport, what, None)
+def _who_is_told(transport: Any) -> Any:
+    """Return who decides whether ranks wait in vain: the transport, or the guard's log of calls."""
+    watchdog = getattr(transport, "watchdog", None)
+    return transport if watchdog is None else watchdog.log
+
+
+def _tell(told: Any, what: str) -> None:
+    tell: Callable[[], None] | None = getattr(told, what, None)
     if tell is not None:
         tell()
 
