@@ -2,17 +2,18 @@
 
 Two gloo ranks train one model. Each way has blocks of steps, which take turns in the same
 processes, so that what a busy machine adds is in all. A block begins with an epoch's metrics, which
-are updated already, and ends when their result is there. The ways:
+are updated already, and goes on until their result is there. The ways:
 
 - ``alone``: no metrics: the limit.
-- ``load``: a copy of the metrics is made, and a thread of the same process computes them as they
-  are on this rank, with no other rank: the load of the background, with the sync left out.
-- ``async``: ``sync_async`` on the first step, the result after the last one.
+- ``load``: a thread of the same process computes metrics of as much data as all ranks have, with no
+  other rank: the load of the background, with copy and sync left out.
+- ``async``: ``sync_async`` on the first step.
+- ``async, short turns``: the same, where threads of Python take turns of 0.1 ms and not of 5.
 - ``blocking``: ``sync_and_compute`` on the first step.
 
 A step is in flight until the thread of ``load``, or the handle of ``async``, is done; the 99th
 percentile of steps in flight is asked to be within 5 % of that of ``load``. The first step, which
-makes the copy, is told apart: a block has one.
+makes the copy, is told apart: a block has one. Small metrics are over in it.
 
     python -m benchmarks.async_sync                        # writes results/async_sync.json
     python -m benchmarks.async_sync --rounds 3 --cases counts
@@ -21,8 +22,8 @@ makes the copy, is told apart: a block has one.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -41,7 +42,10 @@ from distmetrics.testing import run
 from distmetrics.tree import flatten
 
 RESULTS = Path(__file__).parent / "results"
-WAYS = ("alone", "load", "async", "blocking")
+PARTS = ("first", "in flight", "rest", "all")
+WAYS = ("alone", "load", "async", "async, short turns", "blocking")
+IN_BACKGROUND = ("load", "async", "async, short turns")
+TURN, SHORT = 5e-3, 1e-4  # seconds for which a thread of Python keeps the others waiting
 CHOSEN = ("counts", "mAP")
 
 
@@ -63,15 +67,14 @@ class Training:
         self.optimizer.step()
 
 
-def begin(way: str, metrics: Any) -> Callable[[], bool]:
+def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
     """Do what a way does on the first step; return what tells whether it is done."""
-    if way == "async":
+    if way.startswith("async"):
         handle = dm.sync_async(metrics)
         return lambda: handle.is_done
     if way == "load":
-        twin = copy.deepcopy(metrics)
         alone = dm.SingleCommunicator()
-        thread = threading.Thread(target=lambda: dm.sync_and_compute(twin, comm=alone))
+        thread = threading.Thread(target=lambda: dm.sync_and_compute(whole, comm=alone))
         thread.start()
         return lambda: not thread.is_alive()
     if way == "blocking":
@@ -79,22 +82,26 @@ def begin(way: str, metrics: Any) -> Callable[[], bool]:
     return lambda: True
 
 
-def block(training: Training, way: str, metrics: Any, least: int) -> dict[str, list[float]]:
+def block(
+    training: Training, way: str, metrics: Any, whole: Any, least: int
+) -> dict[str, list[float]]:
     """Return the seconds of the first step, of those in flight, and of the others.
 
     All ranks make as many steps: at least ``least``, and until all of them are done.
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     is_done: Callable[[], bool] = bool
+    sys.setswitchinterval(SHORT if way == "async, short turns" else TURN)
     dist.barrier()
     for index in range(100_000):
         began = time.perf_counter()
         if index == 0:
-            is_done = begin(way, metrics)
+            is_done = begin(way, metrics, whole)
         training.step()
         taken = time.perf_counter() - began
-        in_flight = way in ("load", "async") and not is_done()
+        in_flight = way in IN_BACKGROUND and not is_done()
         seconds["first" if index == 0 else "in flight" if in_flight else "rest"].append(taken)
+        seconds["all"].append(taken)
         if index >= least and index % 10 == 0:
             busy = torch.tensor(float(in_flight))
             dist.all_reduce(busy)
@@ -122,20 +129,21 @@ def measured(comm: Any, case: str, width: int, rounds: int, least: int) -> dict[
     """Measure on one rank."""
     training = Training(width)
     metrics = CASES[case].make(comm.rank, comm.world_size)
+    whole = CASES[case].make(0, 1)
     same = has_same_bits(metrics)
     seconds = {way: defaultdict[str, list[float]](list) for way in WAYS}
     for index in range(rounds + 1):
         for way in WAYS if index % 2 else WAYS[::-1]:
-            taken = block(training, way, metrics, least)
+            taken = block(training, way, metrics, whole, least)
             for part in taken if index else ():  # the first block makes what is kept
                 seconds[way][part] += taken[part]
     return {"same bits": same, "seconds": {way: {**each} for way, each in seconds.items()}}
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return an order statistic; NaN where there is none."""
+    """Return an order statistic; 0 where there is none."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,14 +151,19 @@ def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {"same bits": all(each["same bits"] for each in per_rank)}
     for way in WAYS:
         result[way] = {}
-        for part in ("first", "in flight", "rest"):
+        for part in PARTS:
             values = [1e3 * x for each in per_rank for x in each["seconds"][way].get(part, [])]
             numbers = {"steps": len(values), "p50": percentile(values, 0.5)}
             result[way][part] = numbers | {"p99": percentile(values, 0.99)}
-    for against, part in (("load", "in flight"), ("alone", "rest")):
-        ratio = result["async"]["in flight"]["p99"] / result[against][part]["p99"]
-        result[f"p99 in flight over {against}"] = ratio
     return result
+
+
+def over(result: dict[str, Any], way: str, part: str, against: str, other: str) -> str:
+    """Return by how much the 99th percentile of some steps is above that of others."""
+    mine, theirs = result[way][part], result[against][other]
+    if min(mine["steps"], theirs["steps"]) < 100:
+        return f"too few steps: {mine['steps']} and {theirs['steps']}"
+    return f"{100 * (mine['p99'] / theirs['p99'] - 1):+.1f} %"
 
 
 def show(case: str, result: dict[str, Any]) -> None:
@@ -160,10 +173,12 @@ def show(case: str, result: dict[str, Any]) -> None:
         for part, each in result[way].items():
             if each["steps"]:
                 numbers = f"p50 {each['p50']:8.2f} ms  p99 {each['p99']:8.2f} ms"
-                print(f"  {way:9} {part:10} {each['steps']:6} steps  {numbers}")
-    for against in ("load", "alone"):
-        over = 100 * (result[f"p99 in flight over {against}"] - 1)
-        print(f"  p99 of steps in flight, over that of {against}: {over:+.1f} %")
+                print(f"  {way:18} {part:10} {each['steps']:6} steps  {numbers}")
+    for way in IN_BACKGROUND[1:]:
+        in_flight = over(result, way, "in flight", "load", "in flight")
+        print(f"  p99 of {way}: in flight, over load in flight: {in_flight}")
+        print(f"    in flight, over alone: {over(result, way, 'in flight', 'alone', 'all')}")
+        print(f"    all steps, over alone: {over(result, way, 'all', 'alone', 'all')}")
 
 
 def main() -> None:
@@ -173,8 +188,8 @@ def main() -> None:
     )
     ask.add_argument("--cases", nargs="+", choices=CHOSEN, default=CHOSEN)
     ask.add_argument("--width", type=int, default=512)
-    ask.add_argument("--rounds", type=int, default=30)
-    ask.add_argument("--steps", type=int, default=40)
+    ask.add_argument("--rounds", type=int, default=20)
+    ask.add_argument("--steps", type=int, default=200)
     args = ask.parse_args()
     results = {}
     for case in args.cases:

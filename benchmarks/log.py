@@ -206,7 +206,7 @@ def flushes(count: int, rounds: int) -> dict[str, float]:
         for name in names:
             log.mean(name, value, weight=8.0)
             buffer.add(name, value, 8.0)
-        calls = (log.flush, buffer.flush, lambda: dist.all_reduce(bare))
+        calls: list[Callable[[], Any]] = [log.flush, buffer.flush, lambda: dist.all_reduce(bare)]
         for way, call in zip(taken, calls, strict=True):
             dist.barrier()
             began = time.perf_counter()

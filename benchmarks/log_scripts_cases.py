@@ -147,7 +147,7 @@ def wrong_row(row: dict[str, float], must: Mapping[str, tuple[Any, Fraction]]) -
         return f"names {sorted(mine ^ set(must))}"
     for name, (value, slack) in must.items():
         is_nan = isinstance(value, float)
-        if is_nan != math.isnan(row[name]):
+        if is_nan != math.isnan(row[name]) or math.isinf(row[name]):
             return f"{name!r}: {row[name]} for {value}"
         if not is_nan and abs(Fraction(row[name]) - value) > slack:
             return f"{name!r}: {row[name]!r} for {float(value)!r}"

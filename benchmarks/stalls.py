@@ -202,8 +202,8 @@ def page(found: Sequence[Row], told: dict[str, str]) -> str:
     parts.append("\n".join(f"- {key}: {value}" for key, value in told.items()))
     parts.append(table(found))
     parts.append(
-        "Stalls of one update of 4 samples, as a class is constructed and with validate_args=False; "
-        "what is not compiled, and the lines that wait, are those with validate_args=False."
+        "Stalls of one update of 4 samples, as constructed and with validate_args=False. "
+        "Why a class is not compiled, and the lines that wait, are told of the latter."
     )
     lines = ["| class | stalls | unchecked | compiles | unchecked | why not | lines |"]
     lines.append("|---|---|---|---|---|---|---|")

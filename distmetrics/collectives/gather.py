@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import exchange_alike
+from distmetrics.collectives.manifest import Problem
 from distmetrics.collectives.pack import pack, unpack
 from distmetrics.collectives.prepare import Prepared, prepare
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import chosen
+from distmetrics.comm.one_call import as_one_call
 
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
@@ -26,6 +29,25 @@ def gather_rows(comm: Communicator, mine: Prepared) -> list[Tensor]:
     for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
         rows.append(torch.stack(leaves).to(own.device))
     return rows
+
+
+@as_one_call
+def meet(
+    op: str, name: str = "", *, comm: Communicator | None = None, problem: Problem | None = None
+) -> None:
+    """Return once every rank is here for the same; raise on all of them what one must refuse."""
+    gather_rows(chosen(comm), prepare(op, name, (), problem=problem))
+
+
+def one_way(comm: Communicator) -> Problem | None:
+    """Return why gradients cannot flow back over a communicator, if they cannot."""
+    if not getattr(comm, "hands_over", False):
+        return None
+    return Problem(
+        "InputError",
+        "gradients cannot flow back over a layout that gives some ranks the result of others",
+        "gather over a layout of the ranks with values alone, or leave sync_grads out.",
+    )
 
 
 def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:

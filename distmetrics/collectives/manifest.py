@@ -20,6 +20,7 @@ from distmetrics.collectives.pack import LeafSpec
 from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
 from distmetrics.comm.base import Call, Communicator
 from distmetrics.errors import (
+    ConfigurationError,
     DistmetricsError,
     InputError,
     InputTypeError,
@@ -31,9 +32,8 @@ from distmetrics.errors import (
     by_line,
 )
 
-_PROBLEMS: dict[str, type[DistmetricsError]] = {
-    kind.__name__: kind for kind in (InputError, InputTypeError, LayoutError, StateError)
-}
+_KINDS = (ConfigurationError, InputError, InputTypeError, LayoutError, StateError)
+_PROBLEMS: dict[str, type[DistmetricsError]] = {kind.__name__: kind for kind in _KINDS}
 _SHOWN = 3  # leaves, or groups of ranks, spelt out in one line of a report
 _LONG = 160  # characters of a tree's structure that a report shows
 _NO_PROBLEM = b",null]"  # how an encoded manifest without a problem ends

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from distmetrics.collectives.dtensors import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
-from distmetrics.collectives.gather import gather_rows, gather_with_gradients
+from distmetrics.collectives.gather import gather_rows, gather_with_gradients, meet, one_way
 from distmetrics.collectives.manifest import Manifest, Problem, agree, testify
 from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpack
 from distmetrics.collectives.prepare import prepare
 from distmetrics.collectives.reading import is_raised_by_user, reading
 from distmetrics.collectives.serialize import deserialize, serialize
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError, Site
@@ -53,13 +53,15 @@ def all_gather(
         MismatchError: trees, dtypes or shapes differ between ranks (on every rank, before data
             moves).
         InputTypeError: a leaf is no dense tensor and no number (on every rank).
+        InputError: ``sync_grads`` over a layout that gives some ranks the others' result.
 
     >>> run(2, lambda comm: all_gather({"loss": torch.tensor(comm.rank + 0.5)}, comm=comm))[0]
     {'loss': tensor([0.5000, 1.5000])}
     """
     comm = chosen(comm)
     op = "all_gather with gradients" if sync_grads else "all_gather"
-    mine = prepare(op, name, tree, comm=comm)
+    problem = one_way(comm) if sync_grads else None
+    mine = prepare(op, name, tree, comm=comm, problem=problem)
     gather = gather_with_gradients if sync_grads and mine.tensors else gather_rows
     result: T = mine.spec.unflatten(gather(comm, mine))
     return result
@@ -178,14 +180,12 @@ def _source_problem(src: Any, world_size: int) -> Problem | None:
     return Problem("InputError", f"there is no rank {src} in a world of {world_size}")
 
 
-@as_one_call
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
-    """Return once every rank is here.
+    """Return once every rank is here; over a layout, every rank of its mesh.
 
     >>> barrier()
     """
-    comm = chosen(comm)
-    gather_rows(comm, prepare("barrier", name, ()))
+    meet("barrier", name, comm=whole_of(chosen(comm)))
 
 
 @as_one_call

@@ -34,6 +34,7 @@ class Handle(Generic[R]):
         make: makes the call, over the communicator that it gets.
         comm: of the background.
         before: the call that must be over first.
+        then: takes the result, once: called by who first asks for it, in that thread.
 
     Attributes:
         error: that the call has raised, once it is over.
@@ -45,9 +46,11 @@ class Handle(Generic[R]):
         make: Callable[[Communicator], R],
         comm: Communicator,
         before: Handle[Any] | None = None,
+        then: Callable[[R], None] | None = None,
     ) -> None:
         self._comm = comm
-        self._transport: Any = innermost(whole_of(comm))
+        self._then = then
+        self._told = _who_is_told(innermost(whole_of(comm)))
         self._over = threading.Event()
         self._results: list[R] = []
         self.error: BaseException | None = None
@@ -56,7 +59,7 @@ class Handle(Generic[R]):
         self._ready = _event() if comm.device.type == "cuda" else None
         if self._ready is not None:
             self._ready.record()
-        _tell(self._transport, "begin_task")
+        _tell(self._told, "begin_task")
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
@@ -64,6 +67,7 @@ class Handle(Generic[R]):
 
     def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
         try:
+            _tell(self._told, "enter_task")
             if before is not None:
                 before._over.wait()
             with _after(self._ready):
@@ -72,7 +76,7 @@ class Handle(Generic[R]):
             self.error = error
         finally:
             self._over.set()
-            _tell(self._transport, "end_task")
+            _tell(self._told, "end_task")
 
     @property
     def is_done(self) -> bool:
@@ -85,25 +89,37 @@ class Handle(Generic[R]):
         self.is_heard = True
         if self.error is not None:
             raise self.error
+        then, self._then = self._then, None
+        if then is not None:
+            then(self._results[0])
         return self._results[0]
 
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
         await_task: Callable[[threading.Event], None] | None
-        await_task = getattr(self._transport, "await_task", None)
+        await_task = getattr(self._told, "await_task", None)
         if await_task is None:
             self._over.wait()
         else:
             await_task(self._over)
 
     def __del__(self) -> None:
-        """Tell of an error that nobody has asked for."""
-        if self.error is not None and not self.is_heard:
+        """Tell of an error, or a result for somebody else, that nobody has asked for."""
+        if self.is_heard:
+            return
+        if self.error is not None:
             what = f"a call in the background has failed: {in_short(self.error)}"
             warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=2)
+        elif self._then is not None:
+            what = "nobody has asked for the result of a call in the background: it goes nowhere"
+            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=2)
 
 
-def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
+def start(
+    make: Callable[[Communicator], R],
+    comm: Communicator,
+    then: Callable[[R], None] | None = None,
+) -> Handle[R]:
     """Make a call in this rank's background, after those that it has begun before.
 
     Every rank must do so, in the same order. Where many are under way this waits for the first of
@@ -112,6 +128,7 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
     Args:
         make: makes the call, over a communicator of the background.
         comm: of the same ranks.
+        then: see :class:`Handle`.
     """
     twin = background(comm)
     queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
@@ -122,7 +139,7 @@ def start(make: Callable[[Communicator], R], comm: Communicator) -> Handle[R]:
             atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
-    handle = Handle(make, twin, queue[-1] if queue else None)
+    handle = Handle(make, twin, queue[-1] if queue else None, then)
     queue.append(handle)
     return handle
 
@@ -139,9 +156,14 @@ def _finish_script(pid: int) -> None:
         finish()
 
 
-def _tell(transport: Any, what: str) -> None:
-    """Tell a communicator whose ranks are threads, which decides whether all of them wait."""
-    tell: Callable[[], None] | None = getattr(transport, what, None)
+def _who_is_told(transport: Any) -> Any:
+    """Return who decides whether ranks wait in vain: the transport, or the guard's log of calls."""
+    watchdog = getattr(transport, "watchdog", None)
+    return transport if watchdog is None else watchdog.log
+
+
+def _tell(told: Any, what: str) -> None:
+    tell: Callable[[], None] | None = getattr(told, what, None)
     if tell is not None:
         tell()
 

@@ -8,7 +8,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, numbered
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.drawing import held, random_state, set_generator
@@ -87,8 +87,9 @@ def exact_by(
 ) -> Any:
     """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
     options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
-    with numbered(comm):
-        unwrapped = _agree(loader, comm, options)
+    whole = whole_of(comm)  # ranks of a layout that have one shard must draw one order
+    with numbered(whole):
+        unwrapped = _agree(loader, whole, options)
     settle(loader)
     return _part(
         unwrapped,

@@ -9,7 +9,7 @@ import torch
 from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
+from distmetrics.comm.current import chosen, whole_of
 from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.sites import call_site
 from distmetrics.liveness.settings import in_force
@@ -25,7 +25,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
 
     Args:
         name: shown in errors.
-        comm: default the communicator in force.
+        comm: default the communicator in force; of a layout, all ranks of its mesh.
 
     Raises:
         MismatchError: a rank is at another call, or has made another number of calls (on every
@@ -40,7 +40,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
     >>> ThreadWorld(2).run(epoch)
     [None, None]
     """
-    comm = chosen(comm)
+    comm = whole_of(chosen(comm))
     if in_force().mode == "off":
         yield
         return

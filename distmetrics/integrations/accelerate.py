@@ -25,9 +25,10 @@ from distmetrics.data.dealing import ROUNDS
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import RankLoader, Step
 from distmetrics.errors import InputError
+from distmetrics.integrations.accelerate_log import attach_log
 from distmetrics.tree import flatten, map_leaves
 
-__all__ = ["prepare"]
+__all__ = ["attach_log", "prepare"]
 
 
 def prepare(

@@ -8,14 +8,15 @@ in the trainer so that loaders repeat nothing is in ``lightning_loops``.
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torchmetrics
 from torch import nn
 
-from distmetrics.comm.current import current
-from distmetrics.errors import StateError
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import current, use, whole_of
+from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.integrations.lightning_loops import (
     Replaced,
     counted,
@@ -23,6 +24,7 @@ from distmetrics.integrations.lightning_loops import (
     make_exact,
     refuse_combined,
 )
+from distmetrics.layouts.communicator import layout as layout_of
 from distmetrics.state.adapters import roots
 from distmetrics.state.sync import synced
 
@@ -61,10 +63,15 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
             that it holds, but for those made with ``sync_on_compute=False``, whose local value is
             wanted. Name them where a module keeps large lists for training that validation need not
             sync.
+        layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
+            sizes by the usual names, such as ``{"dp": 2, "tp": 2}``; or a function that every rank
+            calls, which returns a :class:`~distmetrics.layout` of all ranks. Loaders for
+            evaluation are dealt out to its shards. Default: all ranks do, or what is in force.
 
     Raises:
         StateError: the module has no attribute of such a name, or it is no metric; a metric was
             updated between the sync and the logging (each on the rank where it is so).
+        ConfigurationError: along an axis of the layout only one coordinate has values.
         InputError: some ranks have no batch of a loader that is not dealt out here; batches of
             several loaders go together, and some only fill up (on every rank).
 
@@ -74,25 +81,34 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     >>> trainer = Trainer(callbacks=[SyncMetrics()], **flags)
     """
 
-    def __init__(self, metrics: Sequence[str] | None = None, *, allow_pickle: bool = False) -> None:
+    def __init__(
+        self,
+        metrics: Sequence[str] | None = None,
+        *,
+        allow_pickle: bool = False,
+        layout: Mapping[str, int] | Callable[[], Communicator] | None = None,
+    ) -> None:
+        self.layout = layout
         self.metrics = None if metrics is None else tuple(metrics)
         self.allow_pickle = allow_pickle
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[torchmetrics.Metric, int]] = []
         self._replaced: Replaced | None = None
+        self._comm: Communicator | None = None  # of a run
         self._step = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let the trainer deal exactly until it is done, unless another callback has seen to it."""
+        comm = self._comm = _ranks(self.layout)
         if not Replaced.by_another(trainer):
-            self._replaced = make_exact(trainer, current())
+            self._replaced = make_exact(trainer, comm)
 
     def _put_back(self) -> None:
         """Leave the trainer as it was."""
         self._step.close()
         if self._replaced is not None:
             self._replaced.put_back()
-        self._replaced = None
+        self._replaced = self._comm = None
 
     def _enter(self, module: nn.Module) -> None:
         """Put the state of all ranks in, unless it is."""
@@ -103,7 +119,8 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         if outermost:
             self._block = contextlib.ExitStack()
             block = synced(chosen, allow_pickle=self.allow_pickle, name="epoch end")
-            self._block.enter_context(block)
+            with use(self._comm or current()):
+                self._block.enter_context(block)
             self._counts = [(metric, metric._update_count) for metric in outermost]
 
     def _leave(self, *, failed: bool = False) -> None:
@@ -127,7 +144,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Put local state back, and refuse what can't be exact."""
         self._leave()
         if self._replaced is not None:
-            refuse_combined(trainer._evaluation_loop, current())
+            refuse_combined(trainer._evaluation_loop, whole_of(self._comm or current()))
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -186,6 +203,25 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self._leave()
 
     on_validation_end = on_test_end = on_train_epoch_start = on_train_end = _go_on
+
+
+def _ranks(layout: Mapping[str, int] | Callable[[], Communicator] | None) -> Communicator:
+    """Return who evaluates; every rank must ask for it.
+
+    Raises:
+        ConfigurationError: some ranks are said to have no values, and all take the steps.
+    """
+    if layout is None:
+        comm = current()
+    else:
+        comm = layout_of.of(layout) if isinstance(layout, Mapping) else layout()
+    if isinstance(comm, layout_of) and comm.mesh.owned:
+        raise ConfigurationError(
+            "SyncMetrics: a trainer's steps run on every rank, and along the axis "
+            f"{comm.mesh.owned[0]} only one coordinate has values",
+            do="compute metrics in hooks of your own, with sync_and_compute(metrics, comm=layout).",
+        )
+    return comm
 
 
 def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Module]:

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import mean
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.base import Communicator, innermost
+from distmetrics.comm.current import whole_of
 from distmetrics.data.counted_rows import being_read
 from distmetrics.data.dealing import ROUNDS
 from distmetrics.data.exact import exact_by
@@ -53,7 +54,7 @@ class Replaced:
 def make_exact(trainer: Any, comm: Communicator) -> Replaced:
     """Replace what makes loaders repeat samples, and counts of samples round."""
     replaced = Replaced()
-    if comm.world_size == 1:
+    if whole_of(comm).world_size == 1:
         return replaced
     _deal_exactly(trainer, comm, replaced)
     fit = trainer.fit_loop.epoch_loop
@@ -77,7 +78,7 @@ def _deal_exactly(trainer: Any, comm: Communicator, replaced: Replaced) -> None:
             needs_no_filler = dealer is not None and dealer.is_even()
             return part.loader if needs_no_filler else part
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
-        _refuse_empty_ranks(trainer, loader, comm)
+        _refuse_empty_ranks(trainer, loader, whole_of(comm))
         return loader
 
     replaced.replace(connector, "_prepare_dataloader", prepare_exactly)
@@ -88,8 +89,9 @@ def _is_ours_to_deal(trainer: Any, loader: Any, comm: Communicator) -> bool:
     connector = trainer._accelerator_connector
     if not connector.use_distributed_sampler or not connector.is_distributed:
         return False
-    # Ranks that share a model's layers read the same data.
-    if trainer.distributed_sampler_kwargs["num_replicas"] != comm.world_size:
+    # Ranks that share a model's layers read the same data: who they are, only a layout says.
+    shares = trainer.distributed_sampler_kwargs["num_replicas"]
+    if shares not in (comm.world_size, whole_of(comm).world_size):
         return False
     if isinstance(loader, RankLoader):
         return True
@@ -175,8 +177,8 @@ class _Weighed:
     Args:
         results: the numbers that the loop logs.
         replaced: knows whether a batch counts.
-        comm: of those that log in each step of an evaluation; None in training, where Lightning
-            gives all ranks batches of the same size.
+        comm: of those that log in each step of an evaluation, or a layout; None in training, where
+            Lightning gives all ranks batches of the same size.
     """
 
     def __init__(self, results: Any, replaced: Replaced, comm: Communicator | None) -> None:
@@ -188,6 +190,8 @@ class _Weighed:
 
     def update(self, key: str, value: Any, batch_size: int) -> None:
         """Stand in for a method of Lightning's, which adds the value of one batch."""
+        if self._results[key].is_tensor:
+            _reduce_over(self._comm, self._results[key].meta.sync)
         result = self._results[key]
         if not result.is_tensor:
             self._add(key, value, batch_size)
@@ -222,7 +226,28 @@ class _Weighed:
             self._add(key, value, batch_size)
         finally:
             sync.should = True
+            _reduce_over(self._comm, sync)
         result = self._results[key]
         result._forward_cache = mean(result._forward_cache, weight=batch_size, comm=self._comm)
         if not meta.on_epoch:
             result.value = result._forward_cache
+
+
+def _reduce_over(comm: Communicator | None, sync: Any) -> None:
+    """Let Lightning reduce a logged number over a layout's shards.
+
+    A sum over all ranks would count several times what several of them hold. Where it reduces is
+    also a part of what it compares when the number is logged again, so only the function changes.
+    """
+    if comm is None or whole_of(comm) is comm or not sync.should:
+        return
+    if sync.group is not None or sync.rank_zero_only:
+        return
+    shards: Any = innermost(comm)
+
+    def among_shards(value: Any, *_: Any, **__: Any) -> Any:
+        if shards.world_size == 1:
+            return value
+        return sync.fn(value, group=shards._group, reduce_op=sync.op)
+
+    sync._fn = among_shards

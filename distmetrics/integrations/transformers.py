@@ -26,12 +26,13 @@ from distmetrics.data.joining import join
 from distmetrics.data.rank_loader import StreamPart
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.integrations.named_metrics import by_name, plain
+from distmetrics.integrations.transformers_log import attach_log
 from distmetrics.integrations.transformers_loss import Weight
 from distmetrics.integrations.transformers_steps import Outputs, Pass, update_classifier
 from distmetrics.state.sync import sync_and_compute
 from distmetrics.tree import map_leaves
 
-__all__ = ["Attachment", "Outputs", "attach"]
+__all__ = ["Attachment", "Outputs", "attach", "attach_log"]
 
 # models whose loss asks all ranks for their number of boxes or masks
 _DETECTORS = ("ObjectDetection", "InstanceSegmentation", "UniversalSegmentation", "ForSegmentation")

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from distmetrics.collectives.manifest import Manifest
+from distmetrics.collectives.gather import meet
+from distmetrics.collectives.manifest import Manifest, Problem
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.background import background
 from distmetrics.comm.base import Communicator, Passing, job_ranks
@@ -17,9 +18,9 @@ from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.close import far_apart
 from distmetrics.layouts.hand_over import Outcome, hand_over
-from distmetrics.layouts.known import known
+from distmetrics.layouts.known import known, sizes_and_ranks
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
-from distmetrics.layouts.proof import ERROR, Part, differences, parts_of, share
+from distmetrics.layouts.proof import Part, part_of, parts_of, read_parts, refusal, share
 
 R = TypeVar("R")
 _SAMES = ("exact", "close")
@@ -69,19 +70,34 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         same: str = "exact",
         **roles: str | int,
     ) -> None:
-        if same not in _SAMES:
-            raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
+        self._make(lambda: (mesh, roles), comm, same)
+
+    def _make(
+        self,
+        find: Callable[[], tuple[Any, dict[str, Any]]],
+        comm: Communicator | None,
+        same: str,
+    ) -> None:
+        """Make the layout, once all ranks mean the same one.
+
+        Ranks that mean other groups would wait for each other in them. ``find`` returns the mesh
+        and the roles.
+        """
+        whole, problem = chosen(comm), None
         self._is_close = same == "close"
-        whole, sizes = _ranks_and_sizes(mesh, comm)
-        self.mesh = Mesh.of(sizes, roles)
-        if len(self.mesh.ranks) != whole.world_size:
-            raise ConfigurationError(
-                f"a mesh of {self.mesh} has {len(self.mesh.ranks)} ranks, and there are "
-                f"{whole.world_size}",
-                do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
-            )
+        op = "layout"
+        try:
+            mesh, roles = find()
+            sizes, members = sizes_and_ranks(mesh)
+            if members and comm is None:
+                whole = _group(whole, members)
+            self.mesh = Mesh.of(sizes, roles)
+            _check(self.mesh, same, whole.world_size)
+            op += f" of {self.mesh}, same={same!r}"
+        except (ConfigurationError, InputTypeError) as error:
+            problem = Problem.of(error)
+        meet(op, comm=whole, problem=problem)
         self._connect(whole)
-        self._parts: list[Part] | None = None
 
     def _connect(self, whole: Communicator) -> None:
         """Make the groups that calls need, among the ranks of the mesh."""
@@ -92,16 +108,22 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         shards = self.mesh.along(self.me, self.mesh.axes(SHARD))
         self.members = [self._job[rank] for rank in shards]
         self._alike = self._among(whole, [SAME])
+        # On the others a group that is never used: all ranks are in as many, since torch may name
+        # a group of the user's by how many there are, and ranks wait for each other by its name.
+        self._owners = self._among(whole, [SHARD, SAME])
         self._owns = self.mesh.owns(self.me)
-        owners = self.mesh.owners
-        self._owners = _group(whole, owners) if self._owns else None
         self._given = _group(whole, self.mesh.along(self.me, self.mesh.owned))
+        self._parts: list[Part] | None = None
+
+    def through(self, whole: Communicator) -> layout:
+        """Return the same layout over another communicator of the same ranks."""
+        twin = copy.copy(self)
+        twin._connect(whole)
+        return twin
 
     def background(self) -> layout:
         """Return the same layout, for the background."""
-        twin = copy.copy(self)
-        twin._connect(background(self.whole))
-        return twin
+        return self.through(background(self.whole))
 
     @classmethod
     def of(
@@ -127,11 +149,22 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
         'dp 2 shard, tp 2 same'
         """
-        mesh, usual = known(source, chosen(comm).rank)
-        return cls(mesh, comm=comm, same=same, **(usual | roles))
+
+        def find() -> tuple[Any, dict[str, Any]]:
+            mesh, usual = known(source, chosen(comm).rank)
+            return mesh, usual | roles
+
+        made = cls.__new__(cls)
+        made._make(find, comm, same)
+        return made
 
     def _among(self, whole: Communicator, roles: Iterable[str | int]) -> Communicator:
         return _group(whole, self.mesh.along(self.me, self.mesh.axes(*roles)))
+
+    @property
+    def hands_over(self) -> bool:
+        """True if some ranks are given the result of others."""
+        return bool(self.mesh.owned or (self._is_close and self.mesh.axes(SAME)))
 
     def axes_of(self, job_ranks: Iterable[int]) -> dict[str, str | int]:
         """Return the axes along which some ranks of the job lie, and their roles."""
@@ -200,12 +233,12 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
         """Return the outcome that all ranks with values have; one of them may be an error."""
         if not self.mesh.axes(SAME):
             return mine
-        parts = [*(self._parts or []), *_part_of(mine.error)]
+        parts = [*(self._parts or []), *part_of(mine.error)]
         agreed = mine
         if self._is_close:
             agreed = hand_over(self._alike, 0, mine)
             apart = far_apart(agreed.result, mine.result)
-            parts = [Part(*each) for each in apart.items()] + _part_of(mine.error)
+            parts = [Part(*each) for each in apart.items()] + part_of(mine.error)
         return Outcome.of(lambda: self._proved(parts, agreed))
 
     def _proved(self, parts: Sequence[Part], outcome: Outcome) -> Any:
@@ -215,69 +248,27 @@ class layout(Passing):  # noqa: N801  (users call it as a function)
             LayoutError: they do not (on every rank that has values).
         """
         owners = self._owners
-        assert owners is not None
         mine = share(self.mesh, self.me, str(parts)).to(owners.device)
         call = Manifest("the proof of a layout").call
         total = in_one_call(owners, call, lambda: owners.all_reduce(mine, "sum"))
         if not total.any():
             return outcome.get()
-        per_rank = gather_objects([[*part] for part in parts], _read, owners, "", op="parts")
+        per_rank = gather_objects([[*part] for part in parts], read_parts, owners, "", op="parts")
         by_rank = dict(zip(self.mesh.owners, per_rank, strict=True))
-        refusal = _refusal(self.mesh, self.me, by_rank)
-        refusal.call_ranks(self._job)
-        raise refusal from outcome.error
+        error = refusal(self.mesh, self.me, by_rank)
+        error.call_ranks(self._job)
+        raise error from outcome.error
 
 
-def _part_of(error: Exception | None) -> list[Part]:
-    if error is None:
-        return []
-    text = getattr(error, "compared", "") or str(error)
-    return [Part(ERROR, f"{type(error).__name__}: {text}")]
-
-
-def _read(told: Any) -> list[Part]:
-    """Return what a peer would send; raise anything for what is none."""
-    return [Part(str(name), str(digest)) for name, digest in told]
-
-
-def _refusal(mesh: Mesh, rank: int, parts: Mapping[int, Sequence[Part]]) -> LayoutError:
-    """Return the error for ranks that are said to hold the same samples and do not."""
-    first, *others = differences(mesh, parts)
-    axes = " and ".join([first.axis, *(each.axis for each in others)])
-    what: list[str | Ranks] = [f"{first.name} differs between ", Ranks(first.ranks)]
-    if "nothing" in first.ranks.values():
-        what = ["only some of ", Ranks(first.ranks), f" have {first.name}"]
-    return LayoutError(
-        [f'along the axis {axes}, said to hold the "same" samples, ', *what],
-        per_rank={place: f"{first.name} {digest[:200]}" for place, digest in first.ranks.items()},
-        notes=["Every rank keeps what it had."],
-        likely=f"the ranks along {first.axis} hold other samples, or only one of them has values.",
-        do=f'say {first.axis}="shard", or which coordinate has the values; where the samples are '
-        'the same and only rounding differs, same="close".',
-        rank=rank,
-        peers=first.ranks,
-    )
-
-
-def _ranks_and_sizes(mesh: Any, comm: Communicator | None) -> tuple[Communicator, dict[str, int]]:
-    """Return who the ranks of a mesh are, and its sizes by axis."""
-    if isinstance(mesh, Mapping):
-        return chosen(comm), dict(mesh)
-    names = getattr(mesh, "mesh_dim_names", None)
-    ranks = getattr(mesh, "mesh", None)
-    if not names or ranks is None:
-        raise InputTypeError(
-            f"a {type(mesh).__name__} is no mesh whose axes have names",
-            do='pass sizes by name, {"dp": 4, "tp": 2}, or a DeviceMesh made with mesh_dim_names=.',
-        )
-    sizes = dict(zip(names, ranks.shape, strict=True))
-    members = ranks.flatten().tolist()
-    if members != sorted(members):
+def _check(mesh: Mesh, same: str, world_size: int) -> None:
+    """Raise ConfigurationError for what a layout cannot be."""
+    if same not in _SAMES:
+        raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
+    if len(mesh.ranks) != world_size:
         raise ConfigurationError(
-            f"the ranks of this DeviceMesh do not ascend: {members}",
-            do="make it by init_device_mesh.",
+            f"a mesh of {mesh} has {len(mesh.ranks)} ranks, and there are {world_size}",
+            do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
         )
-    return _group(chosen(comm), members) if comm is None else comm, sizes
 
 
 def _group(whole: Communicator, ranks: Sequence[int]) -> Communicator:

@@ -66,6 +66,31 @@ def usual_roles(axes: Iterable[str]) -> dict[str, Role]:
     return {axis: _ROLES[axis] for axis in axes if axis in _ROLES}
 
 
+def sizes_and_ranks(mesh: Any) -> tuple[dict[str, int], list[int]]:
+    """Return a mesh's sizes by axis, and its ranks where it knows them.
+
+    Raises:
+        ConfigurationError: they do not ascend.
+        InputTypeError: its axes have no names.
+    """
+    if isinstance(mesh, Mapping):
+        return dict(mesh), []
+    names = getattr(mesh, "mesh_dim_names", None)
+    ranks = getattr(mesh, "mesh", None)
+    if not names or ranks is None:
+        raise InputTypeError(
+            f"a {type(mesh).__name__} is no mesh whose axes have names",
+            do='pass sizes by name, {"dp": 4, "tp": 2}, or a DeviceMesh made with mesh_dim_names=.',
+        )
+    members = ranks.flatten().tolist()
+    if members != sorted(members):
+        raise ConfigurationError(
+            f"the ranks of this DeviceMesh do not ascend: {members}",
+            do="make it by init_device_mesh.",
+        )
+    return dict(zip(names, ranks.shape, strict=True)), members
+
+
 def _of_megatron(name: str, rank: int) -> dict[str, int]:
     state = sys.modules.get(_MEGATRON)
     if name != "megatron" or state is None:

@@ -12,13 +12,14 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.pack import to_bytes
+from distmetrics.errors import LayoutError, Ranks
 from distmetrics.layouts.mesh import SAME, Mesh
 
 _WORDS = struct.Struct("<4Q")
@@ -116,3 +117,35 @@ def _first(axis: str, parts: Mapping[int, Sequence[Part]]) -> Difference | None:
         if len(set(digests.values())) > 1:
             return Difference(axis, name, digests)
     return None
+
+
+def part_of(error: Exception | None) -> list[Part]:
+    """Return an error of this rank as a part, for it to be compared."""
+    if error is None:
+        return []
+    text = getattr(error, "compared", "") or str(error)
+    return [Part(ERROR, f"{type(error).__name__}: {text}")]
+
+
+def read_parts(told: Any) -> list[Part]:
+    """Return what a peer would send; raise anything for what is none."""
+    return [Part(str(name), str(digest)) for name, digest in told]
+
+
+def refusal(mesh: Mesh, rank: int, parts: Mapping[int, Sequence[Part]]) -> LayoutError:
+    """Return the error for ranks that are said to hold the same samples and do not."""
+    first, *others = differences(mesh, parts)
+    axes = " and ".join([first.axis, *(each.axis for each in others)])
+    what: list[str | Ranks] = [f"{first.name} differs between ", Ranks(first.ranks)]
+    if "nothing" in first.ranks.values():
+        what = ["only some of ", Ranks(first.ranks), f" have {first.name}"]
+    return LayoutError(
+        [f'along the axis {axes}, said to hold the "same" samples, ', *what],
+        per_rank={place: f"{first.name} {digest[:200]}" for place, digest in first.ranks.items()},
+        notes=["Every rank keeps what it had."],
+        likely=f"the ranks along {first.axis} hold other samples, or only one of them has values.",
+        do=f'say {first.axis}="shard", or which coordinate has the values; where the samples are '
+        'the same and only rounding differs, same="close".',
+        rank=rank,
+        peers=first.ranks,
+    )

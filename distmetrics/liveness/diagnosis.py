@@ -9,7 +9,7 @@ that very call still: it did so the whole time between.
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distmetrics.liveness.departures import Departure, Departures
 from distmetrics.liveness.guard_store import ALL_ASK, FIRST_ASK, GuardStore
@@ -102,6 +102,13 @@ class Diagnosis:
     def _slowest(self) -> float:
         """The longest time between two looks of a rank that waits, in seconds."""
         return max(_SLOWEST, self.me.world_size * _PATIENCE)
+
+    def note_alone(self, alone: bool) -> None:
+        """Publish anew whether this rank may go on in another thread, where that has changed."""
+        if self.wait.alone != alone:
+            self.wait = replace(self.wait, alone=alone)
+            if self._published:
+                self.store.publish(self.me.status(self.wait))
 
     def close(self) -> None:
         """Say that this rank waits no more."""

@@ -63,8 +63,11 @@ class CallLog:
     Attributes:
         calls: the last of them.
         counts: how many calls each group has made, by its name.
-        thread: the thread that has made the last call, or else the main thread.
-        alone: whether the main thread has made all calls.
+        thread: the thread that has made the last call, or else the main thread; none of the
+            background.
+        background: the threads that make calls for another one, one after the other.
+        tasks: as many as calls are under way in the background.
+        awaits: whether the main thread waits for them.
         serial: number of the last call.
         counters: by the name of a group, returns how many collectives this rank has issued on it.
         counts_exactly: the groups that count no sends and receives with them.
@@ -74,29 +77,64 @@ class CallLog:
         self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
         self.counts: dict[str, int] = {}
         self.thread = threading.main_thread().ident or 0  # until there is a call
-        self.alone = True
+        self.background: set[int] = set()
+        self.tasks: deque[None] = deque()
+        self.awaits = False
+        self._main_only = True
         self.serial = 0
         self.counters: dict[str, Callable[[], int]] = {}
         self.counts_exactly: set[str] = set()
 
     def enter(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
-        self.thread = threading.get_ident()
-        self.alone = self.alone and self.thread == threading.main_thread().ident
+        thread = threading.get_ident()
+        if thread not in self.background:
+            self.thread = thread
+            self._main_only = self._main_only and thread == threading.main_thread().ident
         self.serial += 1
         pending.serial = self.serial
         self.counts[pending.group] = pending.number
         self.calls.append(pending)
+
+    def begin_task(self) -> None:
+        """Note that this rank has begun something in its background."""
+        self.tasks.append(None)
+
+    def enter_task(self) -> None:
+        """Note that this thread is one of the background."""
+        self.background.add(threading.get_ident())
+
+    def end_task(self) -> None:
+        """Note that what this thread has made is over."""
+        self.background.discard(threading.get_ident())
+        self.tasks.pop()
+
+    def await_task(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        self.awaits = threading.current_thread() is threading.main_thread()
+        try:
+            over.wait()
+        finally:
+            self.awaits = False
 
     def leave(self, pending: PendingCall, *, begun: bool) -> None:
         """Note that a call is over, or was never begun."""
         pending.ended = time.time()
         self.counts[pending.group] = pending.number - (not begun)
 
+    @property
+    def alone(self) -> bool:
+        """True if this rank goes on in one thread: in its main thread, or while that waits."""
+        return self._main_only and (not self.tasks or self.awaits)
+
     def waits(self) -> int:
-        """Return the serial number of the call that this rank is in, or 0."""
-        last = self.calls[-1] if self.calls else None
-        return 0 if last is None or last.ended is not None else last.serial
+        """Return the serial number of the call that this rank is in, or 0.
+
+        Negative where another of its threads may go on.
+        """
+        serials = [call.serial for call in [*self.calls] if call.ended is None]
+        serial = serials[-1] if serials else 0
+        return serial if self.alone else -serial
 
     def issued(self) -> dict[str, int]:
         """Return how many collectives this rank has issued on each group that counts them."""

@@ -18,8 +18,8 @@ class Wait:
         number: how many collectives this group has made, this one included.
         kind: the transport's operation, which must be the same on all ranks.
         text: the call in the user's terms, with its line.
-        alone: whether the main thread has made all calls of this rank: one of several threads that
-            waits says nothing of the others.
+        alone: whether this rank goes on in one thread: one of several threads that waits says
+            nothing of the others. Its background counts while its main thread waits for that.
         issued: how many collectives this rank had issued on the group before this call, ours and
             torch's own; None where the group's backend does not count them.
         counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives

@@ -195,8 +195,7 @@ class Watchdog:
             text += f"  (group of ranks {pending.members})"
         place = pending.group, pending.members, pending.number, pending.kind
         issued = self.log.issued().get(pending.group)
-        if issued is not None:
-            issued -= 1  # this call is the last of them
+        issued = None if issued is None else issued - 1  # this call is the last of them
         exact = pending.group in self.log.counts_exactly
         wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
         begun = time.monotonic() - (time.time() - pending.started)
@@ -226,6 +225,8 @@ class Watchdog:
             self._connect()
         self.roster.read()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
+        for _, diagnosis in [*self._open]:
+            diagnosis.note_alone(self.log.alone)
         self._answer()
         return min([self._guard.pause, *delays])
 
@@ -288,7 +289,6 @@ def watchdog_of_job(departures: Departures | None) -> Watchdog | None:
     store = world.get_group_store() if departures is None else departures.store
     place = dist.get_rank(), dist.get_world_size()
     me = Identity(*place, machine(), *this_process(), world.group_name)
-
     try:
         made = Watchdog(me, store, settings, departures)
     except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say

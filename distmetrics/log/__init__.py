@@ -1,1 +1,6 @@
-"""The training log: values are added up on this rank, and all ranks' are combined at a flush."""
+"""Where the rows of a :class:`distmetrics.Log` go: files, TensorBoard, a table on the terminal."""
+
+from distmetrics.log.live_table import LiveTable
+from distmetrics.log.loggers import CSVLogger, Logger, TensorBoardLogger
+
+__all__ = ["CSVLogger", "LiveTable", "Logger", "TensorBoardLogger"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary
@@ -9,15 +11,20 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from distmetrics.arguments import Takes, check, whole
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
-from distmetrics.errors import DistmetricsError
+from distmetrics.comm.current import chosen, whole_of
+from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.combine import combined
 from distmetrics.log.compiled import Compiled
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
 from distmetrics.log.names import Names
 from distmetrics.log.window import Snapshot, Window
+from distmetrics.log.writers import Writer, Writers
+
+Row = dict[str, float]
+_STEP = Takes(lambda value: whole(value, 0), "a whole number").or_none("None to count flushes")
 
 
 class Log:
@@ -32,6 +39,12 @@ class Log:
 
     Args:
         comm: who talks, or a layout; default the communicator in force at each flush.
+        writers: who gets each row: functions ``writer(row, step)``, or loggers with
+            ``log_metrics(row, step)``, such as those of ``distmetrics.log`` and of Lightning. They
+            are called on the first of all ranks alone.
+
+    Raises:
+        ConfigurationError: a writer is neither.
 
     >>> def train(comm):
     ...     log = Log(comm)
@@ -42,8 +55,10 @@ class Log:
     [{'loss': 2.0}, {'loss': 2.0}]
     """
 
-    def __init__(self, comm: Communicator | None = None) -> None:
+    def __init__(self, comm: Communicator | None = None, *, writers: Sequence[Writer] = ()) -> None:
         self._comm = comm
+        self._writers = Writers(writers)
+        self._flushes = 0
         self._window = Window()
         self._compiled = Compiled(self._window)
         # By communicator: its ranks know the same names, and others know others.
@@ -94,65 +109,105 @@ class Log:
         self._note(name, QUANTILE, value)
 
     @overload
-    def flush(self) -> dict[str, float]: ...
+    def flush(self, step: int | None = None, *, wait: Literal[True] = True) -> Row: ...
 
     @overload
-    def flush(self, *, wait: Literal[True]) -> dict[str, float]: ...
+    def flush(self, step: int | None = None, *, wait: Literal[False]) -> Handle[Row]: ...
 
-    @overload
-    def flush(self, *, wait: Literal[False]) -> Handle[dict[str, float]]: ...
-
-    def flush(self, *, wait: bool = True) -> dict[str, float] | Handle[dict[str, float]]:
+    def flush(self, step: int | None = None, *, wait: bool = True) -> Row | Handle[Row]:
         """Return what all ranks have logged since the last flush, and begin anew.
 
         Every rank must call it, also one that has logged nothing. Ranks get the same bits.
 
         Args:
+            step: that writers are told; default the number of flushes so far, this one included.
             wait: with False the exchange runs in the background, in order, while this rank goes on;
-                ``result()`` of what is returned gives the row. An error that nobody has asked for
-                is raised by the next flush.
+                ``result()`` of what is returned gives the row, and to writers. What nobody has
+                asked for is given to writers by the next flush, or raised by it.
 
         Raises:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
             InputError: a value of some rank cannot be counted. Each on every rank; what was logged
                 is kept.
+            ConfigurationError: the step is no whole number.
+            Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
-        self._end_flush()
+        check("Log.flush", {"step": step}, {"step": _STEP})
+        with _afterwards(self._end_flush()):
+            return self._flushed(step, wait=wait)
+
+    def _flushed(self, step: int | None, *, wait: bool) -> Row | Handle[Row]:
+        self._flushes += 1
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
         make = partial(_combine, logged, self._known.setdefault(comm, {}))
+        write = self._writing(comm, self._flushes if step is None else step)
         if not wait:
-            handle = start(make, comm)
+            handle = start(make, comm, write)
             self._flush = handle, logged
             self._window.clear()
             return handle
         self._window.clear()
         try:
-            return make(comm)
+            row = make(comm)
         except DistmetricsError:  # on every rank: nobody has counted it
             self._window.add(logged.names, logged.numbers.cpu())
             raise
+        if write is not None:
+            write(row)
+        return row
 
-    def _end_flush(self) -> None:
-        """Wait for the flush under way; if it fails, keep what it should have told."""
+    def _writing(self, comm: Communicator, step: int) -> Callable[[Row], None] | None:
+        """Return what gives a row to the writers; None where there is nothing to do."""
+        is_first = whole_of(comm).rank == 0
+        return partial(self._writers.write, step=step) if is_first and self._writers else None
+
+    def _end_flush(self) -> Exception | None:
+        """Wait for the flush under way; if it fails, keep what it should have told.
+
+        Returns what a writer has raised: it is this rank's own, and must not keep it from what
+        other ranks do next.
+        """
         if self._flush is None:
-            return
+            return None
         (handle, logged), self._flush = self._flush, None
         handle.wait()
         if isinstance(handle.error, DistmetricsError):
             self._window.add(logged.names, logged.numbers.cpu())
-        if not handle.is_heard:
+        if handle.is_heard:
+            return None
+        try:
             handle.result()
+        except Exception as error:
+            if handle.error is not None:
+                raise
+            return error
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has logged since the last flush, to be saved."""
-        self._end_flush()
-        return self._window.state()
+        with _afterwards(self._end_flush()):
+            return {**self._window.state(), "flushes": self._flushes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state that was saved, by this rank or by several, one after the other."""
         self._window.load(state)
+        self._flushes = max(self._flushes, state["flushes"])
 
 
 def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> dict[str, float]:
     return combined(logged, known, comm=comm)
+
+
+@contextmanager
+def _afterwards(failed: Exception | None) -> Iterator[None]:
+    """Raise what a writer has raised after the block, or note it on what the block raises."""
+    try:
+        yield
+    except Exception as error:
+        if failed is not None:
+            notes = " ".join(failed.__notes__)
+            error.add_note(f"Before it, a writer failed: {in_short(failed)} ({notes})")
+        raise
+    if failed is not None:
+        raise failed

@@ -25,8 +25,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputTypeError, Site
 
-__all__ = ["Stall", "stalls"]
-
 _VALUE = "a value is read"
 _SIZE = "a size depends on values"
 _TO_HOST = "a copy to the host"
@@ -112,7 +110,8 @@ def _uncompiled() -> AbstractContextManager[Any]:
     """Return a block in which compiled functions run as they were written."""
     if "torch._dynamo" not in sys.modules:  # then none is
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 class _Seen:
@@ -238,13 +237,13 @@ class _Functions(TorchFunctionMode):
             return _PRETENDED if passes else func(*args)
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1).f_code
-        is_torchs = caller.co_filename.startswith(_TORCH)
-        after = self._place(name, args, kwargs, is_torchs)
+        after = self._place(name, args, kwargs, caller.co_filename.startswith(_TORCH))
         where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
         after = any(where) if after is None else after
         self._count(name, args, kwargs, where, after)
         # An optimizer keeps its steps on the host, wherever its weights are.
-        self.seen.is_muted = name in self._silent() or caller.co_name == "_get_value"
+        silent = (*_READERS, *_CHECKED) if self.seen.pretends else ()
+        self.seen.is_muted = name in silent or caller.co_name == "_get_value"
         try:
             result = func(*_plain(args), **_plain(kwargs))
         finally:
@@ -255,9 +254,6 @@ class _Functions(TorchFunctionMode):
             result = result.clone()
         self.seen.place(result, after)
         return result
-
-    def _silent(self) -> Sequence[str]:
-        return (*_READERS, *_CHECKED) if self.seen.pretends else ()
 
     def _place(
         self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool

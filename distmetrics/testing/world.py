@@ -77,9 +77,9 @@ def outcomes(
             "hash_seeds needs backend='gloo' and a seed for each rank: threads share one "
             "interpreter"
         )
-    if layout is not None:
-        fn = partial(_over, dict(layout), fn)
     struck = faulty(fn, faults, world_size)
+    if layout is not None:
+        struck = partial(_over, dict(layout), struck)
     if backend == "threads":
         return killed_as_lost(ThreadWorld(world_size).outcomes(struck, *args, limit=limit))
     variables = [{"PYTHONHASHSEED": str(seed)} for seed in hash_seeds]

@@ -1,6 +1,7 @@
 """Train and evaluate a model on one device or many; logged values are those of one process."""
 
 from distmetrics.data.sampling import EvaluationSampler, TrainingSampler
+from distmetrics.log.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn
@@ -15,7 +16,6 @@ from distmetrics.train.callbacks import (
 )
 from distmetrics.train.context import RunContext
 from distmetrics.train.dataloaders import DataModule
-from distmetrics.train.loggers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.train.module import Module
 from distmetrics.train.seed import seed_everything
 from distmetrics.train.trainer import Trainer

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError
+from distmetrics.log.loggers import Logger
 from distmetrics.log.values import floats
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
@@ -19,7 +20,6 @@ from distmetrics.train.fit_state import FitState, LoopProgress
 from distmetrics.train.log_options import as_number, check_name
 from distmetrics.train.logbook import LogBook, Stage
 from distmetrics.train.logged_values import LoggedValues
-from distmetrics.train.loggers import Logger
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
+from distmetrics.log.loggers import CSVLogger, Logger
 from distmetrics.train.callbacks import (
     Callback,
     EarlyStopping,
@@ -14,7 +15,6 @@ from distmetrics.train.callbacks import (
 )
 from distmetrics.train.callbacks.display import wanted
 from distmetrics.train.config import TrainerConfig
-from distmetrics.train.loggers import CSVLogger, Logger
 
 
 def chosen_callbacks(

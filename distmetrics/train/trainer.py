@@ -6,6 +6,7 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
+from distmetrics.log.loggers import Logger
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
@@ -16,7 +17,6 @@ from distmetrics.train.dataloaders import Call, DataModule
 from distmetrics.train.fit_state import LoopProgress
 from distmetrics.train.launching import launch, launch_evaluation
 from distmetrics.train.logged_values import LoggedValues
-from distmetrics.train.loggers import Logger
 from distmetrics.train.module import Module
 from distmetrics.train.selection import chosen_callbacks, chosen_loggers
 from distmetrics.train.signatures import require

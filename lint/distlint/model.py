@@ -160,6 +160,12 @@ class Change:
     text: str
     where: Literal["instead", "before", "after"] = "instead"
 
+    @classmethod
+    def adding(cls, tree: ConcreteTree, call: cst.Call, argument: str) -> Change:
+        """One more argument after the last one of a call."""
+        last = call.args[-1].value
+        return cls(last, f"{tree.source_at(last)}, {argument}")
+
 
 @dataclass(frozen=True)
 class Repair:
@@ -210,6 +216,7 @@ class Rule(ABC):
         group: the family that the page is filed under.
         severity: error where a job hangs, crashes or reports a wrong number.
         tokens: for the prefilter. A file can matter when at least one token of *each* group occurs.
+        evidence: a last question of the prefilter, for rules that tokens cannot tell enough about.
         bad: what must be reported.
         good: what must not.
     """
@@ -219,16 +226,13 @@ class Rule(ABC):
     group: ClassVar[str]
     severity: ClassVar[Severity] = Severity.ERROR
     tokens: ClassVar[tuple[tuple[bytes, ...], ...]]
+    evidence: ClassVar[staticmethod[[bytes], bool]] = staticmethod(bool)
     bad: ClassVar[Sequence[Example]]
     good: ClassVar[Sequence[str]]
 
     @abstractmethod
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Everything that this rule has to say about one file."""
-
-    def can_matter(self, source: bytes) -> bool:
-        """A last question of the prefilter, for rules that tokens cannot tell enough about."""
-        return bool(source)
 
     @classmethod
     def page(cls) -> str:

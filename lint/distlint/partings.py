@@ -19,6 +19,22 @@ from distlint.tracing import Trace, named, way_to
 WITHOUT_DATA = frozenset({"barrier", "monitored_barrier", "rendezvous", "wait_for_everyone"})
 
 
+def waits(step: Step) -> bool:
+    """True for a collective of any group, whatever the strategy, but not for what loads the file that was asked for."""
+    is_collective = step.effect.kind == "collective" and not step.effect.sharded
+    return is_collective and not step.label.startswith("load")
+
+
+def carries_data(step: Step) -> bool:
+    """True for a collective of values: what is empty on some ranks alone is seldom what decides about a barrier."""
+    return waits(step) and step.label not in WITHOUT_DATA
+
+
+def carries_objects(step: Step) -> bool:
+    """True for what brings together Python objects, which are each rank's own."""
+    return step.effect.kind == "collective" and "object" in step.label
+
+
 class Made(NamedTuple):
     """A call that makes a collective, itself or in a function that it calls.
 
@@ -35,10 +51,17 @@ class Made(NamedTuple):
     trace: tuple[Trace, ...]
 
 
-def all_made(analysis: Analysis) -> Iterator[Made]:
-    """The calls of a file that make a collective of all ranks, logs with ``sync_dist=True`` counted, in order."""
+def all_made(analysis: Analysis, axis: str = "") -> Iterator[Made]:
+    """The calls of a file that make a collective of all ranks, logs with ``sync_dist=True`` counted, in order.
+
+    With an axis: those that make one of the groups along it.
+    """
+
+    def counts(step: Step) -> bool:
+        return (step.effect.kind == "log" and not axis) or analysis.needs_all(step, axis)
+
     for function in analysis.index.all_functions:
-        for each in made_by(analysis, function, lambda step: step.effect.kind == "log" or analysis.needs_all(step)):
+        for each in made_by(analysis, function, counts):
             if each.event.label != function.name:  # what calls itself tries again
                 yield each
 

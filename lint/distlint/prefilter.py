@@ -24,7 +24,7 @@ _COLLECTIVE = b" torch.distributed barrier DistributedSampler"
 
 def can_matter(rule: Rule, source: bytes) -> bool:
     """Whether the rule could report anything in this file."""
-    return all(any(token in source for token in group) for group in rule.tokens) and rule.can_matter(source)
+    return all(any(token in source for token in group) for group in rule.tokens) and rule.evidence(source)
 
 
 def with_evidence(source: bytes, project: Project) -> bytes:

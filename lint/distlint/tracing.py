@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Event, Guard, Value
-from distlint.analysis.formula import LOCAL_ZERO, Atom, Reason, atoms, is_true, negate
+from distlint.analysis.formula import Atom, Reason, atoms, is_true, negate, picks_one
 from distlint.analysis.sequences import Divergence
 from distlint.analysis.value import is_set_by_some
 from distlint.analysis.ways import Visit
@@ -29,11 +29,20 @@ def way_to(visit: Visit) -> Iterator[Trace]:
 
 def who(atom: Atom) -> str:
     """The ranks for which a test of the rank is true, in words."""
-    if atom.text == LOCAL_ZERO.text:
-        return "local rank 0"
-    if atom.text.startswith("rank==") and atom.text[6:].isdigit():
-        return f"rank {atom.text[6:]}"
-    return f"a rank where {atom.text}"
+    kind, is_one, number = atom.text.partition("rank==")
+    if not is_one or not picks_one(atom):
+        return f"a rank where {atom.text}"
+    kind = kind.replace("_", " ")
+    return f"the last {kind}rank" if number == "last" else f"{kind}rank {number}"
+
+
+def message_of(found: Divergence, what: str) -> str:
+    """Say which ranks make a collective that others do not, and what happens then."""
+    ranks = who(found.atom)
+    message = f"only {ranks} reaches this {what}" if found.reached else f"{ranks} never reaches this {what}"
+    if found.instead is not None:
+        message += f", the others make {found.instead.step.effect.label} instead"
+    return f"{message}: {'it waits' if found.reached else 'the others wait'} for ever"
 
 
 def named(visit: Visit) -> tuple[str, Event | None]:
@@ -132,11 +141,6 @@ def because(analysis: Analysis, guard: Guard) -> Iterator[Trace]:
     reason = guard.test.reason
     if reason is not None and reason.line and reason.line != guard.node.lineno:
         yield analysis.index.path, reason.line, "cause", reason.text
-
-
-def has_own_group(event: Event) -> bool:
-    """True if a call names the process group that it is for: fewer than all may have to make it."""
-    return event.has_own_group
 
 
 def is_by_rank(event: Event | None) -> bool:

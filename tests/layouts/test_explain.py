@@ -41,6 +41,7 @@ def metric(seed: int, classes: int) -> Any:
 def transcript(comm: Any, sizes: Any, roles: Any, classes: int) -> Any:
     recording = Recording(comm)
     over = dm.layout(sizes, comm=recording, **roles)
+    recording.sizes.clear()  # of making it
     mine = metric(over.rank, classes)
     plan = dm.explain(mine, layout=over).over
     # The result is one number: it fits into the frame in which it is handed over.

@@ -61,6 +61,43 @@ def test_fabric() -> None:
     assert results == [(0, 36), (0, 36), (1, 36), (1, 36)]
 
 
+def with_lightning(comm: Any, layout: Any) -> Any:
+    import lightning.pytorch
+
+    from distmetrics.integrations.lightning import SyncMetrics
+    from tests.integrations.exact_evaluation import dataset, make, trainer_of
+
+    trainer = trainer_of(comm, lightning.pytorch, [SyncMetrics(layout=layout)])
+    loader = DataLoader(dataset(13), batch_size=2)
+    model = make(lightning.pytorch)
+    (logged,) = trainer.validate(model, loader, verbose=False)
+    return logged, model.steps
+
+
+def test_lightning() -> None:
+    """Sums count no copies, and neither do metrics; a step's value is that of the shards' batches."""
+    pytest.importorskip("lightning.pytorch")
+    (alone, _) = with_lightning(dm.SingleCommunicator(), None)
+    results = run(4, with_lightning, PLANE, backend="gloo")
+    assert [steps for _, steps in results] == [results[0][1]] * 4
+    for logged, _ in results:
+        assert logged.pop("ranks") == 2
+        logged.pop("twice_step", None)
+        assert logged == pytest.approx({name: alone[name] for name in logged}, rel=1e-5)
+
+
+def test_lightning_takes_its_steps_on_every_rank() -> None:
+    pytest.importorskip("lightning.pytorch")
+    from distmetrics.integrations.lightning import SyncMetrics
+
+    def work(comm: Any) -> None:
+        callback = SyncMetrics(layout={"dp": 2, "pp": 2})
+        with pytest.raises(dm.ConfigurationError, match="along the axis pp only one coordinate has values"):
+            callback.setup(None, None, "validate")
+
+    run(4, work)
+
+
 def with_hugging_face(comm: Any) -> Any:
     from distmetrics.integrations.transformers import attach
     from tests.integrations import hf

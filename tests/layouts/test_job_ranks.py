@@ -102,10 +102,19 @@ def test_of_a_subgroup(way: Any, backend: Any) -> None:
 
 @BACKENDS
 def test_of_a_layout(backend: Any) -> None:
-    for call in CALLS if backend == "threads" else [shapes, other_classes]:
+    of_shards = [call for call in CALLS if call is not other_loaders]
+    for call in of_shards if backend == "threads" else [shapes, other_classes]:
         for rank, error in enumerate(run(4, of_layout, call, backend=backend)):
             assert not isinstance(error, dm.LayoutError), call
             check(error, rank, call)
+
+
+def test_loaders_are_those_of_all_ranks_of_a_layout() -> None:
+    """Ranks that hold one shard must draw the same order, so that all of them agree on it."""
+    for rank, error in enumerate(run(4, of_layout, other_loaders)):
+        assert type(error) is dm.InputError
+        assert error.rank == rank
+        assert set(error.per_rank) == {0, 1, 2, 3}
 
 
 def of_owner(comm: Any, call: Any) -> Any:

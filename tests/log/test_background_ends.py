@@ -93,3 +93,19 @@ def test_a_process_that_ends_before_the_first_call_in_the_background() -> None:
     first, _ = outcomes(2, ends_first, backend="gloo", limit=60)
     assert isinstance(first.error, dm.PeerLostError)
     assert first.error.peers == (1,)
+
+
+def crossed(comm: Any) -> None:
+    log = dm.Log(comm)
+    log.flush(wait=False).result()
+    if comm.rank:
+        log.flush()
+    else:
+        log.flush(wait=False).result()
+
+
+@both_backends
+def test_a_flush_against_one_in_the_background_is_decided(backend: str) -> None:
+    for outcome in outcomes(2, crossed, backend=backend, limit=100):
+        assert isinstance(outcome.error, dm.DivergedError), outcome.error
+        assert "waits in Log.flush" in str(outcome.error)

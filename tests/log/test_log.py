@@ -323,24 +323,3 @@ def over_a_mesh(comm: Any) -> dict[str, float]:
 
 def test_over_a_layout_every_rank_gets_the_row_and_copies_count_once() -> None:
     assert run(8, over_a_mesh) == [{"loss": 5 / 3, "tokens": 20.0}] * 8
-
-
-def test_nothing_waits_for_the_device_between_flushes() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    log = dm.Log()
-    with Watch():
-        for index in range(4):
-            loss = torch.tensor(1.0, requires_grad=True) * index
-            log.mean("loss", loss, weight=8)
-            log.quantile("norm", loss)
-            log.same("lr", 0.1)
-    assert not {name for name in seen if "local_scalar" in name or "nonzero" in name}
-    assert log.flush()["loss"] == 1.5

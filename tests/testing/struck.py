@@ -45,3 +45,10 @@ def score(comm: Communicator) -> float:
     metric.update(torch.linspace(0, 1 + comm.rank, 20_000))
     metric.values = dm.all_gather_cat(metric.values)
     return metric.compute()
+
+
+def twice(comm: Communicator) -> Any:
+    """A small call, and one whose data needs a round of its own."""
+    mean = dm.mean(float(comm.rank), weight=1)
+    rows = dm.all_gather(torch.full((20_000,), comm.rank))
+    return float(mean), rows[:, 0].tolist()

@@ -50,6 +50,25 @@ def test_a_killed_rank_is_told_of_on_both_backends(rank: int, at: Any) -> None:
     assert verdicts(ended[0]) == verdicts(ended[1])
 
 
+@both_backends
+@pytest.mark.parametrize("fault", [kill(2, "manifest"), raises(2, 2), skip(2, "manifest")], ids=str)
+def test_faults_over_a_layout(backend: Any, fault: Fault) -> None:
+    """They strike the calls of its groups, but not the making of them; every rank is told."""
+    ended = outcomes(4, struck.twice, backend=backend, faults=[fault], layout={"dp": 2, "tp": 2}, limit=60)
+    assert all(kinds(ended)), ended
+    assert all("left behind" not in str(each.error) and "was stopped" not in str(each.error) for each in ended)
+    assert "never reached" not in str(ended[2].error)
+
+
+@pytest.mark.parametrize("fault", [delay(1, "data", 0.01), swap(1, "manifest"), reshape(1, 1, (3,))], ids=str)
+def test_a_result_over_a_layout_is_right_or_an_error(fault: Fault) -> None:
+    """A swap is one of two calls of the same group: what came in between is made before both."""
+    for layout in ({"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}):
+        right = run(4, struck.twice, layout=layout)
+        for found, value in zip(outcomes(4, struck.twice, faults=[fault], layout=layout), right, strict=True):
+            assert found.error or found.value == value
+
+
 @pytest.mark.gloo
 @pytest.mark.parametrize("at", ["data", "compute"])
 def test_an_error_is_the_rank_s_own_on_both_backends(at: str) -> None:

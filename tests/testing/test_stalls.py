@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from distmetrics.errors import InputTypeError
 from distmetrics.testing import Stall, stalls
@@ -38,7 +38,7 @@ WAITS: dict[str, tuple[Callable[[Tensor], Any], str, int]] = {
     "unique": (lambda x: x.unique(), SIZE, 1),
     "bincount": (lambda x: x.long().bincount(minlength=9), SIZE, 1),
     "repeat_interleave": (lambda x: torch.repeat_interleave(x.long()), SIZE, 1),
-    "one_hot without classes": (lambda x: F.one_hot(x.long()), SIZE, 1),
+    "one_hot without classes": (lambda x: functional.one_hot(x.long()), SIZE, 1),
     "tolist": (lambda x: x.tolist(), TO_HOST, 1),
     "numpy": (lambda x: x.numpy(), TO_HOST, 1),
     "asarray": (lambda x: np.asarray(x), TO_HOST, 1),
@@ -64,7 +64,7 @@ RUNS_ON: dict[str, Callable[[Tensor], Any]] = {
     "masked_fill": lambda x: x.masked_fill(x > 1, 0.0),
     "where": lambda x: torch.where(x > 1, x, 0.0),
     "indices of the device": lambda x: x[torch.arange(2, device=x.device)],
-    "one_hot": lambda x: F.one_hot(x.long(), 4),
+    "one_hot": lambda x: functional.one_hot(x.long(), 4),
     "quantile": lambda x: x.quantile(torch.linspace(0, 1, 3, device=x.device)),
     "repeat_interleave": lambda x: torch.repeat_interleave(x.long(), output_size=6),
     "another dtype": lambda x: (x.to(torch.float64), x.double(), x.to(x.device), x.to(x)),
@@ -131,7 +131,7 @@ def test_a_plain_training_step_does_not_wait(optimizer: Any, foreach: bool) -> N
 
     def step(x: Tensor, y: Tensor) -> None:
         steps.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        functional.cross_entropy(model(x), y).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         steps.step()
 

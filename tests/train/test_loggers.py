@@ -12,8 +12,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.log.loggers import TensorBoardLogger
 from distmetrics.train import CSVLogger, LearningRateMonitor, Logger, ModelCheckpoint, Module, Trainer
-from distmetrics.train.loggers import TensorBoardLogger
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 

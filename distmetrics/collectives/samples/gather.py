@@ -22,6 +22,7 @@ from distmetrics.collectives.reading import is_raised_by_user
 from distmetrics.collectives.samples.checks import Expected
 from distmetrics.collectives.samples.columns import assemble, nbytes_of
 from distmetrics.collectives.samples.ids import Ids, Order, read_ids
+from distmetrics.collectives.samples.lazy_list import read
 from distmetrics.collectives.samples.lines import LinesFile, check_writable
 from distmetrics.collectives.samples.meeting import Shard, meet
 from distmetrics.collectives.samples.moving import Moving
@@ -50,7 +51,6 @@ class GatheredSamples(NamedTuple):
     dropped: int
 
 
-@as_one_call
 def gather_samples(
     ids: Any,
     tree: Any,
@@ -94,10 +94,20 @@ def gather_samples(
     GatheredSamples(ids=tensor([0, 1, 2, 3]), tree={'text': ['zero', 'one', 'two', … (4)]},
     dropped=2)
     """
+    gathered = _gathered(ids, tree, expected, dst, name, comm=comm)
+    return None if gathered is None else GatheredSamples(*gathered)
+
+
+@as_one_call
+def _gathered(
+    ids: Any, tree: Any, expected: Any, dst: Any, name: str, *, comm: Communicator | None
+) -> tuple[Ids, Any, int] | None:
+    """Return the parts of what :func:`gather_samples` returns."""
     comm = chosen(comm)
     call = _Prepared.of(ids, tree, expected, dst, name, comm)
     try:
-        return _gather(comm, call)
+        gathered = _gather(comm, call)
+        return read(gathered) if getattr(comm, "hands_over", False) else gathered
     finally:
         if call.file is not None:
             call.file.discard()
@@ -204,7 +214,7 @@ def _unwritable(path: Any, error: Exception) -> Problem:
     return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")
 
 
-def _gather(comm: Communicator, call: _Prepared) -> GatheredSamples | None:
+def _gather(comm: Communicator, call: _Prepared) -> tuple[Ids, Any, int] | None:
     meeting = meet(comm, call.manifest, call.shard)
     assert call.shard is not None  # or all ranks have raised
     order = Order.of(meeting.ids)
@@ -214,7 +224,7 @@ def _gather(comm: Communicator, call: _Prepared) -> GatheredSamples | None:
     bounds = moving.bounds(meeting.nbytes)
     if isinstance(call.dst, str | os.PathLike):
         _write(moving, bounds, call.file, call.dst)
-        return GatheredSamples(order.ids(), None, order.dropped)
+        return order.ids(), None, order.dropped
     receives = call.dst is None or call.dst == comm.rank
     sources = []
     places = [torch.empty(0, dtype=torch.int64)]
@@ -226,7 +236,7 @@ def _gather(comm: Communicator, call: _Prepared) -> GatheredSamples | None:
     if not receives:
         return None
     gathered = assemble(meeting.schema, sources, torch.cat(places), comm.device)
-    return GatheredSamples(order.ids(), gathered, order.dropped)
+    return order.ids(), gathered, order.dropped
 
 
 def _write(

@@ -67,6 +67,19 @@ class LazyList(Sequence[Any]):
         return iter(self._items)
 
 
+def read(tree: Any) -> Any:
+    """Return a tree with a plain list for each lazy one, as it can be sent.
+
+    >>> read({"text": (LazyList(lambda: ["a", "b"], 2),)})
+    {'text': (['a', 'b'],)}
+    """
+    if isinstance(tree, dict):
+        return {key: read(value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple([read(value) for value in tree])
+    return [*tree] if isinstance(tree, LazyList) else tree
+
+
 def in_order(items: list[Any], order: Tensor) -> list[Any]:
     """Return all items in another order.
 

@@ -2,7 +2,8 @@
 
 Places are ``"update"`` and ``"compute"`` (the metric's
 own methods), ``"manifest"`` and ``"data"`` (the first and the second round of a sync), the name of
-a collective (``"all_reduce"``), or a number: 1 is the rank's first collective.
+a collective (``"all_reduce"``), or a number: 1 is the rank's first collective. Over a layout, ranks
+are those of its whole mesh, and the making of it does not count.
 """
 
 from distmetrics.testing.faults.communicator import FaultyCommunicator, injected

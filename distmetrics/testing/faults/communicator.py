@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.comm.base import Call, Communicator, Passing, is_of_threads, under_way
-from distmetrics.comm.current import use
+from distmetrics.comm.current import use, whole_of
 from distmetrics.comm.one_call import record_of
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
+from distmetrics.liveness.call_record import CallRecord
 from distmetrics.liveness.outcome import Outcome
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves
@@ -35,7 +36,12 @@ class FaultyCommunicator(Passing):
         self._collectives = 0  # so far
         self._round = 0  # of the sync that is under way
         self._sync: Call | None = None
-        self._deferred: list[Callable[[], object]] = []
+        # By whose collective it is: the next one of the same ranks comes before it.
+        self._deferred: dict[CallRecord, list[Callable[[], object]]] = {}
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
+        """Return a communicator of some of the ranks, which the same faults strike through."""
+        return _Subgroup(self.inner, ranks, self)
 
     @property
     def waits_for_methods(self) -> bool:
@@ -94,20 +100,42 @@ class FaultyCommunicator(Passing):
 
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
+        return self.strike(self.inner, op, make, sent, alone)
+
+    def strike(self, comm: Any, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Do what :meth:`pass_on` does, for a collective of ``comm``."""
         self._count()
+        record = record_of(comm)
         for fault in self._due(lambda fault: self._is_at(fault.at, op)):
             if fault.kind == "swap":
-                self._deferred.append(functools.partial(make, *map_leaves(_copy, sent)))
+                later = functools.partial(make, *map_leaves(_copy, sent))
+                self._deferred.setdefault(record, []).append(later)
             if fault.kind == "skip" and self._round == 1 and under_way() is not None:
-                record_of(self.inner).calls -= 1  # as if this rank had not made the call
+                record.calls -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
         result = make(*sent)
-        while self._deferred:
-            self._deferred.pop()()
+        for deferred in reversed(self._deferred.pop(record, [])):
+            deferred()
         return result
+
+
+class _Subgroup(Passing):
+    """Some ranks of a communicator that faults strike through."""
+
+    def __init__(self, whole: Any, ranks: Sequence[int], faulty: FaultyCommunicator) -> None:
+        self.inner = whole.subgroup(ranks)
+        self._faulty = faulty
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
+        """Return a communicator of some of the ranks."""
+        return _Subgroup(self.inner, ranks, self._faulty)
+
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Make a collective, unless a fault strikes it."""
+        return self._faulty.strike(self.inner, op, make, sent, alone)
 
 
 def _copy(x: Tensor) -> Tensor:
@@ -153,12 +181,13 @@ def _strike(fault: Fault, comm: Communicator) -> None:
 
 
 @contextlib.contextmanager
-def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[FaultyCommunicator]:
+def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Communicator]:
     """Let faults strike the rank that ``comm`` belongs to; yield the communicator in force inside.
 
     Args:
         faults: one or several; those of other ranks do nothing here.
-        comm: the rank's communicator, of either backend.
+        comm: the rank's communicator, of either backend, or a layout; ranks are those of all its
+            mesh then.
 
     Raises:
         ConfigurationError: the block has ended and a fault never struck: the test would show
@@ -173,9 +202,12 @@ def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Fa
     >>> [type(ended.error).__name__ for ended in outcomes(3, total)]
     ['PeerLostError', 'OSError', 'PeerLostError']
     """
-    faulty_comm = FaultyCommunicator(comm, [faults] if isinstance(faults, Fault) else faults)
-    with use(faulty_comm), _methods_watched(faulty_comm):
-        yield faulty_comm
+    several = [faults] if isinstance(faults, Fault) else faults
+    faulty_comm = FaultyCommunicator(whole_of(comm), several)
+    through: Callable[[Communicator], Communicator] | None = getattr(comm, "through", None)
+    in_force = faulty_comm if through is None else through(faulty_comm)
+    with use(in_force), _methods_watched(faulty_comm):
+        yield in_force
     faulty_comm.check_struck()
 
 

@@ -6,11 +6,12 @@ import ast
 
 from distlint.analysis.conditions import compared
 from distlint.analysis.formula import UNKNOWN, negate, varies
+from distlint.analysis.joining import combine
 from distlint.analysis.measures import curved, harmonic
 from distlint.analysis.names import SHARE_OF
 from distlint.analysis.orders import order_of_sets
 from distlint.analysis.state import State
-from distlint.analysis.value import OF_RANK, Measure, Value, combine, dtype_of
+from distlint.analysis.value import OF_RANK, Measure, Value, dtype_of
 from distlint.api import Effect
 
 _SETS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)

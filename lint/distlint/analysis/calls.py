@@ -8,6 +8,7 @@ from distlint.analysis.changes import note_collective, root_of
 from distlint.analysis.events import Step
 from distlint.analysis.given import Call
 from distlint.analysis.imported import call_imported
+from distlint.analysis.meshes import of_mesh
 from distlint.analysis.names import attribute, ranked
 from distlint.analysis.own import call_own, owners
 from distlint.analysis.results import result_of
@@ -47,8 +48,11 @@ def value_of_call(state: State, node: ast.Call) -> Value:
         return call_own(state, call)
     if name:
         return call_imported(state, name, call)
-    effect = _by_convention(node.func)
-    return ranked(state, effect.kind, node) if effect is not None else call_unseen(state, call)
+    known = of_mesh(state, call)
+    effect = _by_convention(node.func) if known is None else None
+    if effect is not None:
+        return ranked(state, effect, node)
+    return known if known is not None else call_unseen(state, call)
 
 
 def _effect(state: State, node: ast.Call, name: str, receiver: Value) -> Effect | None:

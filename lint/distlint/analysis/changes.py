@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 
 from distlint.analysis.events import Event, Step
+from distlint.analysis.joining import join
 from distlint.analysis.measures import measure_in
 from distlint.analysis.metrics import runs_over_examples
 from distlint.analysis.orders import order_with
 from distlint.analysis.state import State
 from distlint.analysis.targets import is_own_key
 from distlint.analysis.tensors import REDUCTIONS
-from distlint.analysis.value import Value, join
+from distlint.analysis.value import Value
 from distlint.api import Effect
 
 _KEEPS_STORAGE = frozenset({"detach", "view", "squeeze", "unsqueeze", "flatten", "narrow", "reshape", "contiguous"})

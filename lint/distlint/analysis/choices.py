@@ -6,8 +6,9 @@ import ast
 
 from distlint.analysis.events import Branch, Guard, Loop, Node
 from distlint.analysis.formula import DATA, FALSE, SAME, TRUE, Formula, every, negate, some, varies
+from distlint.analysis.joining import combine, join
 from distlint.analysis.state import State
-from distlint.analysis.value import Value, combine, join
+from distlint.analysis.value import Value
 from distlint.api import function_effect
 from distlint.syntax import Located
 

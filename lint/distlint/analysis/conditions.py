@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from functools import partial
 
 from distlint.analysis.formula import (
     DATA,
     FALSE,
-    LOCAL_ZERO,
     RANK,
     TRUE,
     UNKNOWN,
-    ZERO,
     Atom,
     Constant,
     Formula,
     Not,
     Reason,
     negate,
+    numbered,
     some,
     varies,
 )
+from distlint.analysis.joining import combine, through_unseen
 from distlint.analysis.state import State
-from distlint.analysis.value import OF_RANK, Value, combine, through_unseen
+from distlint.analysis.value import OF_RANK, Value
 
-_ZEROS = {"rank": ZERO, "local_rank": LOCAL_ZERO}
+_NUMBERS = ("rank", "local_rank")
+_FLAGS = {"zero": ("rank", 0), "local_zero": ("local_rank", 0), "last": ("rank", "last")}
 
 
 def flag(value: bool) -> Formula:
@@ -34,14 +37,13 @@ def flag(value: bool) -> Formula:
 
 def told(kind: str, reason: Reason) -> Value:
     """Return the value of a name or call that tells the rank, or how many there are."""
-    if kind in _ZEROS:
-        return Value(RANK, reason, Not(_ZEROS[kind]), family=kind)
-    if kind == "zero":
-        return Value(RANK, reason, ZERO, family="flag")
-    if kind == "local_zero":
-        return Value(RANK, reason, LOCAL_ZERO, family="flag")
-    if kind == "last":
-        return Value(RANK, reason, Atom("last rank", RANK), family="flag")
+    axis = reason.axis
+    if kind in _NUMBERS:
+        return Value(RANK, reason, Not(numbered(kind, axis, 0)), family=kind)
+    if kind in _FLAGS:
+        return Value(RANK, reason, numbered(_FLAGS[kind][0], axis, _FLAGS[kind][1]), family="flag")
+    if kind in ("group", "mesh"):
+        return Value(0, formula=Constant(True, axis), family=kind)
     if kind == "distributed":
         return Value(0, formula=TRUE, family="distributed")
     return Value(0, family=kind)
@@ -125,8 +127,9 @@ def _asks_for_nothing(node: ast.Compare, values: list[Value]) -> bool:
 
 def _formula(node: ast.Compare, left: Value, operator: ast.cmpop, right: Value) -> Formula | None:
     """The formula of ``left operator right`` where the left side tells something about ranks."""
-    if left.family in _ZEROS:
-        return _rank_formula(left.family, operator, right)
+    if left.family in _NUMBERS:
+        axis = left.reason.axis if left.reason is not None else ""
+        return _rank_formula(partial(numbered, left.family, axis), operator, right)
     if left.family in ("world", "local_world"):
         return _world_formula(operator, right.constant)
     if left.family == "length" and left.formula is not None:
@@ -146,8 +149,8 @@ def _entries_formula(has_some: Formula, operator: ast.cmpop, number: object) -> 
     return negate(has_some) if isinstance(operator, none) else has_some
 
 
-def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:
-    zero = _ZEROS[kind]
+def _rank_formula(is_rank: Callable[[object], Atom], operator: ast.cmpop, right: Value) -> Formula | None:
+    zero = is_rank(0)
     if isinstance(operator, ast.In | ast.NotIn):
         members = [part.constant for part in right.elements]
         if members and set(members) <= {0, -1, None} and 0 in members:
@@ -159,14 +162,14 @@ def _rank_formula(kind: str, operator: ast.cmpop, right: Value) -> Formula | Non
     if number is None and right.family != "":
         return None
     if not isinstance(number, int):
-        return _other_rank(kind, operator, right)
+        return _other_rank(is_rank, operator, right)
     if number == -1:
         return {ast.Eq: FALSE, ast.NotEq: TRUE, ast.Gt: TRUE, ast.LtE: FALSE}.get(type(operator))
     if number == 0:
         return _against_zero(zero, operator)
     if number == 1 and isinstance(operator, ast.Lt | ast.GtE):
         return zero if isinstance(operator, ast.Lt) else Not(zero)
-    return _other_rank(kind, operator, right)
+    return _other_rank(is_rank, operator, right)
 
 
 def _against_zero(zero: Formula, operator: ast.cmpop) -> Formula | None:
@@ -177,10 +180,10 @@ def _against_zero(zero: Formula, operator: ast.cmpop) -> Formula | None:
     return {ast.GtE: TRUE, ast.Lt: FALSE}.get(type(operator))
 
 
-def _other_rank(kind: str, operator: ast.cmpop, right: Value) -> Formula | None:
+def _other_rank(is_rank: Callable[[object], Atom], operator: ast.cmpop, right: Value) -> Formula | None:
     if type(operator) not in (ast.Eq, ast.NotEq) or right.constant is None:
         return None
-    atom = Atom(f"{kind}=={right.constant}", RANK)
+    atom = is_rank(right.constant)
     return atom if isinstance(operator, ast.Eq) else Not(atom)
 
 

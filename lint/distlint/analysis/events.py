@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from distlint.analysis.formula import FALSE, TRUE, Atom, Constant, Formula
+from distlint.analysis.formula import FALSE, Atom, Constant, Formula
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import FunctionNode, Located
@@ -79,6 +79,8 @@ class Event:
             position = self.effect.group if name == "group" else -1
             group, node = self.argument(position, name), self.argument_node(position, name)
             if group is not None:
+                if isinstance(group.formula, Constant) and group.formula.axis:
+                    return group.formula
                 is_own = group.family != "none" and group.name not in _WORLD
                 return _given(self.function, node) if is_own else FALSE
         return FALSE
@@ -116,12 +118,15 @@ class Event:
 
 
 def _given(function: FunctionNode, node: ast.expr | None) -> Formula:
-    """Whether a caller gives something, where it is a parameter that the function leaves as it is."""
+    """A group by its source: whether a caller gives it, where it is a parameter that the function leaves as it is."""
+    text = ast.unparse(node) if node is not None else ""
+    owner = function.owner if text.startswith("self.") else None
+    own = Constant(True, f"{owner.name if owner is not None else function.name}.{text}")
     if not isinstance(node, ast.Name) or all(node.id != each.arg for each in function.parameters):
-        return TRUE
+        return own
     names = (each for each in ast.walk(function.node) if isinstance(each, ast.Name) and each.id == node.id)
     is_kept = all(isinstance(each.ctx, ast.Load) for each in names)
-    return Atom(node.id, parameter=node.id, owner=function.name) if is_kept else TRUE
+    return Atom(node.id, parameter=node.id, owner=function.name) if is_kept else own
 
 
 class Place(NamedTuple):

@@ -12,9 +12,10 @@ from distlint.analysis.choices import and_or, conditional, note_loop
 from distlint.analysis.conditions import flag
 from distlint.analysis.events import Guard
 from distlint.analysis.items import dict_written, element, subscript, written_out
+from distlint.analysis.joining import combine
 from distlint.analysis.names import read_attribute, read_name
 from distlint.analysis.state import State
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value
 
 
 def _constant(state: State, node: ast.Constant) -> Value:

@@ -11,9 +11,10 @@ from distlint.analysis.conditions import matched
 from distlint.analysis.events import Guard, Handled, Node
 from distlint.analysis.formula import TRUE, UNKNOWN, Atom, every
 from distlint.analysis.items import element
+from distlint.analysis.joining import combine, join
 from distlint.analysis.pythons import ITERATE
 from distlint.analysis.state import Section, State
-from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value, combine, join
+from distlint.analysis.value import NONE_VALUE, UNKNOWN_VALUE, Value
 from distlint.api import stops_gradients
 from distlint.syntax import Located, dotted
 

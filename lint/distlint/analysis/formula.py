@@ -6,6 +6,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias, Union
 
+from distlint.api import have_in_common, is_named
+
 # How far ranks may disagree about a value; larger wins where two are joined.
 SAME = 0
 UNKNOWN = 1
@@ -21,12 +23,14 @@ class Reason(NamedTuple):
         text: the source there.
         control: whether the value itself is the same, but was set under a test that ranks answer differently.
         unseen: whether the value went through code that cannot be seen, or in which ranks may have agreed on it.
+        axis: of a mesh, along which alone they do.
     """
 
     line: int
     text: str
     control: bool = False
     unseen: bool = False
+    axis: str = ""
 
 
 class Atom(NamedTuple):
@@ -40,6 +44,7 @@ class Atom(NamedTuple):
         reason: why ranks may answer differently.
         doubt: why they may though nothing says so: "files" of their machines, "entries" in a container, "batches" of
             an iterator that ends, or "".
+        axis: of a mesh, along which alone ranks answer differently.
     """
 
     text: str
@@ -48,6 +53,7 @@ class Atom(NamedTuple):
     owner: str = ""
     reason: Reason | None = None
     doubt: str = ""
+    axis: str = ""
 
 
 class Not(NamedTuple):
@@ -69,9 +75,10 @@ class All(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """Always the same."""
+    """Always the same; of a process group or a mesh, which is always true, with the axis that it is along."""
 
     value: bool
+    axis: str = ""
 
 
 Formula: TypeAlias = Union["Atom", "Not", "Some", "All", "Constant"]
@@ -80,6 +87,33 @@ FALSE = Constant(False)
 ZERO = Atom("rank==0", RANK)
 LOCAL_ZERO = Atom("local_rank==0", RANK)
 _LARGEST = 32  # atoms of a formula that is kept apart; a flag that is set from itself doubles with each line
+
+
+def numbered(kind: str, axis: str, number: object) -> Atom:
+    """Return the test for one rank, of all or along an axis; of a group that has no name, as if it were of all."""
+    along = f"{axis} " if is_named(axis) else ""
+    return Atom(f"{along}{kind}=={number}", RANK, axis=axis)
+
+
+def picks_one(atom: Atom) -> bool:
+    """True if a test picks out a rank by its number, not by something that follows from it."""
+    return atom.varies == RANK and atom.reason is None
+
+
+def axis_of(group: Formula | None) -> str:
+    """Return the axis that a process group is along; "" of all ranks, and of nothing that is a group."""
+    if isinstance(group, Atom):
+        return f"{group.owner}.{group.text}"
+    return group.axis if isinstance(group, Constant) else ""
+
+
+def parts_ranks(atom: Atom, axis: str) -> bool:
+    """True if ranks of one group along an axis, "" of all ranks, may answer a test of the rank differently."""
+    asked = atom.reason.axis if atom.reason is not None else atom.axis
+    if atom.varies != RANK or not axis:
+        return atom.varies == RANK
+    is_of_all = is_named(axis) and not asked and picks_one(atom) and atom.text != LOCAL_ZERO.text
+    return is_of_all or have_in_common(asked, axis)
 
 
 def negate(formula: Formula) -> Formula:

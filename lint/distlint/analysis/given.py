@@ -6,8 +6,9 @@ import ast
 from typing import NamedTuple
 
 from distlint.analysis.events import Event
+from distlint.analysis.joining import combine, of_unseen
 from distlint.analysis.state import State
-from distlint.analysis.value import UNKNOWN_VALUE, Value, combine, of_unseen
+from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 
 

@@ -8,13 +8,14 @@ from distlint.analysis.arguments import has_one_device
 from distlint.analysis.arithmetic import arithmetic
 from distlint.analysis.changes import note_reduction
 from distlint.analysis.given import Call
+from distlint.analysis.joining import of_unseen
 from distlint.analysis.metrics import imported_measure, loss_scale
 from distlint.analysis.names import SHARE_OF, environment, ranked
 from distlint.analysis.own import of_other_file
 from distlint.analysis.state import State
 from distlint.analysis.tensors import METHODS_OF_TENSORS, with_dimension
 from distlint.analysis.unseen import ARITHMETIC, opaque
-from distlint.analysis.value import UNKNOWN_VALUE, Measure, Value, of_unseen
+from distlint.analysis.value import UNKNOWN_VALUE, Measure, Value
 from distlint.api import Effect, brings_together, name_effect
 
 _LOCAL_LIBRARIES = frozenset({"einops", "functools", "numpy", "torch_scatter"})
@@ -38,7 +39,7 @@ def call_imported(state: State, name: str, call: Call) -> Value:
         return _make_instance(state, family, name, call)
     effect = name_effect(name.rpartition(".")[2])
     if effect is not None:
-        return ranked(state, effect.kind, call.node)
+        return ranked(state, effect, call.node)
     if name in _CONTAINERS and call.args:
         return call.first._replace(family=call.first.family or "list")
     measure = imported_measure(state, name, call)

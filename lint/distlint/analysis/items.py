@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 from distlint.analysis.formula import DATA, SAME, UNKNOWN, Reason
+from distlint.analysis.joining import any_of, combine
 from distlint.analysis.measures import one_of_several
+from distlint.analysis.meshes import part_of_mesh
 from distlint.analysis.names import SHARE_OF, environment
 from distlint.analysis.orders import order_of
 from distlint.analysis.state import State
-from distlint.analysis.value import SAME_VALUE, Value, Written, any_of, combine, items_of, shallow
+from distlint.analysis.value import SAME_VALUE, Value, Written, items_of, shallow
 from distlint.api import names_loss
 
 _MOST_ELEMENTS = 64  # of what is written out and kept apart; longer ones are tables
@@ -22,6 +24,9 @@ def subscript(state: State, node: ast.Subscript) -> Value:
     whole, index = state.value(node.value), state.value(node.slice)
     if whole.name == "os.environ" and isinstance(index.constant, str):
         return environment(state, index.constant, node)
+    part = part_of_mesh(node, whole, index)
+    if part is not None:
+        return part
     number, most = index.constant, len(whole.elements)
     if isinstance(number, int) and -most <= number < most and whole.family != "dict":
         return whole.elements[number]
@@ -58,6 +63,8 @@ def _is_own_length(whole: Value, index: Value) -> bool:
 def _family_of_item(node: ast.Subscript, whole: Value, index: Value) -> str:
     if whole.family == "ragged" and isinstance(node.slice, ast.Tuple):
         return "ragged" if all(isinstance(part, ast.Slice) for part in node.slice.elts) else ""
+    if whole.family == "ranked":
+        return "ranked"
     if index.family == "counter" and whole.is_local:
         return "example"
     return "part" if whole.family == "batch" and isinstance(index.constant, str) else ""

@@ -7,9 +7,10 @@ import ast
 from distlint import averageable
 from distlint.analysis.arguments import constants_of
 from distlint.analysis.given import Call
+from distlint.analysis.joining import combine
 from distlint.analysis.measures import curved, guessed, told_by_library
 from distlint.analysis.state import State
-from distlint.analysis.value import Measure, Value, combine
+from distlint.analysis.value import Measure, Value
 from distlint.syntax import FunctionNode
 
 CURVES = frozenset({"exp", "sqrt"})

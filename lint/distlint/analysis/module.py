@@ -10,8 +10,9 @@ from functools import cached_property
 
 from distlint.analysis.arguments import says_many
 from distlint.analysis.events import Event, FunctionReport, Step
-from distlint.analysis.formula import FALSE
+from distlint.analysis.formula import FALSE, axis_of
 from distlint.analysis.project import Project
+from distlint.analysis.sequences import steps
 from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import function_effect
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
@@ -64,9 +65,16 @@ class Analysis:
                 if loss.family not in ("tuple", "dict"):
                     yield function, node, loss
 
-    def needs_all(self, step: Step) -> bool:
-        """True if a step is a collective of all ranks."""
-        return step.effect.kind in ("collective", "wrap") and step.group == FALSE
+    def needs_all(self, step: Step, axis: str = "") -> bool:
+        """True if a step is a collective of all ranks, or of all in a group along an axis."""
+        is_of_these = axis_of(step.group) == axis if axis else step.group == FALSE
+        return is_of_these and step.effect.kind in ("collective", "wrap")
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """The axes along which there are groups that make collectives, first "" for all ranks."""
+        made = (step for report in self.reports.values() for step in steps(report.body))
+        return list(dict.fromkeys(["", *(axis_of(step.group) for step in made)]))
 
     def reduces_gradients(self, step: Step) -> bool:
         """True if a backward pass is that of a wrapped model: a framework's, or any in a file that wraps one."""

@@ -72,14 +72,14 @@ def _conventional(state: State, node: ast.expr, name: str) -> Value:
     """What a name says by convention, where what it stands for cannot be seen."""
     effect = name_effect(name)
     if effect is not None:
-        return ranked(state, effect.kind, node)
+        return ranked(state, effect, node)
     family = state.facts.believed(name, state.function)
     return Value(family=family, instance=True) if family else UNKNOWN_VALUE
 
 
-def ranked(state: State, kind: str, node: Located) -> Value:
-    """Return the value of something that tells the rank, or how many ranks there are."""
-    return told(kind, state.reason(node))
+def ranked(state: State, effect: Effect, node: Located, axis: str = "") -> Value:
+    """Return the value of something that tells the rank, how many ranks there are, or which are in a group."""
+    return told(effect.kind, state.reason(node)._replace(axis=axis or effect.label))
 
 
 def read_attribute(state: State, node: ast.Attribute) -> Value:
@@ -100,7 +100,7 @@ def attribute(state: State, receiver: Value, node: ast.Attribute) -> Value:
         return receiver._replace(wrapped="")
     effect = attribute_effect(name)
     if effect is not None and not receiver.is_rank:
-        return ranked(state, effect.kind, node)
+        return ranked(state, effect, node)
     family = state.facts.believed(name, state.function)
     if family:
         return Value(family=family, instance=True)
@@ -152,7 +152,7 @@ def _member(state: State, owner: ClassNode, name: str) -> Value | None:
 def environment(state: State, name: str, node: Located) -> Value:
     """Return the value of an environment variable."""
     kind = environment_kind(name)
-    return ranked(state, kind, node) if kind else UNKNOWN_VALUE
+    return ranked(state, Effect(kind), node) if kind else UNKNOWN_VALUE
 
 
 def length_of(receiver: Value) -> Value:

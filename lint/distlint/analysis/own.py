@@ -9,10 +9,11 @@ from distlint.analysis.arguments import constants_of
 from distlint.analysis.events import Branch, Event, Inlined, Node, Step, Summary, bodies, with_bodies
 from distlint.analysis.formula import DATA, UNKNOWN, Constant, Formula, substitute
 from distlint.analysis.given import Call
+from distlint.analysis.joining import combine, through_unseen
 from distlint.analysis.metrics import loss_scale, named_measure, of_metric
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
-from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value, combine, through_unseen
+from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Value
 from distlint.analysis.wrapping import MAYBE
 from distlint.api import Effect, name_effect
 from distlint.syntax import ClassNode, FunctionNode
@@ -39,10 +40,16 @@ def call_own(state: State, call: Call) -> Value:
     if result.formula is not None:
         result = result._replace(formula=substitute(result.formula, formulas, target.name))
     event.result = named_measure(state, target, call.node, given, _agreed(result, state.facts.bodies.get(target, ())))
-    named = name_effect(target.name)
-    if named is not None and returned is not None and returned._replace(sources=frozenset()) == UNKNOWN_VALUE:
-        event.result = ranked(state, named.kind, call.node)  # what it does cannot be seen
+    if returned is not None:
+        event.result = _by_name(state, target.name, returned, call.node) or event.result
     return event.result
+
+
+def _by_name(state: State, name: str, returned: Value, node: ast.Call) -> Value | None:
+    """What the name of a function says, where what it returns cannot be seen."""
+    named = name_effect(name)
+    is_unseen = returned._replace(sources=frozenset()) == UNKNOWN_VALUE or returned.family == "none"  # not set yet
+    return ranked(state, named, node) if named is not None and is_unseen else None
 
 
 def _formulas(given: dict[str, Value], otherwise: Mapping[str, Formula]) -> dict[str, Formula]:
@@ -117,7 +124,8 @@ def of_other_file(state: State, call: Call, summary: Summary) -> Value:
     """Return the result of a function of another file."""
     given = {**dict(zip(summary.parameters, call.args, strict=False)), **call.options}
     name = summary.name.rpartition(".")[2]
-    event = call.emit(state, Effect("call", name), result=_agreed(summary.returns, summary.body))
+    result = _by_name(state, name, summary.returns, call.node) or _agreed(summary.returns, summary.body)
+    event = call.emit(state, Effect("call", name), result=result)
     _inline(state, summary.body, _formulas(given, dict(summary.defaults)), name, event)
     return event.result
 

@@ -6,11 +6,12 @@ import ast
 
 from distlint.analysis.arguments import operation_of, subject_of
 from distlint.analysis.events import Event
-from distlint.analysis.formula import RANK, SAME, UNKNOWN, Atom
+from distlint.analysis.formula import RANK, SAME, UNKNOWN, Atom, axis_of
 from distlint.analysis.items import dict_of
+from distlint.analysis.joining import combine
 from distlint.analysis.names import ranked
 from distlint.analysis.state import State
-from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Cut, Value, combine
+from distlint.analysis.value import HAS_GRADIENT, UNKNOWN_VALUE, Cut, Value
 
 _RANKS = frozenset({"rank", "local_rank", "world", "local_world", "zero", "local_zero", "last", "distributed"})
 
@@ -19,7 +20,9 @@ def result_of(state: State, event: Event) -> Value:
     """Return the result of a call that the tables of APIs know."""
     kind = event.kind
     if kind in _RANKS:
-        return ranked(state, kind, event.node)
+        return _rank(state, event)
+    if event.label == "init_device_mesh":
+        return Value(SAME, family="mesh", instance=True)
     if kind == "collective":
         return _of_collective(state, event)
     if kind == "wrap":
@@ -48,6 +51,13 @@ def result_of(state: State, event: Event) -> Value:
         family = "shares" if kind == "split" else "tensor"
         return whole._replace(length=whole.is_local or whole.length, family=family)
     return instance_of(kind) if kind in ("sampler", "metric", "trainer") else UNKNOWN_VALUE
+
+
+def _rank(state: State, event: Event) -> Value:
+    """What tells of this rank, in a group that is named; not what tells of another rank."""
+    if event.label == "get_group_rank" and not (len(event.args) > 1 and event.args[1].is_rank):
+        return UNKNOWN_VALUE
+    return ranked(state, event.effect._replace(label=""), event.node, axis_of(event.group))
 
 
 def _of_loader(event: Event) -> Value:
@@ -107,8 +117,6 @@ def _of_wrapper(event: Event) -> Value:
     wrapped = tuple(_wrap(value, event.effect.wrapped) for value in event.args)
     if len(wrapped) == 1 or event.effect.wrapped != "prepared":
         return wrapped[0] if wrapped else UNKNOWN_VALUE
-    if event.receiver.family == "fabric" and event.label != "setup_dataloaders":
-        return Value(SAME, family="tuple", elements=wrapped)
     return Value(SAME, family="tuple", elements=wrapped)
 
 

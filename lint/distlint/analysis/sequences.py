@@ -13,8 +13,9 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Node, Step, bodies, matters, with_bodies
-from distlint.analysis.formula import LOCAL_ZERO, RANK, ZERO, Atom, atoms
+from distlint.analysis.formula import LOCAL_ZERO, ZERO, Atom, atoms, numbered, picks_one
 from distlint.analysis.ways import EDGES, LAST_TURN, Answers, Visit, Way, leaves_function, turns, walk
+from distlint.api import is_named
 
 # Ways that are compared for one test, and for all tests of a function together: the ways double with each further test,
 # and so would the time. A test of its own needs few.
@@ -53,12 +54,13 @@ def divergences(
     body = _decisive(body, counts)
     if not matters(body):
         return
-    asked = list({each.text: each for each in _relevant(body) if is_asked(each)}.values())
+    tests = list({each.text: each for each in _relevant(body)}.values())
+    asked = list(filter(is_asked, tests))
     most = max(_FEWEST_WAYS, min(_MOST_WAYS, _ALL_WAYS // max(1, len(asked))))
     for atom in asked[:_MOST_ASKED]:
         seen: set[int] = set()
         for answers in _answers(most):
-            for each in _compare(body, atom, asked, answers, counts):
+            for each in _compare(body, atom, tests, answers, counts):
                 key = id(each.visit.step) if each.is_around else id(each.visit.guard)
                 if key not in seen:
                     seen.add(key)
@@ -86,9 +88,9 @@ def _noted(node: Node) -> Node:
 
 
 def _compare(
-    body: tuple[Node, ...], atom: Atom, asked: list[Atom], answers: Answers, counts: Callable[[Step], bool]
+    body: tuple[Node, ...], atom: Atom, tests: list[Atom], answers: Answers, counts: Callable[[Step], bool]
 ) -> Iterator[Divergence]:
-    alone = {each.text: False for each in asked if _is_for_one(each)} if _is_for_one(atom) else {}
+    alone = _answered(atom, tests) if picks_one(atom) else {}
     here = walk(body, {**alone, **_also(atom), atom.text: True}, answers, atom, counts)
     there = walk(body, {**alone, atom.text: False}, answers, atom, counts)
     if here.comes_back != there.comes_back:
@@ -138,14 +140,18 @@ def _is_inside(step: Step, node: Node) -> bool:
     return node is step or any(_is_inside(step, each) for part in bodies(node) for each in part)
 
 
-def _is_for_one(atom: Atom) -> bool:
-    """True if a test picks out a rank by its number, not by something that follows from it."""
-    return atom.varies == RANK and atom.reason is None
+def _answered(atom: Atom, tests: list[Atom]) -> dict[str, bool]:
+    """What a test for one rank answers of others: of the first of all, it is the first on every axis."""
+    axis = atom.axis if is_named(atom.axis) else ""
+    others = [each for each in tests if picks_one(each) and (each.axis == axis or not is_named(each.axis))]
+    first = [each for each in tests if is_named(each.axis) and each == numbered("rank", each.axis, 0)]
+    answers = dict.fromkeys((each.text for each in others), False)
+    return answers | dict.fromkeys((each.text for each in first if atom.text == ZERO.text), True)
 
 
 def _also(atom: Atom) -> dict[str, bool]:
     """What else is true of a rank of which an atom is: the first rank is the first of its node."""
-    return {LOCAL_ZERO.text: True} if atom == ZERO else {}
+    return {LOCAL_ZERO.text: True} if atom.text == ZERO.text else {}
 
 
 def _answers(most: int) -> Iterator[Answers]:

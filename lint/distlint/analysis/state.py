@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from distlint.analysis.doubts import doubt_of
 from distlint.analysis.events import Branch, Event, Exit, Guard, Node, Place, Step, bodies
 from distlint.analysis.formula import FALSE, TRUE, UNKNOWN, Atom, Formula, Reason
+from distlint.analysis.joining import combine, join
 from distlint.analysis.project import Project
-from distlint.analysis.value import NONE_VALUE, OF_RANK, Value, combine, is_set_by_some, join
+from distlint.analysis.value import NONE_VALUE, OF_RANK, Value, is_set_by_some
 from distlint.api import Effect, family_of, named_family, unbound
 from distlint.syntax import ClassNode, FunctionNode, Located, SyntaxIndex
 

@@ -11,8 +11,8 @@ from distlint.analysis.choices import asks_whether_wrapped
 from distlint.analysis.events import Event, Exit, Step
 from distlint.analysis.flow import for_, if_, match_, try_, while_, with_
 from distlint.analysis.formula import DATA, SAME
+from distlint.analysis.joining import join, through_unseen
 from distlint.analysis.state import State
-from distlint.analysis.value import join, through_unseen
 from distlint.api import Effect
 from distlint.syntax import ClassNode
 

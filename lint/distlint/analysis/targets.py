@@ -6,8 +6,9 @@ import ast
 
 from distlint.analysis.formula import DATA
 from distlint.analysis.items import element, key_of_item, with_item
+from distlint.analysis.joining import join
 from distlint.analysis.state import State
-from distlint.analysis.value import UNKNOWN_VALUE, Value, join
+from distlint.analysis.value import UNKNOWN_VALUE, Value
 from distlint.api import Effect
 from distlint.syntax import ClassNode
 

@@ -13,6 +13,7 @@ from distlint.analysis.changes import GROW, add_to, change, note_reduction
 from distlint.analysis.events import Step
 from distlint.analysis.formula import DATA, UNKNOWN
 from distlint.analysis.given import Call
+from distlint.analysis.joining import of_unseen, through_unseen
 from distlint.analysis.measures import curved
 from distlint.analysis.metrics import CURVES
 from distlint.analysis.names import SHARE_OF
@@ -20,15 +21,7 @@ from distlint.analysis.own import CALLED, forward, of_other_file, owners
 from distlint.analysis.pythons import BUILTINS
 from distlint.analysis.state import State
 from distlint.analysis.tensors import METHODS_OF_TENSORS, named_dtype, with_dimension
-from distlint.analysis.value import (
-    HAS_GRADIENT,
-    MAY_HAVE_GRADIENT,
-    NONE_VALUE,
-    UNKNOWN_VALUE,
-    Value,
-    of_unseen,
-    through_unseen,
-)
+from distlint.analysis.value import HAS_GRADIENT, MAY_HAVE_GRADIENT, NONE_VALUE, UNKNOWN_VALUE, Value
 from distlint.api import Effect, brings_together
 
 _OF_TENSORS = frozenset({"gather", "scatter", "scatter_reduce", "index_reduce"})  # of this rank's own tensor
@@ -40,7 +33,7 @@ ARITHMETIC: dict[str, ast.operator] = {
 _SEEN = frozenset({*sys.stdlib_module_names, "numpy", "torch"})  # their calls are known, or no collectives
 _OF_PYTHON = frozenset(name for kind in (str, list, dict, set, io.TextIOWrapper) for name in dir(kind))
 _TEXTS = (ast.Constant, ast.JoinedStr)
-_TELLS = frozenset({"distributed", "flag", "local_rank", "rank", "world"})
+_TELLS = frozenset({"distributed", "flag", "group", "local_rank", "mesh", "rank", "world"})
 
 
 def opaque(state: State, name: str, call: Call) -> None:

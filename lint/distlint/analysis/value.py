@@ -140,21 +140,21 @@ class Value(NamedTuple):
         is_for_ranks = any(part.wrapped or part.shuffled for part in self.elements)
         is_mixed = self.varies == DATA and any(part.varies < DATA for part in self.elements)
         is_short = self.family == "tuple" and len(self.elements) <= _MOST_PARTS
-        return Value(
-            varies=UNKNOWN if is_mixed else self.varies,
-            reason=self.reason,
-            formula=self.formula,
-            family=self.family,
-            instance=self.instance,
-            name=self.name,
-            wrapped=self.wrapped,
-            scale=self.scale,
-            reduced=self.reduced,
-            divided=self.divided,
-            length=self.length,
-            grad=self.grad,
-            shuffled=self.shuffled,
-            elements=tuple(part.for_other_files() for part in self.elements) if is_short or is_for_ranks else (),
+        parts = tuple(part.for_other_files() for part in self.elements) if is_short or is_for_ranks else ()
+        varies = UNKNOWN if is_mixed else self.varies
+        return self._replace(
+            varies=varies,
+            target=None,
+            sources=_NOTHING,
+            cut=None,
+            dtype="",
+            measure=None,
+            call=None,
+            sampler=None,
+            elements=parts,
+            keys=(),
+            constant=None,
+            order="",
         )
 
     @property
@@ -178,45 +178,6 @@ SAME_VALUE = Value(SAME)
 NONE_VALUE = Value(SAME, family="none")
 
 
-def join(first: Value, second: Value) -> Value:
-    """Return what is known of a value that is one of two."""
-    if first == second:
-        return first
-    if first.family == "none" and second.family != "none":
-        first, second = second, first
-    if second.family == "none":
-        return first._replace(varies=max(first.varies, second.varies), constant=None, formula=None)
-    if first.family and second.family and first.family != second.family:
-        first, second = _without_belief(first), _without_belief(second)
-    more = first if first.varies >= second.varies else second
-    parts = _parts(first, second)
-    return Value(
-        varies=more.varies,
-        reason=more.reason,
-        formula=first.formula if first.formula == second.formula else None,
-        family=_common(first.family, second.family) if "made" not in (first.family, second.family) else "",
-        target=first.target if first.target is second.target else (first.target or second.target),
-        instance=first.instance or second.instance,
-        name=_common(first.name, second.name),
-        wrapped=_joined_wrapper(first.wrapped, second.wrapped),
-        scale="mean" if {first.scale, second.scale} == _MEANS else _common(first.scale, second.scale),
-        reduced=_common(first.reduced, second.reduced),
-        divided=first.divided or second.divided,
-        sources=first.sources | second.sources,
-        length=first.length or second.length,
-        grad=max(first.grad, second.grad),
-        cut=first.cut or second.cut,
-        dtype=_common(dtype_of(first), dtype_of(second)),
-        measure=first.measure or second.measure,
-        sampler=first.sampler or second.sampler,
-        shuffled=first.shuffled or second.shuffled,
-        call=first.call if first.call is second.call else None,
-        elements=parts.elements,
-        keys=parts.keys,
-        order=_joined_order(first, second),
-    )
-
-
 def items_of(value: Value) -> dict[Any, Value]:
     """Return the items of a dict that is written out; nothing of another value."""
     return dict(zip(value.keys, value.elements, strict=False))
@@ -230,72 +191,9 @@ def dtype_of(value: Value) -> str:
     return {int: "int", float: "float"}.get(type(value.constant), "")
 
 
-def _common(first: str, second: str) -> str:
-    return first if first == second or not second else second if not first else ""
-
-
-def _joined_wrapper(first: str, second: str) -> str:
-    """How a model is wrapped that is one of two: what may be wrapped is not where the other is not."""
-    if "maybe" in (first, second):
-        return second if first == "maybe" else first
-    return first or second
-
-
-def _joined_order(first: Value, second: Value) -> str:
-    """The order of a value that is one of two: a dict's keys come from wherever it is filled, as a set's elements."""
-    orders = {first.order, second.order}
-    if "keys" in orders:
-        return "keys"
-    if first.family == second.family == "set":
-        orders.discard("")
-    if len(orders) < 2:
-        return "".join(orders)
-    return "set" if orders == {"set", "texts"} else ""
-
-
-def any_of(values: tuple[Value, ...]) -> Value:
-    """Return what is known of a value that is one of several."""
-    result = values[0]
-    for value in values[1:]:
-        result = join(result, value)
-    return result._replace(constant=None)
-
-
-def _without_belief(value: Value) -> Value:
-    """A value, or nothing where only its name has told what it is: that yields to what is known."""
-    return UNKNOWN_VALUE if value == Value(family=value.family, instance=True) else value
-
-
-def _parts(first: Value, second: Value) -> Value:
-    """What is known of the parts of a value that is one of two; of what is not known, the other's."""
-    if not second.elements and not second.family:
-        return first
-    if not first.elements and not first.family:
-        return second
-    if len(first.elements) != len(second.elements) or first.keys != second.keys:
-        return UNKNOWN_VALUE
-    parts = tuple(join(*each) for each in zip(first.elements, second.elements, strict=True))
-    return Value(elements=parts, keys=first.keys)
-
-
-def of_unseen(given: list[Value]) -> Value:
-    """Return what is known of what an unseen function makes of values: of this rank's data, something of it.
-
-    What is told the rank, to place or to name something, seldom returns it.
-    """
-    return through_unseen(combine([value for value in given if not value.is_rank or value.length] or [UNKNOWN_VALUE]))
-
-
 def is_set_by_some(value: Value) -> bool:
     """True if ranks disagree about a value because some of them alone have set it."""
     return value.is_local and value.reason is not None and value.reason.control
-
-
-def through_unseen(value: Value) -> Value:
-    """Return a value as made by code that cannot be seen: that ranks disagree about it is no longer proven."""
-    if value.reason is None or value.reason.unseen or not value.is_local:
-        return value
-    return value._replace(reason=value.reason._replace(unseen=True))
 
 
 def shallow(value: Value) -> Value:
@@ -303,22 +201,3 @@ def shallow(value: Value) -> Value:
     if not any(part.elements for part in value.elements):
         return value
     return value._replace(elements=tuple(part._replace(elements=()) for part in value.elements))
-
-
-def combine(values: list[Value]) -> Value:
-    """Return what is known of a value that is computed from others."""
-    if not values:
-        return UNKNOWN_VALUE
-    most = SAME_VALUE
-    sources, grad, cut, length = _NOTHING, SAME_VALUE.grad, SAME_VALUE.cut, False
-    for value in values:
-        if value.varies > most.varies:
-            most = value
-        if value.sources:
-            sources |= value.sources
-        grad = max(grad, value.grad)
-        cut = cut or value.cut
-        length = length or value.length
-    if most.varies == SAME and not (sources or grad or cut or length):
-        return SAME_VALUE
-    return Value(most.varies, most.reason, sources=sources, grad=grad, cut=cut, length=length)

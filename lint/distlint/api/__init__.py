@@ -1,5 +1,6 @@
 """What the calls and attributes of torch and the frameworks do, as plain tables."""
 
+from distlint.api.axes import axis_of_name, have_in_common, is_dimension, is_named
 from distlint.api.effects import Effect, collective
 from distlint.api.lookup import (
     attribute_effect,
@@ -22,6 +23,7 @@ from distlint.api.lookup import (
 __all__ = [
     "Effect",
     "attribute_effect",
+    "axis_of_name",
     "base_family",
     "brings_together",
     "collective",
@@ -29,7 +31,10 @@ __all__ = [
     "family_of",
     "function_effect",
     "guard_decorator",
+    "have_in_common",
+    "is_dimension",
     "is_first_fsdp",
+    "is_named",
     "method_effect",
     "name_effect",
     "named_family",

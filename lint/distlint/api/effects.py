@@ -12,7 +12,8 @@ class Effect(NamedTuple):
         kind: collective | rank | local_rank | world | zero | local_zero | distributed | log | backward | save |
             loader | sampler | wrap | metric | trainer | tensor | move | list_files | clock | share | setup |
             grow | place | put | reduced | replicate | update.
-        label: what it is called in messages and by what collectives are matched.
+        label: what it is called in messages and by what collectives are matched; of what tells of an axis of a mesh
+            (rank, zero, last, group, mesh), the axis.
         changes: positions of arguments that it changes in place, so that all ranks have the same afterwards.
         returns: "" nothing that is known | "same" on all ranks | "gathered" | "local".
         group: position of the process group among the arguments; -1 where it has none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from distlint.api.axes import axis_effect
 from distlint.api.effects import Effect
 from distlint.api.tables import (
     ATTRIBUTES,
@@ -32,7 +33,7 @@ _ALIASES = (
 _ZERO = re.compile(r"is_(global_|world_)?(main|master|primary|root|chief|rank_?(zero|0))(_(process|rank|proc|worker))?")
 _LOCAL_ZERO = re.compile(r"is_local_(main|master|primary|root|zero|rank_zero)(_process|_rank|_proc)?")
 _LOCAL_RANK = re.compile(r"(get_|my_|ddp_|node_)?local_rank|LOCAL_RANK")
-_RANK = re.compile(r"(get_)?(my_|global_|world_|proc_|dist_|ddp_|distributed_|data_parallel_|dp_)?rank(_id)?|RANK")
+_RANK = re.compile(r"(get_)?(my_|global_|world_|proc_|dist_|ddp_|distributed_)?rank(_id)?|RANK")
 _WORLD = re.compile(r"(get_)?(global_|distributed_|data_parallel_|dp_)?world_size|nprocs")
 _GUARD = re.compile(r"(is_|only_on_|on_)?(main|master)_(process|only)(_only)?|rank_?(zero|0)_only")
 _LOCAL_GUARD = re.compile(r"on_local_main_process")
@@ -141,7 +142,7 @@ def attribute_effect(attribute: str) -> Effect | None:
 def name_effect(name: str) -> Effect | None:
     """Return what a name says by convention, where what it stands for cannot be seen."""
     name = name.lstrip("_")
-    return next((effect for pattern, effect in _BY_NAME if pattern.fullmatch(name)), None)
+    return axis_effect(name) or next((effect for pattern, effect in _BY_NAME if pattern.fullmatch(name)), None)
 
 
 def guard_decorator(name: str) -> str:

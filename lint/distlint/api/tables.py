@@ -39,6 +39,8 @@ _DIST = {
     "tensor.distribute_tensor": collective("distribute_tensor", "local"),
     "init_process_group": Effect("setup"),
     "get_rank": Effect("rank", group=0),
+    "get_group_rank": Effect("rank", "get_group_rank", group=0),
+    "get_global_rank": Effect("call", returns="unknown"),  # of any rank of a group
     "get_node_local_rank": Effect("local_rank"),
     "get_world_size": Effect("world", group=0),
     "is_initialized": Effect("distributed", "is_initialized"),

@@ -17,7 +17,7 @@ _HINTS = """
 _OWN = {*METHODS["trainer"], *METHODS["deepspeed"], *_TELLING} - {"backward"}
 _RANKS = """
     rank RANK PROCID LOCALID is_main is_master is_primary is_root is_chief is_global is_world is_local is_last_process
-    main_process master_process main_only master_only process_index get_ordinal proc_id
+    main_process master_process main_only master_only process_index get_ordinal proc_id _stage get_coordinate
 """
 
 
@@ -46,3 +46,8 @@ def may_have_collective(source: bytes) -> bool:
     if not has_token and source.count(b"distributed") <= len(_LICENCE.findall(source)):
         return False
     return _CALLED.search(source) is not None
+
+
+def may_reduce(source: bytes) -> bool:
+    """True if a file may have a collective, or logs with ``sync_dist``."""
+    return b"sync_dist" in source or may_have_collective(source)

@@ -94,6 +94,8 @@ class Rank:
             return Told(self.number == 0)
         if kind == "last":
             return Told(self.number == WORLD - 1)
+        if kind in ("group", "mesh"):
+            return self.unknown(kind, kind)
         return Told(True) if kind == "distributed" else Told(WORLD)
 
     def text_here(self) -> str:

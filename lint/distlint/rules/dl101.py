@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from distlint.analysis import Analysis, Event
-from distlint.analysis.formula import LOCAL_ZERO, RANK, UNKNOWN, ZERO, Atom, atoms
+from distlint.analysis.formula import Atom, parts_ranks
 from distlint.analysis.sequences import Divergence
 from distlint.api.tokens import COLLECTIVE_TOKENS, RANK_TOKENS, may_have_collective
 from distlint.hoisting import hoist
-from distlint.model import Condition, Example, Report, Rule
+from distlint.model import Example, Report, Rule
 from distlint.partings import Partings
-from distlint.tracing import guard_of, if_it_differs, instead_of, lets_others_in, way_to
-
-_NAMES = {ZERO: "rank 0", LOCAL_ZERO: "local rank 0"}
+from distlint.provisos import condition_of
+from distlint.tracing import guard_of, instead_of, lets_others_in, message_of, way_to
 
 
 class CollectiveUnderRankGuard(Rule):
@@ -35,6 +35,10 @@ class CollectiveUnderRankGuard(Rule):
     ``save_model`` of a transformers ``Trainer`` (it gathers what ZeRO and FSDP shard), ``compute()`` of a metric
     that syncs, and functions, of this file or of others, that make a collective at any depth.
 
+    On a mesh, a rank on one axis (``mesh.get_local_rank("tp")``, ``get_tensor_model_parallel_rank()``, ``tp_rank``)
+    parts the ranks of that axis and of all, and of no group along another: where only ``pp`` rank 0 reduces over
+    ``mesh.get_group("dp")``, all ranks of that group do. ``rank == 0`` parts the ranks of every axis.
+
     How to fix: make the call on every rank, before the branch, and keep in the branch what one rank has to do
     with the result: print, write, ``self.log(..., rank_zero_only=True)``.
 
@@ -49,7 +53,8 @@ class CollectiveUnderRankGuard(Rule):
 
     Silent: a test of what only follows from the rank, such as a list or a text, and may be the same everywhere; who
     comes back to the call by ``continue`` in an endless loop; the same collective in both arms; complementary guards,
-    such as a barrier that the other ranks meet first and rank 0 later; a call that names its own process group;
+    such as a barrier that the other ranks meet first and rank 0 later; a call that names its own process group, but
+    where a test parts the ranks of that very group;
     ``sharded or is_main_process``, which lets every rank in where the call needs all of them; other ranks that go
     into code that cannot be seen and may make the call there, or that wait for the same call in an endless loop, as
     followers do for their leader; ``trainer.save_checkpoint`` in a class that Lightning does not drive; a trainer of
@@ -61,6 +66,7 @@ class CollectiveUnderRankGuard(Rule):
 
     code, name, group = "DL101", "collective-under-rank-guard", "divergence"
     tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
+    evidence = staticmethod(may_have_collective)
     bad = (
         Example(
             """\
@@ -132,22 +138,6 @@ class Report:
         ),
         Example(
             """\
-import torch.distributed as dist
-
-def step(rank, batches):
-    for batch in batches:
-        if rank > 0:
-            continue
-        dist.all_reduce(batch)
-    if rank == 1:
-        dist.broadcast(batch, 0)
-    else:
-        dist.barrier()
-""",
-            {7: "all_reduce", 9: "broadcast"},
-        ),
-        Example(
-            """\
 from lightning.pytorch import Trainer
 
 def main(model, data):
@@ -176,14 +166,6 @@ def main(model, arguments, data):
         ),
         Example(
             """\
-def save(trainer, path):
-    if trainer.global_rank == 0:
-        trainer.save_checkpoint(path)
-""",
-            {3: "only rank 0 reaches this save_checkpoint"},
-        ),
-        Example(
-            """\
 import torch.distributed as dist
 
 def share(value, group=None):
@@ -196,6 +178,21 @@ def report(value, half):
         share(value, half)
 """,
             {8: "only rank 0 reaches this broadcast (inside share)"},
+        ),
+        Example(
+            """\
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+def step(x, loss, mesh):
+    if mesh.get_local_rank("tp") == 0:
+        dist.all_reduce(x, group=mesh.get_group("tp"))
+    if parallel_state.get_tensor_model_parallel_rank() == 0:
+        dist.barrier()
+    if parallel_state.is_pipeline_last_stage():
+        dist.broadcast(loss, 0, group=parallel_state.get_pipeline_model_parallel_group())
+""",
+            {6: "only tp rank 0", 8: "only tp rank 0 reaches this barrier", 10: "only the last pp rank"},
         ),
     )
     good = (
@@ -218,17 +215,6 @@ def load(rank, path):
     if rank == 0:
         dist.barrier()
     return data
-""",
-        """\
-import torch.distributed as dist
-
-def gather(x, dst):
-    if dist.get_rank() == dst:
-        parts = [x.clone() for _ in range(dist.get_world_size())]
-        dist.gather(x, parts, dst=dst)
-        return parts
-    dist.gather(x, dst=dst)
-    return []
 """,
         """\
 import torch.distributed as dist
@@ -259,16 +245,6 @@ def save(self, path):
         self.report.compute()
 """,
         """\
-def results(self, parts, rank, everywhere):
-    synchronize(self.accelerator)
-    if not everywhere and rank != 0:
-        return None
-    merged = merge(parts)
-    if everywhere:
-        self.accelerator.wait_for_everyone()
-    return merged
-""",
-        """\
 from lightning.pytorch import Trainer
 
 def main(model, data):
@@ -277,96 +253,36 @@ def main(model, data):
     if first.is_global_zero:
         second = Trainer(devices=1)
         second.test(model, data)
+""",
+        """\
+import torch.distributed as dist
+from megatron.core import parallel_state
 
-def rerun(model, data):
-    trainer = Trainer(devices=4, strategy="ddp")
-    trainer.fit(model, data)
-    if trainer.is_global_zero:
-        trainer = Trainer(devices=1)
-        trainer.test(model, data)
+def step(x, loss, mesh):
+    if mesh.get_local_rank("pp") == 0:
+        dist.all_reduce(x, group=mesh["dp"].get_group())
+    if parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0:
+        dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
 """,
     )
 
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return may_have_collective(source)
-
     def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Compare what every kind of rank does in each function."""
-        for found, what, event in Partings(analysis).find(lambda atom: atom.varies == RANK, analysis.needs_all):
-            if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
-                continue
-            trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
-            condition = _condition(analysis, found, event)
-            is_plain = _is_plain(found, event)
-            repair = hoist(event.function, event.node, found.visit.step.label) if is_plain else None
-            yield Report(event.node, _message(found, what), trace, condition, repair)
+        """Compare what every kind of rank does in each function, for the groups along one axis after the other."""
+        for axis in analysis.axes:
+            asked, counts = partial(parts_ranks, axis=axis), partial(analysis.needs_all, axis=axis)
+            for found, what, event in Partings(analysis).find(asked, counts):
+                if _is_told_elsewhere(found) or (found.is_around and found.reached and lets_others_in(found, event)):
+                    continue
+                trace = (*guard_of(found), *way_to(found.visit), *instead_of(found))
+                is_plain = not axis and _is_plain(found, event)
+                repair = hoist(event.function, event.node, found.visit.step.label) if is_plain else None
+                yield Report(event.node, message_of(found, what), trace, condition_of(analysis, found, event), repair)
 
 
 def _is_told_elsewhere(found: Divergence) -> bool:
     """A variable that some ranks alone have set: DL108."""
     reason = found.atom.reason
     return reason is not None and reason.control
-
-
-# Ranks take turns, or meet in different functions of one protocol.
-_NOT_ELSEWHERE = Condition("data", "if the other ranks do not make it elsewhere")
-
-
-def _condition(analysis: Analysis, found: Divergence, event: Event) -> Condition | None:
-    """What the finding depends on that the code does not say."""
-    if (unproven := if_it_differs(found.atom.text, found.atom.reason)) is not None:
-        return unproven
-    if _needs_shards(found):
-        return None if analysis.shards_states else Condition("sharded", "if the model is sharded (FSDP, DeepSpeed)")
-    roots = {name.partition(".")[0] for name in analysis.index.imports.values()}
-    is_saved = found.visit.step.label == "save_checkpoint" and "pytorch_lightning" in roots
-    if is_saved and not analysis.shards_states:
-        return Condition("sharded", "if Lightning is 2.1 or later, or the model is sharded")
-    if not found.is_around and (others := _other_tests(found, event)):
-        return Condition("data", f"if {others} can be so at once")
-    is_direct = len(found.visit.calls) <= 1  # in the helper that is called, if not here
-    return None if is_direct and _picks_one_rank(found.atom) else _NOT_ELSEWHERE
-
-
-def _other_tests(found: Divergence, event: Event) -> str:
-    """The tests that decide, besides the rank, who leaves early and who stays: they may rule each other out."""
-    step, guard = found.visit.step.event, found.visit.guard
-    if step is None or guard is None:
-        return ""
-    leaves = [atom for atom in atoms(guard.test) if atom.varies == UNKNOWN]
-    inner = [
-        each for one in {event, step} for each in one.guards if each.kind == "branch" and each.node is not guard.node
-    ]
-    if not leaves or not any(each.test.varies == UNKNOWN for each in inner):
-        return ""
-    return f"`{guard.place.text}` and what leads to the call"
-
-
-def _needs_shards(found: Divergence) -> bool:
-    event = found.visit.step.event
-    is_numbered = found.visit.step.label == "save_state" and event is not None and not event.args and not event.options
-    return found.visit.step.effect.sharded and not is_numbered  # a checkpoint that it names itself: all must agree
-
-
-def _message(found: Divergence, what: str) -> str:
-    ranks = _who(found.atom)
-    message = f"only {ranks} reaches this {what}" if found.reached else f"{ranks} never reaches this {what}"
-    if found.instead is not None:
-        message += f", the others make {found.instead.step.effect.label} instead"
-    return f"{message}: {'it waits' if found.reached else 'the others wait'} for ever"
-
-
-def _picks_one_rank(atom: Atom) -> bool:
-    return atom in _NAMES or atom.text.startswith("rank==")
-
-
-def _who(atom: Atom) -> str:
-    """The ranks that a test picks out, in words."""
-    if atom in _NAMES:
-        return _NAMES[atom]
-    number = atom.text.partition("==")[2]
-    return f"rank {number}" if atom.text.startswith("rank==") else f"a rank with {atom.text}"
 
 
 def _is_plain(found: Divergence, event: Event) -> bool:

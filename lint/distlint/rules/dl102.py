@@ -42,6 +42,7 @@ class LogUnderRankGuard(Rule):
 
     code, name, group = "DL102", "log-under-rank-guard", "divergence"
     tokens = (RANK_TOKENS, (b"log",))
+    evidence = staticmethod(may_log)
     bad = (
         Example(
             """\
@@ -162,10 +163,6 @@ class Theirs(Trainer):
 """,
     )
 
-    def can_matter(self, source: bytes) -> bool:
-        """Most files that mention logs have no such method."""
-        return may_log(source)
-
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what every kind of rank logs in each function."""
         decorators = {id(each) for function in analysis.index.all_functions for each in function.decorators}
@@ -220,5 +217,4 @@ def _changes(tree: ConcreteTree, call: cst.Call) -> Iterator[Change]:
         if arg.value is synced:
             yield Change(arg, "rank_zero_only=True" if denied is None else "sync_dist=False")
     if denied is None and not is_name(synced, "True"):
-        last = call.args[-1].value
-        yield Change(last, f"{tree.source_at(last)}, rank_zero_only=True")
+        yield Change.adding(tree, call, "rank_zero_only=True")

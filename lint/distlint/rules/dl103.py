@@ -7,20 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from distlint.analysis import Analysis, Event, Step
-from distlint.analysis.formula import DATA, UNKNOWN, Atom
+from distlint.analysis.formula import Atom
 from distlint.analysis.sequences import Divergence
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
-from distlint.model import Condition, Example, Report, Rule
-from distlint.partings import WITHOUT_DATA, Partings
-from distlint.tracing import guard_of, if_it_differs, way_to
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
+from distlint.model import Example, Report, Rule
+from distlint.partings import Partings, carries_data, carries_objects, waits
+from distlint.provisos import IS_NONE, condition_of_data, is_doubted
+from distlint.tracing import guard_of, way_to
 
-_CONDITIONS = {
-    "files": Condition("data", "if ranks may see different files at that moment"),
-    "entries": Condition("data", "if that is empty on some ranks alone"),
-    "": Condition("data", "if it is None on some ranks alone"),
-    "batches": Condition("data", "if some ranks have fewer batches"),
-}
-_IS_NONE = " is None"
 _CAUSES = {"batches": "when its own batches end", "files": "the files that it sees"}
 
 
@@ -65,6 +59,7 @@ class CollectiveUnderDataGuard(Rule):
 
     code, name, group = "DL103", "collective-under-data-guard", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"),)
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -213,39 +208,6 @@ class Model(LightningModule):
             self.log("large", loss, sync_dist=True)
 """,
         """\
-import torch
-
-def train(model, train_loader):
-    for batch in train_loader:
-        loss = model(batch)
-        if not torch.isnan(loss):
-            loss.backward()
-""",
-        """\
-import os
-import torch.distributed as dist
-from accelerate import Accelerator
-
-class Loop:
-    def __init__(self):
-        self.hooks = []
-
-    def add(self, hook):
-        self.hooks.append(hook)
-
-    def run(self, accelerator: Accelerator, folder, scores):
-        if self.hooks:
-            dist.barrier()
-        if os.path.exists(folder):
-            accelerator.load_state(folder)
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, list(scores))
-        names = sorted({name for part in found for name in part})
-        if not names:
-            return
-        dist.barrier()
-""",
-        """\
 from accelerate import Accelerator
 
 def evaluate(accelerator: Accelerator, model, loader, best):
@@ -264,64 +226,34 @@ def save(model, loader):
 """,
     )
 
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
-
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare what a rank does where a test of its data holds with what it does where not."""
         partings = Partings(analysis)
         told: set[int] = set()
-        patient, hasty = (partial(_counts, analysis, each) for each in (True, False))
-        questions: tuple[tuple[Callable[[Atom], bool], Callable[[Step], bool]], ...]
-        questions = (_is_own, patient), (_is_own, hasty), (_may_differ, _waits), (_may_be_empty, _carries_data)
-        questions += ((_may_end, partial(_is_made_in_turns, analysis)), (_may_be_none, _carries_objects))
-        for is_asked, counts in questions:
-            for found, what, event in partings.find(is_asked, counts):  # a collective may follow a log for the epoch
+        questions: tuple[tuple[str, Callable[[Step], bool]], ...] = (
+            ("own", partial(_counts, analysis, True)),
+            ("own", partial(_counts, analysis, False)),  # a collective may follow a log for the epoch
+            ("files", waits),
+            ("entries", carries_data),
+            ("batches", partial(_is_made_in_turns, analysis)),
+            ("none", carries_objects),
+        )
+        for kind, counts in questions:
+            for found, what, event in partings.find(partial(is_doubted, kind=kind), counts):
                 is_late = not found.is_around and _waits_for_epoch(found.visit.step.event)
-                is_flush = found.atom.doubt == "entries" and found.is_around  # what is left of a list of parameters
-                is_aside = _may_be_none(found.atom) and not _is_given(event, found.atom)
+                is_flush = kind == "entries" and found.is_around  # what is left of a list of parameters
+                is_aside = kind == "none" and not _is_given(event, found.atom)
                 if not (is_late or is_flush or is_aside) and id(event.node) not in told:
                     told.add(id(event.node))
                     trace = (*guard_of(found), *way_to(found.visit))
-                    yield Report(event.node, _message(found, what), trace, _condition(found.atom))
-
-
-def _is_own(atom: Atom) -> bool:
-    return atom.varies == DATA
-
-
-def _may_differ(atom: Atom) -> bool:
-    return atom.varies <= UNKNOWN and atom.doubt == "files"
-
-
-def _may_be_empty(atom: Atom) -> bool:
-    return atom.varies <= UNKNOWN and atom.doubt == "entries"
-
-
-def _condition(atom: Atom) -> Condition | None:
-    is_told_to_be_own = not atom.doubt and atom.varies > UNKNOWN and not atom.text.endswith(_IS_NONE)
-    return if_it_differs(atom.text, atom.reason) if is_told_to_be_own else _CONDITIONS[atom.doubt]
-
-
-def _may_be_none(atom: Atom) -> bool:
-    return atom.varies <= UNKNOWN and not atom.doubt and atom.text.endswith(_IS_NONE)
-
-
-def _carries_objects(step: Step) -> bool:
-    """What brings together Python objects, which are each rank's own."""
-    return step.effect.kind == "collective" and "object" in step.label
+                    yield Report(event.node, _message(found, what), trace, condition_of_data(found.atom))
 
 
 def _is_given(event: Event, atom: Atom) -> bool:
     """True if a call is given what the test asks for."""
-    asked = atom.text.removesuffix(_IS_NONE)
+    asked = atom.text.removesuffix(IS_NONE)
     arguments = event.node.args if isinstance(event.node, ast.Call) else []
     return any(ast.unparse(each) == asked for each in arguments)
-
-
-def _may_end(atom: Atom) -> bool:
-    return atom.doubt == "batches"
 
 
 def _is_made_in_turns(analysis: Analysis, step: Step) -> bool:
@@ -335,17 +267,6 @@ def _counts(analysis: Analysis, is_patient: bool, step: Step) -> bool:
     if step.effect.kind == "log":
         return is_patient or not _waits_for_epoch(step.event)
     return analysis.needs_all(step)
-
-
-def _waits(step: Step) -> bool:
-    """A collective of any group, whatever the strategy, but what loads the file that was asked for."""
-    is_collective = step.effect.kind == "collective" and not step.effect.sharded
-    return is_collective and not step.label.startswith("load")
-
-
-def _carries_data(step: Step) -> bool:
-    """What is empty on some ranks alone is seldom what decides about a barrier."""
-    return _waits(step) and step.label not in WITHOUT_DATA
 
 
 def _waits_for_epoch(event: Event | None) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Guard
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.api import have_in_common
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
 from distlint.model import Example, Report, Rule
 from distlint.partings import all_made
 from distlint.tracing import if_it_differs, of_guard
@@ -27,7 +28,9 @@ class CollectiveInLocalLoop(Rule):
 
     The rule knows these lengths to be local: a slice or range that starts at the rank (``files[rank::n]``,
     ``range(rank, total, n)``), ``np.array_split(...)[rank]``, ``split_between_processes``, what a mask or
-    ``unique`` selects of a batch, a number that is computed from one, and ``while`` on a value of the batch.
+    ``unique`` selects of a batch, a number that is computed from one, and ``while`` on a value of the batch. On a mesh,
+    ranks along one axis have as many turns where the loop begins at the rank on another: ``tp`` ranks hold the data of
+    one ``dp`` rank.
 
     Silent: loops over loaders and batches, whose lengths samplers make equal; lists that are cut to a multiple of
     the ranks before they are split (``files[: len(files) - len(files) % world_size]``); lengths that cannot be known.
@@ -37,6 +40,7 @@ class CollectiveInLocalLoop(Rule):
 
     code, name, group = "DL104", "collective-in-local-loop", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for", b"while"))
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -84,6 +88,18 @@ def generate(accelerator: Accelerator, model, prompts, loader):
 """,
             {7: "this gather", 12: "this barrier"},
         ),
+        Example(
+            """\
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+def count(files, parts):
+    rank = parallel_state.get_data_parallel_rank()
+    for file in files[rank::parts]:
+        dist.all_reduce(read(file), group=parallel_state.get_data_parallel_group())
+""",
+            {7: "this all_reduce"},
+        ),
     )
     good = (
         """\
@@ -100,6 +116,13 @@ def count(files, rank, world_size, rounds):
         if number == rank:
             load(number)
         dist.barrier()
+""",
+        """\
+import torch.distributed as dist
+
+def count(files, mesh, parts):
+    for file in files[mesh.get_local_rank("dp")::parts]:
+        dist.all_reduce(read(file), group=mesh.get_group("tp"))
 """,
         """\
 import torch
@@ -130,15 +153,12 @@ def train(model, loader, accelerator, prompts):
 """,
     )
 
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
-
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what decides its length; one finding for each loop."""
         told: set[int] = set()
-        for made in all_made(analysis):
-            loop = next(filter(_is_own, made.event.guards), None)
+        calls = ((made, each) for each in analysis.axes for made in all_made(analysis, each))
+        for made, axis in calls:
+            loop = next((guard for guard in made.event.guards if _is_own(guard, axis)), None)
             if loop is None or id(loop.node) in told:
                 continue
             told.add(id(loop.node))
@@ -150,8 +170,11 @@ def train(model, loader, accelerator, prompts):
             yield Report(made.event.node, message, (trace, *made.trace), condition)
 
 
-def _is_own(guard: Guard) -> bool:
-    """True if a loop's length is this rank's own, but for a variable that some ranks alone have set: DL108."""
-    if guard.kind not in ("for", "while") or (guard.test.reason is not None and guard.test.reason.control):
+def _is_own(guard: Guard, axis: str) -> bool:
+    """True if a loop's length is this rank's own in its group, but for what some ranks alone have set: DL108."""
+    test = guard.test
+    if guard.kind not in ("for", "while") or (test.reason is not None and test.reason.control):
         return False
-    return guard.test.length if guard.kind == "for" else guard.test.is_local
+    along = test.reason.axis if test.is_rank and test.reason is not None else "dp"  # data are dealt out on that axis
+    is_in_group = not axis or have_in_common(along, axis)
+    return is_in_group and (test.length if guard.kind == "for" else test.is_local)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from distlint.analysis import Analysis, Guard
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
 from distlint.concrete import ConcreteTree, positional, tail
 from distlint.model import Change, Condition, Example, Repair, Report, Rule
 from distlint.partings import WITHOUT_DATA, Made, all_made
@@ -62,6 +62,7 @@ class CollectiveInUnorderedLoop(Rule):
 
     code, name, group = "DL105", "collective-in-unordered-loop", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"for",))
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -186,10 +187,6 @@ class Model(LightningModule):
             self.log(name, sum(scores), sync_dist=True)
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Ask of every loop around a collective what it runs over; one finding for each loop."""

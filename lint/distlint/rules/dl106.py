@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from distlint.analysis import Analysis, Guard
-from distlint.api.tokens import COLLECTIVE_TOKENS, may_have_collective
+from distlint.api.tokens import COLLECTIVE_TOKENS, may_reduce
 from distlint.model import Condition, Example, Report, Rule
 from distlint.modules import is_test
 from distlint.nodes import names_in, within
@@ -61,6 +61,7 @@ class CollectiveInExcept(Rule):
 
     code, name, group = "DL106", "collective-in-except", "divergence"
     tokens = ((*COLLECTIVE_TOKENS, b"sync_dist"), (b"except", b"finally"))
+    evidence = staticmethod(may_reduce)
     bad = (
         Example(
             """\
@@ -174,10 +175,6 @@ def train(trainer, model):
         dist.destroy_process_group()
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files are distributed by their licence alone."""
-        return b"sync_dist" in source or may_have_collective(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Look above every collective for a handler; one finding for each."""

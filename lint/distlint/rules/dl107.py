@@ -42,6 +42,7 @@ class LogKeysDiffer(Rule):
 
     code, name, group = "DL107", "log-keys-differ", "divergence"
     tokens = ((b"log",), (b"sync_dist", *RANK_TOKENS))
+    evidence = staticmethod(may_log)
     bad = (
         Example(
             """\
@@ -147,10 +148,6 @@ class Model(LightningModule):
         self.log("large", 0.0, on_step=True, on_epoch=False, sync_dist=True)
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Most files that mention logs have no such method."""
-        return may_log(source)
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Compare the keys that each kind of rank logs, and read the keys that name the rank."""

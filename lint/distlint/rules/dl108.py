@@ -13,7 +13,7 @@ from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule
 from distlint.partings import Partings
 from distlint.syntax import Located
-from distlint.tracing import because, guard_of, has_own_group, if_it_differs, is_by_rank, of_guard, way_to
+from distlint.tracing import because, guard_of, if_it_differs, is_by_rank, of_guard, way_to
 
 
 class RankLocalControl(Rule):
@@ -158,7 +158,7 @@ def _turned(analysis: Analysis) -> Iterator[Report]:
     loops: set[Located] = set()
     for event in analysis.events("collective"):
         guard = next(filter(_is_set_by_some, event.guards), None)
-        if guard is not None and guard.node not in loops and not has_own_group(event) and not is_by_rank(event):
+        if guard is not None and guard.node not in loops and not event.has_own_group and not is_by_rank(event):
             loops.add(guard.node)
             assert guard.test.reason is not None
             message = (

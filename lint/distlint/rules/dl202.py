@@ -146,14 +146,6 @@ class Model(Base):
         self.log("loss", self.loss(batch))
 """,
         """\
-from distmetrics.train import Trainer
-from .models import Base
-
-class Model(Base):
-    def validation_step(self, batch, batch_idx):
-        self.log("loss", self.loss(batch))
-""",
-        """\
 import torch
 import torchmetrics
 from lightning.pytorch import LightningModule
@@ -216,35 +208,6 @@ class Model(LightningModule):
         self.parts.clear()
         if not dist.is_initialized():
             self.log("alone", torch.cat(self.local).mean())
-""",
-        """\
-class Trainer:
-    def log(self, name, value):
-        print(name, value)
-
-    def validation_step(self, batch, batch_idx):
-        loss = self.loss(batch)
-        self.log("loss", loss)
-        self.reporter.log("loss", loss)
-""",
-        """\
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def _step(self, batch, stage):
-        loss = self.loss(batch)
-        if stage == "train":
-            self.log("loss", loss)
-        else:
-            self.log(f"{stage}_loss", loss, sync_dist=True)
-        self.log("both", loss, sync_dist=stage != "train")
-        return loss
-
-    def training_step(self, batch, batch_idx):
-        return self._step(batch, "train")
-
-    def validation_step(self, batch, batch_idx):
-        return self._step(batch, "val")
 """,
     )
 
@@ -321,5 +284,4 @@ def _sync(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
     given = keyword(call, "sync_dist")
     if is_name(given, "False") and given is not None:
         return Repair(True, (Change(given, "True"),))
-    last = call.args[-1]
-    return Repair(True, (Change(last.value, f"{tree.source_at(last.value)}, sync_dist=True"),))
+    return Repair(True, (Change.adding(tree, call, "sync_dist=True"),))

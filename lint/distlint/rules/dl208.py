@@ -41,6 +41,7 @@ class SamplerWithoutSetEpoch(Rule):
 
     code, name, group = "DL208", "sampler-without-set-epoch", "wrong value"
     tokens = ((b"DistributedSampler",), (b"epoch",))
+    evidence = staticmethod(lambda source: b"set_epoch" not in source)
     bad = (
         Example(
             """\
@@ -129,10 +130,6 @@ def train(model, dataset, epochs):
             model(batch)
 """,
     )
-
-    def can_matter(self, source: bytes) -> bool:
-        """Nothing to say where the method is named."""
-        return b"set_epoch" not in source
 
     def query(self, analysis: Analysis) -> Iterator[Report]:
         """Judge every sampler that shuffles, if a loop that could call ``set_epoch`` runs over its loader."""

@@ -28,7 +28,8 @@ class SyncDistEveryStep(Rule):
 
     How to fix: ``on_step=False, on_epoch=True`` reduces once, at the end of the epoch; or leave ``sync_dist``
     out of ``training_step``, where the value of rank 0 shows the trend as well. Update metrics in the step, and
-    log the metric object: it is computed once.
+    log the metric object: it is computed once. Where a step's value of all ranks is wanted, ``distmetrics.Log``
+    (docs/log.md) adds up on each rank, and combines all names and steps of a window in one exchange.
 
     Silent: values logged by evaluation, which must be synchronised, or once per epoch; metric objects, which
     ``sync_dist`` does not touch; what runs under a condition, now and then (``if batch_idx % 100 == 0``); flags that

@@ -11,10 +11,10 @@ from distlint.analysis.events import FunctionReport, Loop, Node, Step, bodies
 from distlint.analysis.formula import TRUE
 from distlint.api.tokens import COLLECTIVE_TOKENS
 from distlint.model import Condition, Example, Report, Rule, Severity
-from distlint.tracing import has_own_group, of_guard
+from distlint.tracing import of_guard
 
-_PASSED = frozenset({"for", "try"})
-_LEFT = _PASSED | {"with", "exit break", "exit return"}  # those who are still there make every step
+_PASSED = frozenset({"for", "try", "with", "exit break", "exit return"})  # those who are still there make every step
+_INSTEAD = "distmetrics.Log adds up on each rank, and combines all values in one exchange a window"
 _IS_SHORT = Condition("data", "if steps are so short that the device waits for Python")
 
 
@@ -28,13 +28,25 @@ class StallForLogging(Rule):
             dist.all_reduce(value)              # one reduction of 12 numbers takes as long as one of them
             logs[name] = value.item()
 
-    How to fix: put the values into one tensor and reduce that; add up on the device and reduce each n-th step; where
-    one rank's value is good enough for a log, don't reduce.
+    How to fix: log with ``distmetrics.Log`` (see docs/log.md), in plain torch as with Accelerate. It adds up on the
+    device, and combines the values of all ranks, all names and all steps of a window in one exchange:
+
+        log = distmetrics.Log()
+        for step, (x, y) in enumerate(loader):
+            ...
+            log.mean("loss", loss.detach(), weight=len(y))        # in place of accelerator.gather(loss).mean().item()
+            if (step + 1) % 50 == 0:
+                row = log.flush()                                 # on every rank: a dict of floats, the same on all
+                if rank == 0:
+                    wandb.log(row)
+
+    Without it: put the values into one tensor and reduce that each n-th step; where one rank's value is good enough
+    for a log, don't reduce.
 
     The rule reports a reduction or gather in each training step whose result is only logged or printed, an ``item()``
     there that is only shown (for review), and a reduction for each name of a dict where the results are numbers. What
-    it does not see to be in a training step is reported with
-    a condition.
+    it does not see to be in a training step is reported with a condition. ``self.log(..., sync_dist=True)`` of
+    Lightning is DL302.
 
     Silent: reductions under a test such as ``step % every == 0``; results that anything else reads; loops over
     parameters, buffers and states.
@@ -96,6 +108,21 @@ def train(model, loader, optimizer, autocast, limit):
 """,
             {13: "waits for the device to show `loss.item()`"},
         ),
+        Example(
+            """\
+from accelerate import Accelerator
+
+def train(accelerator: Accelerator, model, loader, optimizer, bar):
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            accelerator.log({"loss": accelerator.gather(loss.detach()).mean().item()})
+            bar.set_postfix(loss=accelerator.reduce(loss.detach(), reduction="mean"))
+""",
+            {9: "distmetrics.Log", 10: "this reduce"},
+        ),
     )
     good = (
         """\
@@ -124,6 +151,15 @@ def train(model, loader, optimizer, every, best):
         """\
 from accelerate import Accelerator
 
+def train(accelerator: Accelerator, model, loader, optimizer, log):
+    for step, batch in enumerate(loader):
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        log.mean("loss", loss.detach(), weight=len(batch["labels"]))
+        if (step + 1) % 50 == 0:
+            accelerator.log(log.flush())
+
 def validate(accelerator: Accelerator, model, loader):
     for batch in loader:
         loss = model(**batch).loss
@@ -135,33 +171,36 @@ def validate(accelerator: Accelerator, model, loader):
         """Ask of every reduction whether a step makes it only for a log, or for each name."""
         for report in analysis.reports.values():
             steps = set(_steps(report.body))
-            yield from _items(analysis, report, steps)
-            for event in report.events:
-                if event.kind != "collective" or not operation_of(event):
-                    continue
-                in_step = _is_in_each_step(event, steps)
-                names = next(filter(_is_over_names, event.guards), None)
-                if in_step and event.number in report.shown - report.read:
-                    message = (
-                        f"every training step waits for all ranks in this {event.label}, whose result is only logged"
-                    )
-                    yield Report(event.node, message)
-                elif names is not None and not has_own_group(event) and _is_number(report, event):
-                    message = (
-                        f"one {event.label} for each name: one of all values together takes as long as each of them"
-                    )
-                    condition = None if in_step else Condition("data", "if this runs every step")
-                    yield Report(event.node, message, (of_guard(analysis, names),), condition)
+            found = list(_reductions(analysis, report, steps))
+            yield from found
+            yield from _items(analysis, report, steps, {id(each.node) for each in found})
 
 
-def _items(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
-    """The first wait for the device in each training step that is there to show a number."""
-    shows = (event.node for event in report.events if event.kind == "show" and _is_in_each_step(event, steps, _LEFT))
+def _reductions(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
+    for event in report.events:
+        if event.kind != "collective" or not operation_of(event):
+            continue
+        in_step = _is_in_each_step(event, steps)
+        names = next(filter(_is_over_names, event.guards), None)
+        if in_step and event.number in report.shown - report.read:
+            message = f"every training step waits for all ranks in this {event.label}, whose result is only logged"
+            yield Report(event.node, f"{message}: {_INSTEAD}")
+        elif names is not None and not event.has_own_group and _is_number(report, event):
+            message = f"one {event.label} for each name, though one of all values together takes as long: {_INSTEAD}"
+            condition = None if in_step else Condition("data", "if this runs every step")
+            yield Report(event.node, message, (of_guard(analysis, names),), condition)
+
+
+def _items(analysis: Analysis, report: FunctionReport, steps: set[int], told: set[int]) -> Iterator[Report]:
+    """The first wait for the device in each training step that is there to show a number, of none that is told of."""
+    shows = (event.node for event in report.events if event.kind == "show" and _is_in_each_step(event, steps))
     shown = {id(each) for node in shows for each in ast.walk(node)}
     for event in report.events:
         if event.kind == "item" and id(event.node) in shown:
-            text = analysis.index.text_of(event.node)
-            yield Report(event.node, f"every training step waits for the device to show `{text}`", (), _IS_SHORT)
+            if told.isdisjoint(map(id, ast.walk(event.node))):
+                text = analysis.index.text_of(event.node)
+                message = f"every training step waits for the device to show `{text}`: {_INSTEAD}"
+                yield Report(event.node, message, (), _IS_SHORT)
             return
 
 
@@ -180,12 +219,12 @@ def _has_backward(node: Node) -> bool:
     return any(_has_backward(each) for inner in bodies(node) for each in inner)
 
 
-def _is_in_each_step(event: Event, steps: set[int], passed: frozenset[str] = _PASSED) -> bool:
+def _is_in_each_step(event: Event, steps: set[int]) -> bool:
     """True if no test stands between an event and the loop of the steps."""
     for guard in reversed(event.guards):
         if id(guard.node) in steps:
             return True
-        if guard.kind not in passed and guard.test.formula != TRUE:
+        if guard.kind not in _PASSED and guard.test.formula != TRUE:
             return False
     return event.function.is_method and event.function.name == "training_step"
 

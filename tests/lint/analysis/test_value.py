@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlint.analysis.formula import DATA, RANK, SAME, UNKNOWN, ZERO
-from distlint.analysis.value import NONE_VALUE, Reason, Value, combine, join, shallow
+from distlint.analysis.joining import combine, join
+from distlint.analysis.value import NONE_VALUE, Reason, Value, shallow
 from tests.lint.analysis.reading import analyse, value, value_of
 
 VALUES = st.builds(

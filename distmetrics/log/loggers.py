@@ -1,4 +1,4 @@
-"""Where logged values go: CSV files, TensorBoard, or a class of your own."""
+"""Where rows of a log, and what a trainer logs, go: CSV files, TensorBoard, a class of your own."""
 
 import csv
 import importlib.util
@@ -35,8 +35,8 @@ class Logger:
         """Take values.
 
         Args:
-            metrics: by name; "epoch" is among them.
-            step: optimizer steps taken.
+            metrics: by name; from a trainer "epoch" is among them.
+            step: optimizer steps taken, or what a log's flush was told.
         """
         raise NotImplementedError(f"{type(self).__name__} has no log_metrics")
 
@@ -44,7 +44,7 @@ class Logger:
         """Take what the module and the data module were made with, before the first value."""
 
     def save(self) -> None:
-        """Make what was taken safe: called after each epoch."""
+        """Make what was taken safe: called after each row of a log, and each epoch of a trainer."""
 
     def finalize(self, status: str) -> None:
         """Called after a run with "success" or "failed"; more runs may follow."""
@@ -64,9 +64,10 @@ class FolderLogger(Logger):
     """A logger with a folder of its own for each run: ``save_dir/name/version``.
 
     Args:
-        save_dir: where to.
+        save_dir: where to; a relative one is that of the moment, wherever the program goes later.
         name: of the experiment; "" for none.
-        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+        version: of the run: a number, a text, or None for the first ``version_N`` that is free. A
+            run that names the version of one before goes on in its folder.
 
     Attributes:
         package: what must be installed; "" for nothing.
@@ -84,7 +85,7 @@ class FolderLogger(Logger):
         if self.package and importlib.util.find_spec(self.package) is None:
             raise MissingDependencyError.of(self.package, self.package, who)
         check(who, locals(), _TAKES)
-        self.save_dir = Path(save_dir)
+        self.save_dir = Path(save_dir).absolute()
         self.name = name
         self._version = version
 
@@ -132,7 +133,8 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class CSVLogger(FolderLogger):
     """Writes ``metrics.csv`` and ``hparams.json``; what is written is safe after each row.
 
-    A name that comes later gets a column of its own, and the file is written anew.
+    A name that comes later gets a column of its own, and the file is written anew. A file that is
+    there is continued; a last row that was cut off, as by a full disk, is dropped.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,6 +157,7 @@ class CSVLogger(FolderLogger):
         """Add a row."""
         row = {"step": step, **metrics}
         if self._columns is None:
+            self._drop_cut_row()
             self._columns = list(next(iter(self._rows()), {}))
         if row.keys() <= set(self._columns):
             with self.path.open("a", newline="") as file:
@@ -176,6 +179,13 @@ class CSVLogger(FolderLogger):
             folder = Path(self.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "hparams.json").write_text(json.dumps(flat(params), indent=2) + "\n")
+
+    def _drop_cut_row(self) -> None:
+        """Drop what follows the last end of a row: a number that was cut off is another one."""
+        if self.path.is_file():
+            with self.path.open("rb+") as file:
+                whole = file.read().rfind(b"\n") + 1
+                file.truncate(whole)
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.is_file():

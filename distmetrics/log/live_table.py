@@ -1,0 +1,126 @@
+"""What a person sees of a run: the latest value of each name, in a table that keeps its place."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TextIO
+
+_LARGE, _LARGEST = 1e3, 1e15  # from here on without decimals that matter; with an exponent
+
+
+class _Latest(NamedTuple):
+    """The latest value of a name; what it has changed by, NaN at first; the step of its row."""
+
+    value: float
+    change: float
+    step: int
+
+
+class LiveTable:
+    """A writer that shows the latest value of each name, and what it has changed by.
+
+    On a terminal, where rich is installed, it is a table that is drawn anew in its place, below
+    what is printed meanwhile. Anywhere else each row is a line.
+
+    Args:
+        file: where to; default standard error.
+
+    >>> table = LiveTable(sys.stdout)
+    >>> table({"loss": 0.5, "tokens": 81920.0}, 50)
+    step 50  loss 0.5  tokens 81,920
+    """
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
+        self._latest: dict[str, _Latest] = {}
+        self._step = 0
+        self._moment = math.nan  # of the row before
+        self._live: Any = None
+
+    def __call__(self, row: Mapping[str, float], step: int) -> None:
+        """Show a row."""
+        now = time.monotonic()
+        speed = (step - self._step) / max(now - self._moment, 1e-9)
+        self._moment, self._step = now, step
+        for name, value in row.items():
+            before = self._latest.get(name)
+            change = math.nan if before is None else value - before.value
+            self._latest[name] = _Latest(value, change, step)
+        file = self._file or sys.stderr
+        if file.isatty() and importlib.util.find_spec("rich") is not None:
+            self._draw(file, speed)
+        else:
+            print(self._line(row, speed), file=file, flush=True)
+
+    def close(self) -> None:
+        """Leave the table as it is; a later row begins another. Python's end does it as well."""
+        if self._live is not None:
+            self._live.stop()
+            atexit.unregister(self.close)
+        self._live = None
+
+    def _line(self, row: Mapping[str, float], speed: float) -> str:
+        parts = [f"step {self._step:,}", *_speed(speed)]
+        for name in row:
+            latest = self._latest[name]
+            change = _change(latest.change)
+            parts.append(f"{name} {_number(latest.value)}" + f" ({change})" * bool(change))
+        return "  ".join(parts)
+
+    def _draw(self, file: TextIO, speed: float) -> None:
+        """Draw the table, in its place if there is one."""
+        from rich.console import Console
+        from rich.live import Live
+
+        if self._live is None:
+            # Only what would show up among the lines of the table is written above it.
+            options: Any = {"redirect_stdout": sys.stdout.isatty(), "auto_refresh": False}
+            self._live = Live(console=Console(file=file), **options)
+            self._live.start()
+            atexit.register(self.close)  # or the cursor stays hidden
+        self._live.update(self._table(speed), refresh=True)
+
+    def _table(self, speed: float) -> Any:
+        """Return rich's table; names that the latest row has not are dim."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        title = "  ".join([f"step {self._step:,}", *_speed(speed)])
+        options: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
+        table = Table(title=title, title_justify="left", **options)
+        table.add_column("name", no_wrap=True)
+        for heading in ("value", "change", "step"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, latest in self._latest.items():
+            cells = [_number(latest.value), _change(latest.change), f"{latest.step:,}"]
+            table.add_row(Text(name), *cells, style="" if latest.step == self._step else "dim")
+        return table
+
+
+def _speed(speed: float) -> list[str]:
+    """Return steps a second as a text, if there was a row before, of an earlier step."""
+    return [f"{_number(speed)} steps/s"] if speed > 0 else []
+
+
+def _number(value: float) -> str:
+    """Return a number in few letters.
+
+    >>> [_number(value) for value in (0.00123456, 12.3456, 1234.56, 81920.0, 1e20, math.nan)]
+    ['0.001235', '12.35', '1,234.6', '81,920', '1e+20', 'nan']
+    """
+    if value.is_integer() and abs(value) < _LARGEST:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if _LARGE <= abs(value) < _LARGEST else f"{value:.4g}"
+
+
+def _change(change: float) -> str:
+    """Return a change with its sign; nothing where there is none."""
+    if math.isnan(change) or change == 0:
+        return ""
+    return "+" * (change > 0) + _number(change)

@@ -1,0 +1,91 @@
+"""A table on a terminal, drawn in its place; lines anywhere else."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from typing import Any
+
+import pytest
+
+from distmetrics.log import LiveTable, live_table
+
+ROWS: list[tuple[int, dict[str, float]]] = [
+    (50, {"loss": 2.0, "tokens": 81920.0, "val[0]": 0.5}),
+    (100, {"loss": math.nan, "tokens": 163840.0}),
+    (150, {"loss": 1.25, "tokens": 245760.0}),
+    (200, {"loss": 0.12345678, "tokens": 327680.0, "lr": 3e-4}),
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let four seconds pass between two rows."""
+    moments = iter(range(0, 400, 4))
+    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(moments))
+
+
+def shown(file: io.StringIO, rows: Any = ROWS) -> str:
+    table = LiveTable(file)
+    for step, row in rows:
+        table(row, step)
+    table.close()
+    return file.getvalue()
+
+
+def test_lines_where_there_is_no_terminal() -> None:
+    assert shown(io.StringIO()).splitlines() == [
+        "step 50  loss 2  tokens 81,920  val[0] 0.5",
+        "step 100  12.5 steps/s  loss nan  tokens 163,840 (+81,920)",
+        "step 150  12.5 steps/s  loss 1.25  tokens 245,760 (+81,920)",
+        "step 200  12.5 steps/s  loss 0.1235 (-1.127)  tokens 327,680 (+81,920)  lr 0.0003",
+    ]
+
+
+def test_the_default_is_standard_error_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    LiveTable()({"loss": 1.0}, 1)
+    assert capsys.readouterr() == ("", "step 1  loss 1\n")
+
+
+def test_a_run_that_goes_back_has_no_speed() -> None:
+    assert "steps/s" not in shown(io.StringIO(), [(50, {}), (50, {}), (10, {})])
+
+
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = shown(Terminal())
+    assert out.startswith("\x1b[?25l")  # hides the cursor
+    assert out.rstrip().endswith("\x1b[?25h")  # and shows it again
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.rpartition("\x1b[1A\x1b[2K")[2])
+    assert [line.split() for line in drawn.splitlines() if line.strip()] == [
+        ["step", "200", "12.5", "steps/s"],
+        ["name", "value", "change", "step"],
+        ["─" * 33],
+        ["loss", "0.1235", "-1.127", "200"],
+        ["tokens", "327,680", "+81,920", "200"],
+        ["val[0]", "0.5", "50"],
+        ["lr", "0.0003", "200"],
+    ]
+
+
+def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert shown(Terminal()) == shown(io.StringIO())
+
+
+def test_the_cursor_comes_back_when_nobody_closes_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_end: list[Any] = []
+    monkeypatch.setattr("atexit.register", at_the_end.append)
+    table = LiveTable(file := Terminal())
+    table({"loss": 1.0}, 1)
+    assert "?25h" not in file.getvalue()
+    for each in at_the_end:
+        each()
+    assert file.getvalue().rstrip().endswith("\x1b[?25h")

@@ -1,0 +1,126 @@
+"""Between flushes nothing waits for the device, and what is logged may be logged in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import distmetrics as dm
+from distmetrics.testing import stalls
+
+STEPS = 4
+
+
+def log_all(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
+    log.mean(f"mean/{name}", x, weight=tokens)
+    log.quantile(f"quantile/{name}", x)
+    log.same(f"same/{name}", x)
+    log.max(f"max/{name}", x)
+    log.min(f"min/{name}", x)
+    log.sum(f"sum/{name}", x)
+
+
+def log_numbers(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
+    log.mean(f"mean/{name}", x, weight=name)
+    log.mean(f"plain/{name}", 0.5 * name, weight=tokens.numel())
+    log.same(f"same/{name}", 3)
+    log.max(f"max/{name}", 0.1 * name)
+
+
+def log_of_the_host(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
+    log.mean(f"mean/{name}", x, weight=torch.tensor(3.0))
+    log.sum(f"sum/{name}", torch.tensor(2))
+
+
+@pytest.mark.parametrize("names", [1, 20, 200])
+@pytest.mark.parametrize("values", [log_all, log_numbers, log_of_the_host])
+def test_no_step_waits_for_the_device(values: Callable[..., None], names: int) -> None:
+    log = dm.Log()
+
+    def step(loss: Tensor, tokens: Tensor) -> None:
+        for name in range(names):
+            values(log, name, loss, tokens)
+
+    batch = torch.tensor(1.5, requires_grad=True), torch.tensor(8)
+    assert [stalls(step, *batch) for _ in range(STEPS)] == [[]] * STEPS
+    assert log.flush()["mean/0"] == (1.5 if values is not log_numbers else pytest.approx(float("nan"), nan_ok=True))
+
+
+def test_a_flush_waits() -> None:
+    log = dm.Log()
+    stalls(log.sum, "x", torch.ones(()))
+    assert stalls(log.flush)
+
+
+def test_same_clears_what_an_older_buffer_has_no_room_for_yet() -> None:
+    log = dm.Log()
+
+    def step(x: Tensor) -> None:
+        log.sum("first", x)
+        log.sum("first", x)
+        log.same("second", 1)  # of the host
+        log.same("second", 2)
+
+    assert stalls(step, torch.ones(())) == []
+    assert log.flush() == {"first": 2.0, "second": 2.0}
+
+
+def compiled(log: dm.Log, backend: str) -> Any:
+    def step(x: Tensor, index: int) -> Tensor:
+        loss = (x * x).mean()
+        for name in ("a", "b"):
+            log.mean(name, loss, weight=index)
+        log.sum("steps", 1)
+        log.same("epoch", 3)
+        log.max("largest", x.max())
+        log.min("least", x.min())
+        log.quantile("loss", loss)
+        return loss * 2
+
+    return torch.compile(step, fullgraph=True, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_step_logs_what_it_would(backend: str) -> None:
+    torch._dynamo.reset()
+    log, plain = dm.Log(), dm.Log()
+    step = compiled(log, backend)
+    by_hand = compiled(plain, backend)
+    for index in range(STEPS):
+        x = torch.linspace(-1, index, 5, requires_grad=True)
+        step(x, index).backward()
+        with torch.compiler.set_stance("force_eager"):
+            by_hand(x, index)
+    row = log.flush()
+    assert row == pytest.approx(plain.flush())
+    assert row["steps"] == STEPS
+    assert row["largest"] == STEPS - 1
+
+
+def test_a_value_of_compiled_code_may_be_changed_afterwards() -> None:
+    log = dm.Log()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x: Tensor) -> Tensor:
+        total = x.sum()
+        log.sum("total", total)
+        return total.add_(1)
+
+    assert step(torch.ones(2)) == 3
+    assert log.flush() == {"total": 2.0}
+
+
+def test_errors_name_the_line_of_the_compiled_function() -> None:
+    log = dm.Log()
+
+    def step(x: Tensor) -> None:
+        log.sum("loss", x)
+        log.mean("loss", x, weight=1)
+
+    torch.compile(step, fullgraph=True, backend="aot_eager")(torch.ones(()))
+    with pytest.raises(dm.InputError, match=r"'loss': was logged as a sum, first at \S*test_stalls.py:\d+ in step"):
+        log.flush()

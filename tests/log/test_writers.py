@@ -1,0 +1,288 @@
+"""Rows reach each writer once, on one rank, whatever another one raises and in whichever thread the exchange runs."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distmetrics as dm
+from distmetrics.errors import ConfigurationError
+from distmetrics.log import CSVLogger, Logger
+from distmetrics.testing import outcomes, run
+from tests.backends import both_backends
+
+Written = list[tuple[int, dict[str, float]]]
+
+
+class Kept(Logger):
+    """In memory; fails at some steps, after it has spoilt the row that it was given."""
+
+    def __init__(self, fails_at: tuple[int, ...] = ()) -> None:
+        self.fails_at = fails_at
+        self.rows: Written = []
+        self.saved: list[int] = []
+        self.threads: set[int] = set()
+
+    def log_metrics(self, metrics: Any, step: int) -> None:
+        self.threads.add(threading.get_ident())
+        self.rows.append((step, dict(metrics)))
+        metrics.clear()
+        if step in self.fails_at:
+            raise OSError(f"no space at {step}")
+
+    def save(self) -> None:
+        self.saved.append(self.rows[-1][0])
+
+
+def rows_of(world_size: int, steps: int) -> Written:
+    """Return what one process would write."""
+    return [(step, {"x": float(sum(step * 10 + rank for rank in range(world_size)))}) for step in range(1, steps + 1)]
+
+
+Action = tuple[bool, bool, bool]  # whether the flush waits; whether its result is asked for before the next, and twice
+
+
+def scripted(comm: Any, script: list[Action], fails_at: tuple[int, ...]) -> tuple[Any, ...]:
+    """Flush as a script says; return what writers have got, the rows seen, the errors, and whether it was my thread."""
+    first, second = Kept(fails_at), Kept()
+    plain: Written = []
+    log = dm.Log(comm, writers=[first, second, lambda row, step: plain.append((step, row))])
+    seen: list[dict[str, float]] = []
+    errors: list[str] = []
+
+    def tried(make: Any) -> None:
+        try:
+            seen.append(make())
+        except OSError as error:
+            note(error)
+
+    def note(error: OSError) -> None:
+        own, *before = error.__notes__
+        errors.extend(text.partition("OSError: ")[2] for text in before)  # of the flush before, where both have failed
+        errors.append(f"{error} ({own})")
+
+    for step, (waits, asks, twice) in enumerate(script, 1):
+        log.sum("x", step * 10 + comm.rank)
+        if waits:
+            tried(log.flush)
+            continue
+        try:
+            handle = log.flush(wait=False)
+        except OSError as error:  # of the flush before; this one is under way
+            note(error)
+            continue
+        if asks:
+            tried(handle.result)
+        if asks and twice:
+            handle.result()
+    try:
+        log.state_dict()  # waits for what is under way, and gives it to the writers
+    except OSError as error:
+        note(error)
+    is_mine = first.threads | second.threads <= {threading.get_ident()}
+    return first.rows, second.rows, plain, second.saved, errors, is_mine
+
+
+actions = st.tuples(st.booleans(), st.booleans(), st.booleans())
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.lists(actions, max_size=6), st.sets(st.integers(1, 6)))
+def test_each_writer_gets_each_row_once(world_size: int, script: list[Action], fails_at: set[int]) -> None:
+    check(world_size, script, tuple(fails_at), run(world_size, scripted, script, tuple(fails_at)))
+
+
+def check(world_size: int, script: list[Action], fails_at: tuple[int, ...], per_rank: list[Any]) -> None:
+    expected = rows_of(world_size, len(script))
+    first, second, plain, saved, errors, is_mine = per_rank[0]
+    assert first == second == plain == expected
+    assert saved == [step for step, _ in expected]
+    failed = sorted(set(fails_at) & set(range(1, len(script) + 1)))
+    note = "Raised by writer 1 of 3, Kept, at step {}; the other writers went on."
+    assert errors == [f"no space at {step} ({note.format(step)})" for step in failed]
+    assert is_mine
+    for other in per_rank[1:]:
+        assert other == ([], [], [], [], [], True)
+
+
+def all_scripts(comm: Any, cases: list[Any]) -> list[Any]:
+    return [scripted(comm, script, fails_at) for script, fails_at in cases]
+
+
+def test_on_processes() -> None:
+    cases = [
+        ([*itertools.product([False, True], repeat=3)], (2, 3, 5, 8)),
+        ([(False, False, False)] * 4, (1, 2, 3, 4)),
+    ]
+    per_rank = run(2, all_scripts, cases, backend="gloo")
+    for place, (script, fails_at) in enumerate(cases):
+        check(2, script, fails_at, [each[place] for each in per_rank])
+
+
+def over_a_mesh(comm: Any) -> Written:
+    rows: Written = []
+    over = dm.layout({"pp": 2, "dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same", pp="last")
+    log = dm.Log(over, writers=[lambda row, step: rows.append((step, row))])
+    if over.mesh.owns(comm.rank):
+        log.sum("tokens", 10)
+    log.flush(step=7)
+    log.sum("tokens", 1)
+    log.flush(step=8, wait=False).result()
+    return rows
+
+
+def test_over_a_layout_one_rank_writes_also_where_it_has_no_values() -> None:
+    assert run(8, over_a_mesh) == [[(7, {"tokens": 20.0}), (8, {"tokens": 2.0})], *[[]] * 7]
+
+
+def refused(comm: Any) -> tuple[list[int], list[str]]:
+    steps: list[int] = []
+    log = dm.Log(comm, writers=[lambda row, step: steps.append(step)])
+    texts = []
+    for wait in (True, False):
+        log.same("epoch", comm.rank)
+        with pytest.raises(dm.MismatchError) as caught:
+            log.flush(wait=wait) if wait else log.flush(wait=False).result()
+        texts.append(str(caught.value).partition("\n")[0])
+        log.same("epoch", 3)
+    log.flush()
+    return steps, texts
+
+
+@both_backends
+def test_a_row_that_is_refused_is_not_written(backend: str) -> None:
+    first, second = run(2, refused, backend=backend)
+    assert first[0] == [3]  # two flushes before it have failed
+    assert second[0] == []
+    assert first[1] == second[1] == ["'epoch' was logged as the same on all ranks, and is not"] * 2
+
+
+def uncaught(comm: Any) -> None:
+    dm.Log(comm, writers=[Kept((1,))]).flush()
+    dm.barrier(comm=comm)
+
+
+@both_backends
+def test_a_writer_that_ends_its_rank_keeps_nobody_waiting(backend: str) -> None:
+    first, second = outcomes(2, uncaught, backend=backend)
+    assert isinstance(first.error, OSError)
+    assert isinstance(second.error, dm.PeerLostError)
+
+
+def dropped(comm: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for writers in ([], [Kept()]):
+            log = dm.Log(comm, writers=writers)
+            handle = log.flush(wait=False)
+            handle.wait()
+            handle.__del__()
+            handle.result()
+            handle.__del__()
+    return [str(each.message) for each in caught]
+
+
+def test_a_row_that_nobody_asks_for_is_told() -> None:
+    (text,), *others = run(2, dropped, backend="gloo")
+    assert "nobody has asked for the result of a call in the background: it goes nowhere" in text
+    assert others == [[]]
+
+
+def test_several_writers_fail_at_once() -> None:
+    log = dm.Log(writers=[Kept((1,)), Kept((1,)), kept := Kept()])
+    with pytest.raises(OSError, match="no space at 1") as caught:
+        log.flush()
+    assert caught.value.__notes__ == [
+        "Raised by writer 1 of 3, Kept, at step 1; the other writers went on.",
+        "So did writer 2 of 3, Kept: OSError: no space at 1",
+    ]
+    assert kept.rows == [(1, {})]
+
+
+def test_steps_go_on_from_a_checkpoint() -> None:
+    rows: list[int] = []
+    log = dm.Log()
+    log.flush()
+    log.flush()
+    again = dm.Log(writers=[lambda row, step: rows.append(step)])
+    again.load_state_dict(log.state_dict())
+    again.flush()
+    again.flush(step=100)
+    again.flush()
+    assert rows == [3, 100, 5]
+
+
+@pytest.mark.parametrize("writers", [Kept, [Kept], [3], "csv", Kept()])
+def test_what_is_no_writer(writers: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Log: writers must be a list of functions of a row and a step"):
+        dm.Log(writers=writers)
+
+
+@pytest.mark.parametrize("step", [1.5, "1", -1, True])
+def test_what_is_no_step(step: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Log\.flush: step must be a whole number"):
+        dm.Log().flush(step)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+KILLED = """
+import os, signal, sys
+from distmetrics import Log
+from distmetrics.log import CSVLogger, TensorBoardLogger
+folder, first = sys.argv[1], int(sys.argv[2])
+writers = [CSVLogger(folder, "", "run"), TensorBoardLogger(folder, "", "board")]
+os.chdir("/")  # a relative folder is that of the beginning
+log = Log(writers=writers)
+for step in range(first, first + 2):
+    log.mean("loss", 1 / step, weight=1)
+    log.flush(step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_loses_no_row_and_the_next_goes_on_in_its_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    environment = os.environ | {"PYTHONPATH": str(Path(dm.__file__).parent.parent)}
+    for first in ("1", "3"):
+        command = [sys.executable, "-c", KILLED, "runs", first]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    rows = read(tmp_path / "runs" / "run" / "metrics.csv")
+    assert [(int(row["step"]), float(row["loss"])) for row in rows] == [(step, 1 / step) for step in range(1, 5)]
+    events = EventAccumulator(str(tmp_path / "runs" / "board"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
+
+
+def test_a_row_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+    log = dm.Log(writers=[CSVLogger(tmp_path, "", "run")])
+    path = tmp_path / "run" / "metrics.csv"
+    for step in (1, 2):
+        log.mean("loss", 0.125, weight=1)
+        log.flush(step)
+    path.write_bytes(path.read_bytes()[:-3])  # 0.12 is a number as well
+    dm.Log(writers=[CSVLogger(tmp_path, "", "run")]).flush(2)
+    assert [row["step"] for row in read(path)] == ["1", "2"]
+    assert read(path)[1]["loss"] == ""
+    path.write_bytes(b"step,lo")  # not even the names of the columns
+    again = CSVLogger(tmp_path, "", "run")
+    again.log_metrics({"loss": 0.5}, 1)
+    assert read(path) == [{"step": "1", "loss": "0.5"}]
