@@ -16,6 +16,7 @@ from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, B
 from distmetrics.comm.current import SingleCommunicator
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
+from distmetrics.testing import stalls
 from distmetrics.testing.world import outcomes, run
 from distmetrics.train.entries import Key
 from distmetrics.train.log_options import Options, batch_size_of
@@ -449,3 +450,72 @@ def test_options_may_change_from_step_to_step() -> None:
     for size in (-1, np.int64(-1), np.array([1, 2]), torch.tensor([1, 2]), True, float("nan"), "3"):
         with pytest.raises(InputError, match="batch_size"):
             logger.log("x", 1.0, Options(on_epoch=True, on_step=False, batch_size=size))
+
+
+class Remembers(nn.Module):
+    """Logs as a step does, on what passes for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = LogBook("train", SingleCommunicator(), self)
+        self.x, self.loss = torch.zeros(4), torch.tensor(2.0, requires_grad=True)
+
+    def step(self) -> None:
+        self.book.begin_step(self.x)
+        for index in range(20):
+            self.book.log(f"both_{index}", self.loss * index, Options(on_epoch=True))
+        self.book.log("own", self.loss, Options())
+        self.book.end_step()
+        self.book.sync_step(everyone=True)
+
+
+def test_a_step_waits_for_none_of_its_values() -> None:
+    module = Remembers()
+    assert stalls(module.step) == []
+    with torch.no_grad():
+        module.loss.mul_(2)  # a value is copied when it is logged
+    assert stalls(module.step) == []
+    assert float(module.book.step_values["own"]) == 4.0
+    assert float(module.book.close().values[Key("both_3")]) == (2.0 * 3 + 4.0 * 3) / 2
+
+
+def test_ranks_that_log_other_names_tell_them_once_an_epoch() -> None:
+    def rank(comm):
+        recorder = RecordingCommunicator(comm)
+        logger = LogBook("train", recorder, nn.Module())
+        counts = []
+        for _ in range(3):
+            before = len(recorder.calls)
+            logged(logger, f"of {comm.rank}", float(comm.rank), torch.zeros(2), sync_dist=True)
+            logger.sync_step(everyone=True)
+            counts.append(len(recorder.calls) - before)
+        return counts, {name: float(value) for name, value in logger.step_values.items()}
+
+    assert run(2, rank) == [([3, 1, 1], {"of 0": 0.0, "of 1": 1.0})] * 2
+
+
+def test_what_a_rank_sends_does_not_grow_with_the_world() -> None:
+    def rank(comm):
+        recorder = RecordingCommunicator(comm)
+        logger = LogBook("validate", recorder, nn.Module())
+        for index in range(2000):  # more than rides along
+            logged(logger, f"x{index}", float(comm.rank), torch.zeros(2))
+        values = epoch(logger)
+        return values["x7"], [(call.op, call.nbytes) for call in recorder.calls]
+
+    (two, *_), (four, *_) = run(2, rank), run(4, rank)
+    assert (two[0], four[0]) == (0.5, 1.5)
+    assert two[1] == four[1]
+    assert [op for op, _ in two[1]] == ["all_gather", "all_reduce sum"]
+
+
+def test_of_several_names_that_are_logged_apart_every_rank_tells_the_same_one() -> None:
+    def rank(comm):
+        logger = LogBook("validate", comm, nn.Module())
+        for name in ("b", "a") if comm.rank else ("a", "b"):
+            logged(logger, name, 1.0, torch.zeros(1), reduce_fx="sum" if comm.rank else "mean")
+        return logger.close()
+
+    texts = {str(outcome.error) for outcome in outcomes(2, rank)}
+    assert len(texts) == 1
+    assert "ranks log 'a' in different ways" in texts.pop()
