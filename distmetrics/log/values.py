@@ -53,8 +53,8 @@ def version_of(number: Tensor | float) -> int:
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
     plain: Any = numbers
-    if {*map(type, numbers)} == {float}:
-        if plain.count(plain[0]) == len(plain):
+    if {*map(type, numbers)} <= {float}:
+        if len({*plain}) == 1:
             return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
         return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
     tensors = []
@@ -68,8 +68,6 @@ def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
 
 def floats(numbers: Mapping[str, Tensor | float]) -> dict[str, float]:
     """Return numbers as those of Python, in one copy from the device if all are tensors on it."""
-    if not numbers:
-        return {}
     column = together([*numbers.values()], torch.device("cpu"))
     return dict(zip(numbers, column.tolist(), strict=True))
 

@@ -127,32 +127,29 @@ class Window:
         """Add up what was noted; nothing waits for a device."""
         noted, self._noted = self._noted, []
         self._turn += 1
+        plain: dict[Kind, list[_Noted]] = defaultdict(list)
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
             slot, value, _, version = each
             if not isinstance(value, Tensor):
-                groups[slot.kind, None, None].append(each)
+                plain[slot.kind].append(each)
             elif version < 0 or value._version == version:
                 groups[slot.kind, value.device, value.dtype].append(each)
             else:
                 why = f"was changed in place after it was logged at {slot.site}"
                 self._note_problem(slot.name, why, "log a copy, value.clone().")
-        for (kind, device, _), group in groups.items():
-            slots, numbers, weights, _ = zip(*group, strict=True)
-            if device is None:
-                values = together(numbers, _CPU)
-            else:
-                values = torch.stack(numbers).to(torch.float64)
-            self._add(kind, slots, values, weights)
+        for kind, group in plain.items():
+            self._add(kind, group)
+        for (kind, *_), group in groups.items():
+            self._add(kind, group)
 
-    def _add(
-        self,
-        kind: Kind,
-        slots: tuple[Slot, ...],
-        values: Tensor,
-        scales: Sequence[Tensor | float],
-    ) -> None:
-        """Add up values of one kind; where they are plain, there may be several of a name."""
+    def _add(self, kind: Kind, group: Sequence[_Noted]) -> None:
+        """Add up values of one kind: plain ones, or one a name that lie on one device."""
+        slots, noted, scales, _ = zip(*group, strict=True)
+        if isinstance(noted[0], Tensor):
+            values = torch.stack(noted).to(torch.float64)
+        else:
+            values = together(noted, _CPU)
         device = values.device
         buffer = self._buffers.get(device)
         if buffer is None:
@@ -172,7 +169,7 @@ class Window:
                 for other_device, other in self._buffers.items():
                     other.grow(self._sums, self._maxima)
                     other.maxima.index_fill_(0, _places(slots, other_device)[1], -math.inf)
-            buffer.maxima.scatter_reduce_(0, places, compared.flatten(), "amax")
+            buffer.maxima.scatter_reduce_(0, places, compared.T.flatten(), "amax")
 
     def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
         """Return what was logged, and its numbers, float64, on a device."""
@@ -256,9 +253,9 @@ class Window:
 
 @lru_cache(maxsize=64)
 def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums of names start, [n, 1], and where all their maxima lie, in order."""
+    """Return where the sums of names of a kind start, [n, 1], and where their maxima lie."""
     sums = torch.tensor([slot.sums for slot in slots], device="cpu").unsqueeze(1)
-    maxima = [slot.maxima + index for slot in slots for index in range(slot.kind.maxima)]
+    maxima = [s.maxima + index for index in range(slots[0].kind.maxima) for s in slots]
     places = torch.tensor(maxima, dtype=torch.int64, device="cpu")
     return moved(sums, device), moved(places, device)
 

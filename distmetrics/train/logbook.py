@@ -39,7 +39,6 @@ from distmetrics.train.one_sided import check_names
 Stage = Literal["train", "validate", "test"]
 _STAGE_NAMES = {"train": "epoch", "validate": "validation", "test": "test"}
 _LABELS = ("step_local", "prog_bar", "unlogged")
-_NO_BATCH = object()
 _OUTSIDE = (False, -1)  # not in a step, no loader
 
 
@@ -105,8 +104,8 @@ class LogBook:
         self._epoch = Entries()
         self._step = Entries()  # what is combined over the ranks in each step
         self._synced: dict[str, Site | None] = {}  # the names of these in this step, and the lines
-        self._batch: Any = _NO_BATCH
-        self._samples: float | None = None  # in the batch
+        self._batch: Any = None
+        self._samples: float | None = 1.0  # in the batch; None until somebody asks
         self._place = _OUTSIDE
         self._plans: dict[str, _Plan] = {}
         self._labels: dict[str, Key] = {}
@@ -126,7 +125,7 @@ class LogBook:
 
     def leave_batch(self) -> None:
         """Note that no batch is under way: what is logged from now on is about the epoch."""
-        self._batch = _NO_BATCH
+        self._batch, self._samples = None, 1.0
 
     def log(self, name: str, value: Any, options: Options) -> None:
         """Log a number or a metric object, see :meth:`distmetrics.train.Module.log`."""
@@ -207,8 +206,6 @@ class LogBook:
         """Return the number of samples behind a value; outside a step each rank counts once."""
         if options.batch_size is not None:
             return float(options.batch_size)
-        if self._batch is _NO_BATCH:
-            return 1.0
         if self._samples is None:
             self._samples = float(batch_size_of(self._batch, name))
         return self._samples

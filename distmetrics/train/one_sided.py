@@ -91,10 +91,12 @@ def _share(key: Key, mine: Entries) -> _Share:
 
 @as_one_call
 def _gathered(own: list[_Share], *, comm: Communicator) -> list[list[_Share]]:
-    def read(told: Any) -> list[_Share]:
-        return [(str(share), int(count), str(text)) for share, count, text in told]
+    return gather_objects(own, _read, comm, "shares of batches", op="self.log")
 
-    return gather_objects(own, read, comm, "shares of batches", op="self.log")
+
+def _read(told: Any) -> list[_Share]:
+    """Return what a peer has told; raise anything for what is none."""
+    return [(str(share), int(count), str(text)) for share, count, text in told]
 
 
 def _error(found: Sequence[_OneSided], comm: Communicator) -> MismatchError:

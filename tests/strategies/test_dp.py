@@ -180,7 +180,7 @@ class Broken(Logistic):
         ("compute", ConfigurationError, r"self\.accuracy\.compute\(\) in a step"),
         ("gather", ConfigurationError, "all_gather in a step under strategy 'dp'"),
         ("differs", ConfigurationError, "log 'x' with different options"),
-        ("shape", InputError, "'x' must be one number"),
+        ("shape", InputError, "'x' is a tensor of shape"),
         ("reduce", ConfigurationError, r"self.log\('x'\): reduce_fx must be one of"),
         ("raise", ValueError, "bad pixel"),
     ],
