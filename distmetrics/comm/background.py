@@ -19,6 +19,7 @@ import torch
 
 from distmetrics.comm.base import Communicator, Passing, innermost
 from distmetrics.comm.current import whole_of
+from distmetrics.comm.sites import begun_at, call_site
 from distmetrics.errors import ConfigurationError, in_short
 from distmetrics.liveness.last_words import what_ended
 
@@ -50,6 +51,7 @@ class Handle(Generic[R]):
     ) -> None:
         self._comm = comm
         self._then = then
+        self._site = call_site()
         self._told = _who_is_told(innermost(whole_of(comm)))
         self._over = threading.Event()
         self._results: list[R] = []
@@ -70,7 +72,7 @@ class Handle(Generic[R]):
             _tell(self._told, "enter_task")
             if before is not None:
                 before._over.wait()
-            with _after(self._ready):
+            with begun_at(self._site), _after(self._ready):
                 self._results.append(make(self._comm))
         except BaseException as error:  # noqa: BLE001  (raised by result())
             self.error = error

@@ -4,6 +4,8 @@ import contextlib
 import functools
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -20,20 +22,32 @@ _TORCH = (str(Path(torch.__file__).parent) + os.sep, "<eval_with_key>")
 _BETWEEN = (_PACKAGE, contextlib.__file__, *_TORCH)
 _GENERATED = "torchinductor_"  # part of the folder
 _STANDARD = str(Path(os.__file__).parent) + os.sep
+_of_thread = threading.local()  # the line that has begun what a thread of ours makes
+
+
+@contextlib.contextmanager
+def begun_at(site: Site | None) -> Iterator[None]:
+    """Take a line for the caller where this thread has none of the user's."""
+    _of_thread.site = site
+    try:
+        yield
+    finally:
+        _of_thread.site = None
 
 
 def call_site(frame: FrameType | None = None) -> Site | None:
     """Return the nearest caller outside distmetrics: the line that a user must look at.
 
     Args:
-        frame: where a thread is; default where this one is.
+        frame: where another thread is; default where this one is.
     """
+    begun: Site | None = None if frame else getattr(_of_thread, "site", None)
     frame = frame or sys._getframe(1)
     while frame is not None:
         if site := _users_line(frame, frame.f_lineno):
             return site
         frame = frame.f_back
-    return None
+    return begun
 
 
 def _users_line(frame: FrameType, line: int) -> Site | None:

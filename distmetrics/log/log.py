@@ -123,7 +123,7 @@ class Log:
             step: that writers are told; default the number of flushes so far, this one included.
             wait: with False the exchange runs in the background, in order, while this rank goes on;
                 ``result()`` of what is returned gives the row, and to writers. What nobody has
-                asked for is given to writers by the next flush, or raised by it.
+                asked for is given to writers by the next flush, or raised by it once it is made.
 
         Raises:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
@@ -165,8 +165,8 @@ class Log:
     def _end_flush(self) -> Exception | None:
         """Wait for the flush under way; if it fails, keep what it should have told.
 
-        Returns what a writer has raised: it is this rank's own, and must not keep it from what
-        other ranks do next.
+        Returns what it has raised, or a writer, if nobody has asked: on other ranks somebody may
+        have, and so it must not keep this rank from what those do next.
         """
         if self._flush is None:
             return None
@@ -178,9 +178,7 @@ class Log:
             return None
         try:
             handle.result()
-        except Exception as error:
-            if handle.error is not None:
-                raise
+        except Exception as error:  # noqa: BLE001  (raised once the next flush is under way)
             return error
         return None
 
@@ -201,13 +199,13 @@ def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> d
 
 @contextmanager
 def _afterwards(failed: Exception | None) -> Iterator[None]:
-    """Raise what a writer has raised after the block, or note it on what the block raises."""
+    """Raise what the flush before has raised after the block, or note it on what that raises."""
     try:
         yield
     except Exception as error:
         if failed is not None:
-            notes = " ".join(failed.__notes__)
-            error.add_note(f"Before it, a writer failed: {in_short(failed)} ({notes})")
+            notes = " ".join(getattr(failed, "__notes__", ()))
+            error.add_note(f"The flush before failed: {in_short(failed)} {notes}".rstrip())
         raise
     if failed is not None:
         raise failed

@@ -1,0 +1,61 @@
+"""What ranks do not hear alike does not make them part ways; errors of the background name a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torchmetrics import SumMetric
+
+import distmetrics as dm
+from distmetrics.testing import run
+from distmetrics.testing.world import outcomes
+
+
+def heard_by_one(comm: Any) -> list[Any]:
+    """Rank 0 alone asks for the row of a flush that fails."""
+    log, seen = dm.Log(comm), []
+    for step in range(3):
+        log.same("epoch", comm.rank if step == 0 else 7)
+        log.sum("n", 1.0)
+        try:
+            handle = log.flush(wait=False)
+            if comm.rank == 0 or step:
+                seen.append(handle.result())
+        except dm.MismatchError as error:
+            seen.append(error.what)
+    return seen
+
+
+def test_an_error_that_one_rank_has_heard() -> None:
+    """The others hear of it once their next flush is under way, and all go on."""
+    first, second = run(2, heard_by_one)
+    assert len(first) == 3 and "same" in first[0]
+    assert "same" in second[0]
+    assert first[-1] == second[-1] == {"epoch": 7.0, "n": 2.0}
+
+
+def other_order(comm: Any) -> Any:
+    metric = SumMetric()
+    metric.update(1.0)
+    log = dm.Log(comm)
+    log.sum("x", 1.0)
+    if comm.rank:
+        return dm.sync_async(metric, comm=comm).result()
+    return log.flush(wait=False).result()
+
+
+def test_another_call_is_named_with_its_line() -> None:
+    for outcome in outcomes(2, other_order):
+        assert isinstance(outcome.error, dm.MismatchError)
+        text = str(outcome.error)
+        assert "Log.flush" in text and "sync" in text
+        assert "other_order" in text
+
+
+@pytest.mark.parametrize("text", ["nan", b"1"])
+def test_a_text_is_no_number(text: Any) -> None:
+    log = dm.Log()
+    log.sum("x", text)
+    with pytest.raises(dm.InputError, match="no number"):
+        log.flush()
