@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.arguments import Takes, check, whole
+from distmetrics.collectives.manifest import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import chosen, whole_of
@@ -123,7 +124,7 @@ class Log:
             step: that writers are told; default the number of flushes so far, this one included.
             wait: with False the exchange runs in the background, in order, while this rank goes on;
                 ``result()`` of what is returned gives the row, and to writers. What nobody has
-                asked for is given to writers by the next flush, or raised by it once it is made.
+                asked for is given to writers by the next flush, or raised by it on every rank.
 
         Raises:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
@@ -133,10 +134,16 @@ class Log:
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
-        with _afterwards(self._end_flush()):
-            return self._flushed(step, wait=wait)
+        of_flush, of_writer = self._end_flush()
+        if of_flush is not None:
+            # Other ranks may have heard of it: so that all do the same, it is told to all once
+            # more, and what is logged is kept.
+            what = f"the flush before failed, and nobody has asked: {in_short(of_flush)}"
+            self._window.problem = self._window.problem or Problem("StateError", what)
+        with _afterwards(of_writer), _instead(of_flush):
+            return self._flushed(step, wait=wait, is_heard=of_flush is not None)
 
-    def _flushed(self, step: int | None, *, wait: bool) -> Row | Handle[Row]:
+    def _flushed(self, step: int | None, *, wait: bool, is_heard: bool) -> Row | Handle[Row]:
         self._flushes += 1
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
@@ -144,6 +151,7 @@ class Log:
         write = self._writing(comm, self._flushes if step is None else step)
         if not wait:
             handle = start(make, comm, write)
+            handle.is_heard = is_heard
             self._flush = handle, logged
             self._window.clear()
             return handle
@@ -162,29 +170,30 @@ class Log:
         is_first = whole_of(comm).rank == 0
         return partial(self._writers.write, step=step) if is_first and self._writers else None
 
-    def _end_flush(self) -> Exception | None:
+    def _end_flush(self) -> tuple[Exception | None, Exception | None]:
         """Wait for the flush under way; if it fails, keep what it should have told.
 
-        Returns what it has raised, or a writer, if nobody has asked: on other ranks somebody may
-        have, and so it must not keep this rank from what those do next.
+        Returns what nobody has asked for: what the flush has raised, and what a writer has, which
+        is this rank's own and must not keep it from what other ranks do next.
         """
         if self._flush is None:
-            return None
+            return None, None
         (handle, logged), self._flush = self._flush, None
         handle.wait()
         if isinstance(handle.error, DistmetricsError):
             self._window.add(logged.names, logged.numbers.cpu())
         if handle.is_heard:
-            return None
+            return None, None
         try:
             handle.result()
-        except Exception as error:  # noqa: BLE001  (raised once the next flush is under way)
-            return error
-        return None
+        except Exception as error:  # noqa: BLE001  (raised by who calls this)
+            return (None, error) if handle.error is None else (error, None)
+        return None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has logged since the last flush, to be saved."""
-        with _afterwards(self._end_flush()):
+        of_flush, of_writer = self._end_flush()
+        with _afterwards(of_writer), _instead(of_flush):
             return {**self._window.state(), "flushes": self._flushes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -199,13 +208,26 @@ def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> d
 
 @contextmanager
 def _afterwards(failed: Exception | None) -> Iterator[None]:
-    """Raise what the flush before has raised after the block, or note it on what that raises."""
+    """Raise what a writer has raised after the block, or note it on what the block raises."""
     try:
         yield
     except Exception as error:
         if failed is not None:
-            notes = " ".join(getattr(failed, "__notes__", ()))
-            error.add_note(f"The flush before failed: {in_short(failed)} {notes}".rstrip())
+            notes = " ".join(failed.__notes__)
+            error.add_note(f"Before it, a writer failed: {in_short(failed)} ({notes})")
         raise
+    if failed is not None:
+        raise failed
+
+
+@contextmanager
+def _instead(failed: Exception | None) -> Iterator[None]:
+    """Raise an error once the block is over, whatever that raises because of it."""
+    try:
+        yield
+    except DistmetricsError as error:
+        if failed is None:
+            raise
+        raise failed from error
     if failed is not None:
         raise failed

@@ -84,7 +84,9 @@ def failing(comm: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("work", "kind"), [(not_in_the_background, dm.MismatchError), (failing, dm.PeerLostError)], ids=str
+    ("work", "kind"),
+    [(not_in_the_background, dm.MismatchError), (failing, dm.PeerLostError)],
+    ids=["another call", "fails"],
 )
 def test_a_rank_that_begins_nothing_in_the_background(work: Callable[..., Any], kind: Any) -> None:
     """The others do not wait for it in the making of a group, which nobody watches."""
