@@ -6,9 +6,9 @@ all ranks had sent what this one sends, and that counts: of an all_gather of n b
 
 - ``bare``: an all_reduce of the sums and weights: the limit, for which ranks would have to agree.
 - ``log``: all ranks log the same names; the first flush sends what later ones do.
-- ``log, other names``: ranks log other names: their hashes differ, so that frames follow.
-- ``union``: a proposal, computed: ranks that log some of the names that all know send those, and a
-  number that says which were logged; the hash is that of all names, which ranks share.
+- ``log, other names``: ranks log other names: in the first flush their hashes differ, so that
+  frames follow; up to 256 ranks in later ones too. Above, ranks then send all names, and a number
+  that says which were logged.
 - ``gathered``: ``all_gather_object`` of a dict from names to numbers, as pickled.
 
     python -m benchmarks.log_plan             # table, results/log_plan.json, docs/log_plan.svg
@@ -30,11 +30,12 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import HASH_BYTES
+from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.base import Op
 from distmetrics.log.combine import combined
-from distmetrics.log.kinds import MEAN
+from distmetrics.log.kinds import MAYBE, MEAN
 from distmetrics.log.names import Names
+from distmetrics.log.union import Known
 from distmetrics.log.window import Snapshot
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,7 +45,6 @@ WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 257, 512, 1024, 2048, 4096, 6144)
 COLORS = {
     "gathered": "#b91c1c",
     "log, other names": "#b45309",
-    "union": "#7c3aed",
     "log": "#15803d",
     "bare": "#6b7280",
 }
@@ -102,33 +102,33 @@ def names_of(count: int) -> Names:
 
 def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, float]:
     """Return what a rank sends in the first flush, and in a later one."""
-    known: dict[str, Names] = {}
+    known = Known()
+    numbers = torch.ones(names.size, dtype=torch.float64)
     sent = []
     for _ in range(2):
-        comm = Counting(world_size, unlike=unlike)
-        numbers = torch.ones(names.size, dtype=torch.float64)
+        comm = Counting(world_size, unlike=unlike and known.union is None)
         combined(Snapshot(names, numbers, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
+        if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
+            known.union = Names({name: MAYBE[kind] for name, kind in names.kinds.items()})
     return sent[0], sent[1]
 
 
 def plan(names: Names) -> list[dict[str, Any]]:
     """Return the bytes of each way, by the number of ranks."""
     gathered = len(pickle.dumps(dict.fromkeys(names.kinds, 0.5)))
-    counts = 8 * len(names.kinds)  # float64: how many ranks have logged a name
     rows = []
     for world_size in WORLDS:
         first, later = flushed(names, world_size, unlike=False)
-        _, unlike = flushed(names, world_size, unlike=True)
-        union = reduced(8 * names.size + counts + 2 * HASH_BYTES, world_size)
+        unlike, later_unlike = flushed(names, world_size, unlike=True)
         rows.append(
             {
                 "ranks": world_size,
                 "bare": reduced(8 * names.size, world_size),
                 "log, first": first,
                 "log": later,
-                "log, other names": unlike,
-                "union": union,
+                "log, other names, first": unlike,
+                "log, other names": later_unlike,
                 "gathered": float((world_size - 1) * gathered),
             }
         )
@@ -143,12 +143,11 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
     labels = {
         "gathered": "all_gather_object of dicts",
         "log, other names": "Log, ranks log other names",
-        "union": "the same, by a hash of all names (proposed)",
         "log": "Log, the same names",
         "bare": "a bare all_reduce",
     }
     for way, color in COLORS.items():
-        style = "--" if way in ("bare", "union") else "-"
+        style = "--" if way == "bare" else "-"
         ranks, sent = [row["ranks"] for row in shown], [row[way] / 1e6 for row in shown]
         axes.plot(ranks, sent, style, color=color, label=labels[way], linewidth=2)
     axes.set_xscale("log", base=2)

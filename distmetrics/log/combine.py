@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,9 @@ from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.kinds import SAME, is_same
-from distmetrics.log.names import Names, join
+from distmetrics.log.kinds import MAYBE, SAME, is_same
+from distmetrics.log.names import Names, join, placed
+from distmetrics.log.union import Known, union_after, widened
 from distmetrics.log.window import Snapshot
 
 _MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
@@ -49,12 +49,12 @@ class _Told(NamedTuple):
 
 
 @as_one_call
-def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -> dict[str, float]:
+def combined(logged: Snapshot, known: Known, *, comm: Communicator) -> dict[str, float]:
     """Return the value of each name that any rank has logged; every rank gets the same bits.
 
     Args:
         logged: by this rank.
-        known: names by digest, of flushes before among these ranks; changes.
+        known: of flushes before among these ranks; changes.
         comm: who talks.
 
     Raises:
@@ -63,7 +63,11 @@ def combined(logged: Snapshot, known: dict[str, Names], *, comm: Communicator) -
         InputError: a value of some rank cannot be counted (each on every rank).
     """
     call = Manifest("Log.flush", site=logged.site)
-    row, _ = combined_by_rank(logged, known, call, comm=comm)
+    sent = widened(logged, known.union)
+    row, ranks = combined_by_rank(sent, known.sets, call, comm=comm)
+    # Where frames are for all anyway, who logs fewer names sends less.
+    is_large = inline_capacity(comm.world_size) == 0
+    known.union = union_after(ranks, row) if is_large else None
     return row
 
 
@@ -75,17 +79,17 @@ def combined_by_rank(
     label: Callable[[str], str] | None = None,
     *,
     comm: Communicator,
-) -> tuple[dict[str, float], list[tuple[list[str], list[int]]]]:
+) -> tuple[dict[str, float], dict[Names, list[int]]]:
     """Do what :func:`combined` does; return also who has logged what.
 
     Args:
         logged: by this rank.
-        known: see :func:`combined`.
+        known: names by digest, of flushes before among these ranks; changes.
         call: how reports name the call.
         label: returns what errors call the value of a name.
         comm: who talks.
 
-    Returns: the row; names and the ranks that have logged these, and no others.
+    Returns: the row; by names the ranks that have logged these, and no others.
     """
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = _Told(names.digest, len(names.data), names.size, _digest_of(known))
@@ -104,7 +108,11 @@ def combined_by_rank(
     row: dict[str, float] = {}
     for name, kind in union.kinds.items():
         sums, maxima = union.of(values, name)
-        if kind is SAME and not is_same(maxima):
+        if kind.plain is not None:
+            *maxima, is_logged = maxima
+            if is_logged < 0:
+                continue
+        if kind in (SAME, MAYBE[SAME]) and not is_same(maxima):
             raise _not_same(comm, logged, name)
         told_of_name = kind.read(name, sums, maxima)
         if twice := row.keys() & told_of_name:
@@ -113,7 +121,7 @@ def combined_by_rank(
     ranks: dict[Names, list[int]] = defaultdict(list)
     for rank, theirs in enumerate(per_rank):
         ranks[theirs].append(rank)
-    return row, [([*names.kinds], some) for names, some in ranks.items()]
+    return row, ranks
 
 
 def _digest_of(known: Mapping[str, Names]) -> str:
@@ -145,16 +153,16 @@ def _exchanged(
     if unlike:
         raise _unlike(comm, logged, per_rank, unlike[0])
     if any(each.numbers * numbers.itemsize > capacity for each in told):
-        mine = _placed(numbers, names, union)
+        mine = placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
         maxima = reduce_large(comm, mine[union.sums :], "max")
         return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
-    placed = []
+    parts = []
     for rank, (run, _) in enumerate(runs):
         with reading("what it logged", rank):
-            placed.append(_placed(run.view(numbers.dtype), per_rank[rank], union))
-    sums = fold([each[: union.sums] for each in placed], "sum")
-    maxima = fold([each[union.sums :] for each in placed], "max")
+            parts.append(placed(run.view(numbers.dtype), per_rank[rank], union))
+    sums = fold([each[: union.sums] for each in parts], "sum")
+    maxima = fold([each[union.sums :] for each in parts], "max")
     return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
 
 
@@ -199,16 +207,6 @@ def _checked(names: Names, told: _Told) -> Names:
     if names.digest != told.digest or names.size != told.numbers:
         raise ValueError("names that are not those of their digest")
     return names
-
-
-def _placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
-    """Return one rank's numbers in the places of the union's; nothing where it logged nothing."""
-    if names.size == union.size:  # then they are the same names
-        return numbers
-    whole = numbers.new_zeros(union.size)
-    whole[union.sums :] = -math.inf
-    whole[names.within(union).to(numbers.device)] = numbers
-    return whole
 
 
 def _unlike(
@@ -288,8 +286,11 @@ def own_value(logged: Snapshot, name: str) -> float | None:
     """Return what this rank alone has logged under a name, or None."""
     if name not in logged.names.kinds:
         return None
+    kind = logged.names.kinds[name]
     sums, maxima = logged.names.of(logged.numbers.tolist(), name)
-    return logged.names.kinds[name].read(name, sums, maxima).get(name)
+    if kind.plain is not None and maxima[-1] < 0:
+        return None
+    return kind.read(name, sums, maxima[: kind.maxima - (kind.plain is not None)]).get(name)
 
 
 def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:

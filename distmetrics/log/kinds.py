@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Kind:
         parts: what of each value is added up, and to which of the sums; what is compared.
         read: the values that users get, by the names that they get, from sums and maxima.
         is_latest: whether a rank's latest value counts alone.
+        plain: the kind whose values these are, where a name need not have been logged: then one
+            more maximum says whether it was.
     """
 
     name: str
@@ -40,9 +42,10 @@ class Kind:
     parts: _Parts
     read: _Read
     is_latest: bool = False
+    plain: Kind | None = None
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.plain or self.name)
 
 
 def _added(values: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,4 +113,8 @@ MAX = Kind("max", 0, 1, _max_parts, lambda name, sums, maxima: {name: maxima[0]}
 MIN = Kind("min", 0, 1, _min_parts, lambda name, sums, maxima: {name: -maxima[0]})
 SAME = Kind("same", 0, 4, _same_parts, _read_same, is_latest=True)
 QUANTILE = Kind("quantile", sketch.SIZE, 1, _quantile_parts, _read_quantiles)
-KINDS = {kind.name: kind for kind in (MEAN, SUM, MAX, MIN, SAME, QUANTILE)}
+_PLAIN = (MEAN, SUM, MAX, MIN, SAME, QUANTILE)
+MAYBE = {
+    kind: replace(kind, name=f"{kind.name}?", maxima=kind.maxima + 1, plain=kind) for kind in _PLAIN
+}
+KINDS = {kind.name: kind for kind in (*_PLAIN, *MAYBE.values())}

@@ -20,7 +20,7 @@ from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.combine import combined
 from distmetrics.log.compiled import Compiled
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
-from distmetrics.log.names import Names
+from distmetrics.log.union import Known
 from distmetrics.log.window import Snapshot, Window
 from distmetrics.log.writers import Writer, Writers
 
@@ -63,7 +63,7 @@ class Log:
         self._window = Window()
         self._compiled = Compiled(self._window)
         # By communicator: its ranks know the same names, and others know others.
-        self._known: WeakKeyDictionary[Communicator, dict[str, Names]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Communicator, Known] = WeakKeyDictionary()
         self._flush: tuple[Handle[dict[str, float]], Snapshot] | None = None  # under way
 
     def _note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
@@ -147,7 +147,7 @@ class Log:
         self._flushes += 1
         comm = chosen(self._comm)
         logged = self._window.snapshot(comm.device)
-        make = partial(_combine, logged, self._known.setdefault(comm, {}))
+        make = partial(_combine, logged, self._known.setdefault(comm, Known()))
         write = self._writing(comm, self._flushes if step is None else step)
         if not wait:
             handle = start(make, comm, write)
@@ -202,7 +202,7 @@ class Log:
         self._flushes = max(self._flushes, state["flushes"])
 
 
-def _combine(logged: Snapshot, known: dict[str, Names], comm: Communicator) -> dict[str, float]:
+def _combine(logged: Snapshot, known: Known, comm: Communicator) -> dict[str, float]:
     return combined(logged, known, comm=comm)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
@@ -85,12 +86,31 @@ class Names:
         return numbers[first : first + kind.sums], numbers[second : second + kind.maxima]
 
 
+def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
+    """Return one rank's numbers in the places of the union's; nothing where it logged nothing."""
+    if names.size == union.size:  # then they are the same names
+        return numbers
+    whole = numbers.new_zeros(union.size)
+    whole[union.sums :] = -math.inf
+    whole[names.within(union).to(numbers.device)] = numbers
+    marks = [
+        union.places[name][1] + kind.maxima
+        for name, kind in names.kinds.items()
+        if kind.plain is None and union.kinds[name].plain is kind
+    ]
+    whole[marks] = 1.0
+    return whole
+
+
 def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
     """Return the names of all ranks, and those that were logged in two ways."""
     kinds: dict[str, Kind] = {}
     unlike = set()
     for part in parts:
         for name, kind in part.kinds.items():
-            if kinds.setdefault(name, kind) is not kind:
+            first = kinds.setdefault(name, kind)
+            if (first.plain or first) is not (kind.plain or kind):
                 unlike.add(name)
+            elif kind.plain is not None:
+                kinds[name] = kind
     return Names(kinds), sorted(unlike)

@@ -41,7 +41,7 @@ def combined(
 
     Args:
         mine: what this rank has logged.
-        known: see :func:`distmetrics.log.combine.combined`.
+        known: see :func:`~distmetrics.log.combine.combined_by_rank`.
         name: of the call.
         told: the line that reports show, where another one has asked for the call.
         comm: who talks.
@@ -55,8 +55,8 @@ def combined(
     call = Manifest("self.log", name, site=logged.site, reported_site=told)
     row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
     ranks: dict[str, list[int]] = defaultdict(list)
-    for texts, some in parts:
-        for text in texts:
+    for sent, some in parts.items():
+        for text in sent.kinds:
             ranks[text] += some
     with reading("the names that it logged"):
         names = {text: read(text) for text in row}
