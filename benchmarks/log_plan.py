@@ -107,7 +107,8 @@ def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
     sent = []
     for _ in range(2):
         comm = Counting(world_size, unlike=unlike and known.union is None)
-        combined(Snapshot(names, numbers, {}, None, None), known, comm=comm)
+        flaws = torch.zeros(len(names.kinds))
+        combined(Snapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
             known.union = Names({name: MAYBE[kind] for name, kind in names.kinds.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,15 +13,14 @@ from torch import Tensor
 
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.manifest import Manifest, agree_on_tree, testify
-from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.pack import from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.errors import MismatchError, Site
 from distmetrics.log.kinds import MAYBE, SAME, is_same
 from distmetrics.log.names import Names, join, placed
+from distmetrics.log.refusals import not_same, told_twice, two_ways
 from distmetrics.log.union import Known, union_after, widened
 from distmetrics.log.window import Snapshot
 
@@ -63,8 +62,8 @@ def combined(logged: Snapshot, known: Known, *, comm: Communicator) -> dict[str,
         InputError: a value of some rank cannot be counted (each on every rank).
     """
     call = Manifest("Log.flush", site=logged.site)
-    sent = widened(logged, known.union)
-    row, ranks = combined_by_rank(sent, known.sets, call, comm=comm)
+    sent = widened(logged.looked_at(), known.union)
+    row, ranks = combined_by_rank(sent, known.sets, call, _label, comm=comm)
     # Where frames are for all anyway, who logs fewer names sends less.
     is_large = inline_capacity(comm.world_size) == 0
     known.union = union_after(ranks, row) if is_large else None
@@ -76,7 +75,7 @@ def combined_by_rank(
     logged: Snapshot,
     known: dict[str, Names],
     call: Manifest,
-    label: Callable[[str], str] | None = None,
+    label: Callable[[str], str],
     *,
     comm: Communicator,
 ) -> tuple[dict[str, float], dict[Names, list[int]]]:
@@ -94,10 +93,9 @@ def combined_by_rank(
     names, numbers = logged.names, logged.numbers.to(comm.device)
     told = _Told(names.digest, len(names.data), names.size, _digest_of(known))
     manifest = replace(call, problem=logged.problem, details=told)
-    tensors = {"what was logged": numbers}
-    if label is not None and hasattr(comm, "witness"):  # one for each name takes its time
+    if hasattr(comm, "witness"):  # one for each name takes its time
         tensors = {label(name): torch.cat(names.of(numbers, name)) for name in names.kinds}
-    testify(comm, manifest, tensors)
+        testify(comm, manifest, tensors)
 
     def rounds() -> tuple[list[Names], Names, list[float], dict[str, Names]]:
         return _exchanged(comm, manifest, logged, numbers, known)
@@ -113,15 +111,19 @@ def combined_by_rank(
             if is_logged < 0:
                 continue
         if kind in (SAME, MAYBE[SAME]) and not is_same(maxima):
-            raise _not_same(comm, logged, name)
+            raise not_same(comm, logged, name)
         told_of_name = kind.read(name, sums, maxima)
         if twice := row.keys() & told_of_name:
-            raise _told_twice(comm, twice, logged.site)
+            raise told_twice(comm, twice, logged.site)
         row |= told_of_name
     ranks: dict[Names, list[int]] = defaultdict(list)
     for rank, theirs in enumerate(per_rank):
         ranks[theirs].append(rank)
     return row, ranks
+
+
+def _label(name: str) -> str:
+    return f"the value of {name!r}"
 
 
 def _digest_of(known: Mapping[str, Names]) -> str:
@@ -151,7 +153,7 @@ def _exchanged(
     per_rank = [learned[each.digest] for each in told]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
-        raise _unlike(comm, logged, per_rank, unlike[0])
+        raise two_ways(comm, logged, per_rank, unlike[0])
     if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
@@ -207,93 +209,3 @@ def _checked(names: Names, told: _Told) -> Names:
     if names.digest != told.digest or names.size != told.numbers:
         raise ValueError("names that are not those of their digest")
     return names
-
-
-def _unlike(
-    comm: Communicator, logged: Snapshot, per_rank: Sequence[Names], name: str
-) -> MismatchError:
-    """Return the error for a name that ranks log in two ways."""
-    sites = gather_objects(str(logged.sites.get(name) or ""), str, comm, "", op="lines of a name")
-    lines = []
-    for names, site in zip(per_rank, sites, strict=True):
-        kind = names.kinds.get(name)
-        lines.append("not at all" if kind is None else f"as a {kind}, first at {site}")
-    return refusal(
-        comm,
-        f"ranks log {name!r} in two ways",
-        lines,
-        likely="one name for two things.",
-        do="log a name in one way, or under two names.",
-        site=logged.site,
-    )
-
-
-def _told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> MismatchError:
-    """Return the error for names of a row that a quantile tells, and another name as well."""
-    names = ", ".join(map(repr, sorted(twice)))
-    return refusal(
-        comm,
-        f"the row would have two values of {names}: a quantile's, and that of another name",
-        [],
-        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself.",
-        do="log one of them under another name, in a new Log.",
-        site=site,
-    )
-
-
-def _not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
-    """Return the error for a value that must be the same on all ranks, and is not."""
-    value = own_value(logged, name)
-    mine = (value, str(logged.sites.get(name) or ""))
-    told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
-    lines = []
-    for value, site in told:
-        lines.append("not logged" if value is None else f"{value!r}, first at {site}")
-    return refusal(
-        comm,
-        f"{name!r} was logged as the same on all ranks, and is not",
-        lines,
-        likely="a value of this rank's data, or ranks that are not at the same step.",
-        do="log.mean, .sum, .max or .min what differs between ranks.",
-        site=logged.site,
-    )
-
-
-def refusal(
-    comm: Communicator,
-    what: str,
-    lines: Sequence[str],
-    *,
-    likely: str,
-    do: str,
-    note: str = "Every rank keeps what it has logged.",
-    site: Site | None = None,
-) -> MismatchError:
-    """Return an error that all ranks raise, with a line of each."""
-    return MismatchError(
-        what,
-        per_rank=dict(enumerate(lines)),
-        notes=[note] if note else [],
-        likely=likely,
-        do=do,
-        rank=comm.rank,
-        peers=range(comm.world_size),
-        site=site,
-    )
-
-
-def own_value(logged: Snapshot, name: str) -> float | None:
-    """Return what this rank alone has logged under a name, or None."""
-    if name not in logged.names.kinds:
-        return None
-    kind = logged.names.kinds[name]
-    sums, maxima = logged.names.of(logged.numbers.tolist(), name)
-    if kind.plain is not None and maxima[-1] < 0:
-        return None
-    return kind.read(name, sums, maxima[: kind.maxima - (kind.plain is not None)]).get(name)
-
-
-def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:
-    """Return what a peer has told; raise anything for what is none."""
-    value, site = told
-    return None if value is None else float(value), str(site)

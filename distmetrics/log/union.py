@@ -35,7 +35,7 @@ def widened(logged: Snapshot, union: Names | None) -> Snapshot:
 
     >>> import torch
     >>> from distmetrics.log.kinds import MAX
-    >>> mine = Snapshot(Names({"a": MAX}), torch.tensor([5.0]), {}, None, None)
+    >>> mine = Snapshot(Names({"a": MAX}), torch.tensor([5.0]), torch.zeros(0), {}, None, None)
     >>> widened(mine, Names({"a": MAYBE[MAX], "b": MAYBE[MAX]})).numbers
     tensor([5., 1., -inf, -inf])
     """

@@ -57,15 +57,27 @@ _Noted = tuple[Slot, Tensor | float, Tensor | float, int]
 class Snapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, sums first, then maxima; ``sites``: the lines that logged each name first;
+    ``numbers``: float64, sums first, then maxima; ``flaws``: how many weights of each name that has
+    sums made no sense, on the device; ``sites``: the lines that logged each name first;
     ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
     """
 
     names: Names
     numbers: Tensor
+    flaws: Tensor
     sites: Mapping[str, Site | None]
     problem: Problem | None
     site: Site | None
+
+    def looked_at(self) -> Snapshot:
+        """Return the same, with the problem of weights that are on the device; waits for it."""
+        weighted = [name for name, kind in self.names.kinds.items() if kind.sums]
+        for name, count in zip(weighted, self.flaws.tolist(), strict=True):
+            if count and self.problem is None:
+                why = "a weight is negative or not finite"
+                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
+                return self._replace(problem=Problem("InputError", what))
+        return self
 
 
 class Window:
@@ -82,7 +94,7 @@ class Window:
         self._buffers: dict[torch.device, Buffer] = {}
         self._noted: list[_Noted] = []
         self._turn = self._first_turn = 0
-        self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor]] = {}
+        self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor, Tensor]] = {}
 
     def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
@@ -127,29 +139,30 @@ class Window:
         """Add up what was noted; nothing waits for a device."""
         noted, self._noted = self._noted, []
         self._turn += 1
-        plain: dict[Kind, list[_Noted]] = defaultdict(list)
+        plain: dict[tuple[Kind, torch.device], list[_Noted]] = defaultdict(list)
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
-            slot, value, _, version = each
+            slot, value, weight, version = each
             if not isinstance(value, Tensor):
-                plain[slot.kind].append(each)
+                device = weight.device if isinstance(weight, Tensor) else _CPU
+                plain[slot.kind, device].append(each)
             elif version < 0 or value._version == version:
                 groups[slot.kind, value.device, value.dtype].append(each)
             else:
                 why = f"was changed in place after it was logged at {slot.site}"
                 self._note_problem(slot.name, why, "log a copy, value.clone().")
-        for kind, group in plain.items():
-            self._add(kind, group)
+        for (kind, device), group in plain.items():
+            self._add(kind, group, device)
         for (kind, *_), group in groups.items():
             self._add(kind, group)
 
-    def _add(self, kind: Kind, group: Sequence[_Noted]) -> None:
-        """Add up values of one kind: plain ones, or one a name that lie on one device."""
+    def _add(self, kind: Kind, group: Sequence[_Noted], device: torch.device = _CPU) -> None:
+        """Add up values of one kind: one a name that lie on one device, or plain ones, on that."""
         slots, noted, scales, _ = zip(*group, strict=True)
         if isinstance(noted[0], Tensor):
             values = torch.stack(noted).to(torch.float64)
         else:
-            values = together(noted, _CPU)
+            values = together(noted, device)
         device = values.device
         buffer = self._buffers.get(device)
         if buffer is None:
@@ -171,53 +184,48 @@ class Window:
                     other.maxima.index_fill_(0, _places(slots, other_device)[1], -math.inf)
             buffer.maxima.scatter_reduce_(0, places, compared.T.flatten(), "amax")
 
-    def numbers(self, device: torch.device) -> tuple[Names, Tensor]:
-        """Return what was logged, and its numbers, float64, on a device."""
+    def _logged(self, device: torch.device) -> Snapshot:
+        """Return what was logged; nothing waits for a device but for what lies on another one."""
         self.settle()
         slots = tuple([s for s in self._slots.values() if s.turn >= self._first_turn])
         if slots not in self._layouts:
             if len(self._layouts) >= _KEPT:
                 self._layouts.clear()
             self._layouts[slots] = _layout(slots)
-        names, sums, maxima = self._layouts[slots]
+        names, *places = self._layouts[slots]
         total = torch.zeros(names.sums, dtype=torch.float64, device=device)
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
+        flaws = torch.zeros(len(places[2]), dtype=torch.float64, device=device)
         for buffer in self._buffers.values():
             buffer.grow(self._sums, self._maxima)
-            total += buffer.sums[sums.to(buffer.sums.device)].to(device)
-            theirs = buffer.maxima[maxima.to(buffer.sums.device)].to(device)
-            largest = torch.maximum(largest, theirs)
-        self._check_weights(slots)
-        return names, torch.cat([total, largest])
-
-    def _check_weights(self, slots: Iterable[Slot]) -> None:
-        """Tell of weights on a device, which were not looked at before, and did not count."""
-        for buffer in self._buffers.values():
-            flaws = buffer.flaws.tolist()
-            if any(flaws):
-                buffer.flaws.zero_()
-                for slot in slots:
-                    if slot.kind.sums and flaws[slot.sums]:
-                        self._note_problem(slot.name, "a weight is negative or not finite")
+            sums, maxima, firsts = [moved(each, buffer.sums.device) for each in places]
+            total += buffer.sums[sums].to(device)
+            largest = torch.maximum(largest, buffer.maxima[maxima].to(device))
+            flaws += buffer.flaws[firsts].to(device)
+        numbers = torch.cat([total, largest])
+        sites = {name: self._slots[name].site for name in names.kinds}
+        return Snapshot(names, numbers, flaws, sites, self.problem, call_site())
 
     def snapshot(self, device: torch.device) -> Snapshot:
-        """Return what was logged, with nothing that later calls change."""
-        names, numbers = self.numbers(device)
-        sites = {name: self._slots[name].site for name in names.kinds}
-        problem, self.problem = self.problem, None
-        return Snapshot(names, numbers, sites, problem, call_site())
+        """Return what was logged, with nothing that later calls change; the problem is told."""
+        logged = self._logged(device)
+        self.problem = None
+        return logged
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
-        names, numbers = self.numbers(_CPU)
-        return {"names": names.data.decode(), "numbers": numbers}
+        names, numbers, _, _, problem, _ = self._logged(_CPU).looked_at()
+        told = None if problem is None else [*problem]
+        return {"names": names.data.decode(), "numbers": numbers, "problem": told}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned."""
         self.add(Names.read(state["names"]), state["numbers"].cpu())
+        if state["problem"] is not None and self.problem is None:
+            self.problem = Problem.read(*state["problem"])
 
     def add(self, names: Names, numbers: Tensor) -> None:
-        """Count numbers of the CPU once more, which :meth:`numbers` has returned before.
+        """Count numbers of the CPU once more, which a snapshot has had before.
 
         Raises:
             InputError: a name was logged as another kind since.
@@ -238,7 +246,7 @@ class Window:
         self.settle()
         buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
         buffer.grow(self._sums, self._maxima)
-        _, sums, maxima = _layout([self._slots[name] for name in names.kinds])
+        _, sums, maxima, _ = _layout([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
@@ -260,19 +268,17 @@ def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tens
     return moved(sums, device), moved(places, device)
 
 
-def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor]:
-    """Return names, and where in a buffer their sums and their maxima lie, in the names' order."""
+def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor, Tensor]:
+    """Return names, and where in a buffer their sums, their maxima and each one's first sum lie."""
     by_name = {slot.name: slot for slot in slots}
     names = Names({name: slot.kind for name, slot in by_name.items()})
     sums: list[int] = []
     maxima: list[int] = []
+    firsts: list[int] = []
     for name, kind in names.kinds.items():
         slot = by_name[name]
+        firsts += [slot.sums] if kind.sums else []
         sums += range(slot.sums, slot.sums + kind.sums)
         maxima += range(slot.maxima, slot.maxima + kind.maxima)
-    long = torch.int64
-    return (
-        names,
-        torch.tensor(sums, dtype=long, device="cpu"),
-        torch.tensor(maxima, dtype=long, device="cpu"),
-    )
+    places = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima, firsts)]
+    return names, places[0], places[1], places[2]

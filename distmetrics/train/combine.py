@@ -11,8 +11,9 @@ from distmetrics.collectives.manifest import Manifest
 from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.combine import combined_by_rank, own_value, refusal
+from distmetrics.log.combine import combined_by_rank
 from distmetrics.log.names import Names
+from distmetrics.log.refusals import own_value, refusal
 from distmetrics.train.entries import Entries, Key, Kind, read
 
 _BATCHES = Kind("sum")  # how the number of batches is logged, under no name
@@ -51,7 +52,7 @@ def combined(
     """
     for loader, count in mine.batches.items():
         mine.window.put(mine.of(Key("", loader), _BATCHES).slot, float(count))
-    logged = mine.window.snapshot(comm.device)
+    logged = mine.window.snapshot(comm.device).looked_at()
     call = Manifest("self.log", name, site=logged.site, reported_site=told)
     row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
     ranks: dict[str, list[int]] = defaultdict(list)

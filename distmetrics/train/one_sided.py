@@ -9,7 +9,7 @@ from distmetrics.collectives.reading import reading
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.one_call import as_one_call
 from distmetrics.errors import MismatchError, who
-from distmetrics.log.combine import refusal
+from distmetrics.log.refusals import refusal
 from distmetrics.train.combine import Logged
 from distmetrics.train.entries import Entries, Key
 

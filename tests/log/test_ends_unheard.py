@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torchmetrics import SumMetric
 
 import distmetrics as dm
@@ -61,3 +62,28 @@ def test_a_text_is_no_number(text: Any) -> None:
     log.sum("x", text)
     with pytest.raises(dm.InputError, match="no number"):
         log.flush()
+
+
+def test_a_state_tells_what_was_wrong() -> None:
+    log, other = dm.Log(), dm.Log()
+    log.sum("x", 1.0)
+    log.mean("loss", 1.0, weight=torch.tensor(-1.0))
+    state = log.state_dict()
+    other.load_state_dict(state)
+    for each in (log, other):
+        with pytest.raises(dm.InputError, match="'loss': a weight is negative or not finite, first logged at"):
+            each.flush()
+        assert each.flush()["x"] == 1.0
+
+
+def times(comm: Any) -> None:
+    log = dm.Log(dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same"))
+    log.sum("loss", 1.0)
+    log.mean("seconds", float(comm.rank), weight=1)
+    log.flush()
+
+
+def test_what_differs_between_ranks_that_hold_the_same_is_named() -> None:
+    for outcome in outcomes(4, times):
+        assert isinstance(outcome.error, dm.LayoutError)
+        assert "the value of 'seconds' differs between ranks" in str(outcome.error)

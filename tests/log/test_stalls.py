@@ -29,6 +29,7 @@ def log_numbers(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
     log.mean(f"plain/{name}", 0.5 * name, weight=tokens.numel())
     log.same(f"same/{name}", 3)
     log.max(f"max/{name}", 0.1 * name)
+    log.mean(f"weighted/{name}", 0.5, weight=tokens)
 
 
 def log_of_the_host(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:

@@ -1,0 +1,101 @@
+"""Errors of a flush, the same on every rank; what ranks must tell for them is gathered here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.base import Communicator
+from distmetrics.errors import MismatchError, Site
+from distmetrics.log.names import Names
+from distmetrics.log.window import Snapshot
+
+
+def two_ways(
+    comm: Communicator, logged: Snapshot, per_rank: Sequence[Names], name: str
+) -> MismatchError:
+    """Return the error for a name that ranks log in two ways."""
+    sites = gather_objects(str(logged.sites.get(name) or ""), str, comm, "", op="lines of a name")
+    lines = []
+    for names, site in zip(per_rank, sites, strict=True):
+        kind = names.kinds.get(name)
+        lines.append("not at all" if kind is None else f"as a {kind}, first at {site}")
+    return refusal(
+        comm,
+        f"ranks log {name!r} in two ways",
+        lines,
+        likely="one name for two things.",
+        do="log a name in one way, or under two names.",
+        site=logged.site,
+    )
+
+
+def told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> MismatchError:
+    """Return the error for names of a row that a quantile tells, and another name as well."""
+    names = ", ".join(map(repr, sorted(twice)))
+    return refusal(
+        comm,
+        f"the row would have two values of {names}: a quantile's, and that of another name",
+        [],
+        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself.",
+        do="log one of them under another name, in a new Log.",
+        site=site,
+    )
+
+
+def not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
+    """Return the error for a value that must be the same on all ranks, and is not."""
+    value = own_value(logged, name)
+    mine = (value, str(logged.sites.get(name) or ""))
+    told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
+    lines = []
+    for value, site in told:
+        lines.append("not logged" if value is None else f"{value!r}, first at {site}")
+    return refusal(
+        comm,
+        f"{name!r} was logged as the same on all ranks, and is not",
+        lines,
+        likely="a value of this rank's data, or ranks that are not at the same step.",
+        do="log.mean, .sum, .max or .min what differs between ranks.",
+        site=logged.site,
+    )
+
+
+def refusal(
+    comm: Communicator,
+    what: str,
+    lines: Sequence[str],
+    *,
+    likely: str,
+    do: str,
+    note: str = "Every rank keeps what it has logged.",
+    site: Site | None = None,
+) -> MismatchError:
+    """Return an error that all ranks raise, with a line of each."""
+    return MismatchError(
+        what,
+        per_rank=dict(enumerate(lines)),
+        notes=[note] if note else [],
+        likely=likely,
+        do=do,
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=site,
+    )
+
+
+def own_value(logged: Snapshot, name: str) -> float | None:
+    """Return what this rank alone has logged under a name, or None."""
+    if name not in logged.names.kinds:
+        return None
+    kind = logged.names.kinds[name]
+    sums, maxima = logged.names.of(logged.numbers.tolist(), name)
+    if kind.plain is not None and maxima[-1] < 0:
+        return None
+    return kind.read(name, sums, maxima[: kind.maxima - (kind.plain is not None)]).get(name)
+
+
+def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:
+    """Return what a peer has told; raise anything for what is none."""
+    value, site = told
+    return None if value is None else float(value), str(site)
