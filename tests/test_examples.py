@@ -29,7 +29,7 @@ RUNS = [
 ]
 
 
-LONG = [("manual_all_gather", TWO), ("five_steps", TWO)]
+LONG = [("manual_all_gather", TWO), ("five_steps", TWO), ("hardware_agnostic", TWO)]
 
 
 @pytest.mark.gloo

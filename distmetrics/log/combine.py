@@ -162,7 +162,10 @@ def _exchanged(
     parts = []
     for rank, (run, _) in enumerate(runs):
         with reading("what it logged", rank):
-            parts.append(placed(run.view(numbers.dtype), per_rank[rank], union))
+            theirs = run.view(numbers.dtype)
+            if len(theirs) != per_rank[rank].size:
+                raise ValueError(f"{len(theirs)} numbers, for which it has other names")
+            parts.append(placed(theirs, per_rank[rank], union))
     sums = fold([each[: union.sums] for each in parts], "sum")
     maxima = fold([each[union.sums :] for each in parts], "max")
     return per_rank, union, torch.cat([sums, maxima]).tolist(), learned

@@ -203,6 +203,7 @@ def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
 
 @pytest.mark.gloo
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_two_strategies_for_real(capsys, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- made by python -m benchmarks.strategies -->\nold\n<!-- end -->\nafter\n")

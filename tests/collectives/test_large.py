@@ -52,7 +52,7 @@ def test_every_metric(name: str, cuts: list[int]) -> None:
     check(name, run(3, on_rank, name, data, cuts), data)
 
 
-@pytest.mark.parametrize("world_size", [257, 300])
+@pytest.mark.parametrize("world_size", [257, pytest.param(300, marks=pytest.mark.long)])
 def test_bytes_do_not_grow_with_the_world(world_size: int) -> None:
     """Two reductions of a few bytes, where frames would be 4 MiB a rank."""
 

@@ -98,6 +98,7 @@ def test_the_file_is_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render(post, "Größe")
 
 
+@pytest.mark.long
 def test_4096_ranks_no_two_of_which_are_alike_fit_a_page(tmp_path: Path) -> None:
     write(examine(leave(tmp_path / "left", unlike(4096))), tmp_path / "page.html", "many")
     assert (tmp_path / "page.html").stat().st_size < 15_000_000

@@ -132,7 +132,8 @@ def script(folder, devices, mode):
 
 @pytest.mark.gloo
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("devices", [1, 2])
 def test_killed_in_the_middle_of_an_epoch(tmp_path, devices):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
