@@ -60,7 +60,7 @@ def more_steps_on_one_rank(rank: int, names: Names) -> None:
     names().generate(accelerator(), lambda batch: next(losses), [], [None])
 
 
-@drives("DL101-good-4")
+@drives("DL101-good-3")
 def checkpoint_of_all_or_of_one(rank: int, names: Names) -> None:
     silent = SimpleNamespace(save_checkpoint=str, log=str, compute=lambda: 0.0)
     for everywhere, real in ((True, numbered()), (False, accelerator())):
@@ -70,22 +70,7 @@ def checkpoint_of_all_or_of_one(rank: int, names: Names) -> None:
         names().save(self, "state")
 
 
-@drives("DL101-good-5")
-def results_of_all_or_of_one(rank: int, names: Names) -> None:
-    self = SimpleNamespace(accelerator=accelerator())
-    found = names(synchronize=lambda each: each.wait_for_everyone(), merge=sum)
-    assert found.results(self, [1, 2], rank, True) == 3
-    assert found.results(self, [1, 2], rank, False) == (None if rank else 3)
-
-
-@drives("DL103-good-3")
-def names_of_all_ranks(rank: int, names: Names) -> None:
-    loop = names().Loop()
-    loop.add(None)
-    loop.run(accelerator(), "missing", ["a"] * rank)
-
-
-@drives("DL103-good-4")
+@drives("DL103-good-2")
 def checkpoint_of_a_mean_over_all(rank: int, names: Names) -> None:
     """The gathered losses are averaged: no condition can be a tensor of several."""
     found, real = names(accelerator=accelerator()), numbered()
@@ -96,7 +81,7 @@ def checkpoint_of_a_mean_over_all(rank: int, names: Names) -> None:
     found.save(str, [1])
 
 
-@drives("DL104-good-1", "train")
+@drives("DL104-good-2", "train")
 def as_many_prompts_everywhere(rank: int, names: Names) -> None:
     losses = iter([1.0 + rank, 0.5, 0.0])
     found = names(reduce_mean=summed)

@@ -28,20 +28,11 @@ def compute_on_the_main_rank(rank: int, names: Names) -> None:
     report.print()
 
 
-@drives("DL101-bad-6", mend={"trainer.is_global_zero": "True"})
+@drives("DL101-bad-5", mend={"trainer.is_global_zero": "True"})
 def test_on_the_main_rank(rank: int, names: Names) -> None:
     from lightning.pytorch import LightningModule
 
     names(Trainer=trainer).main(whole(LightningModule), loader(column(1.0 + rank)))
-
-
-@drives("DL101-bad-8", mend={"trainer.global_rank == 0": "True"})
-def checkpoint_of_the_main_rank(rank: int, names: Names) -> None:
-    from lightning.pytorch import LightningModule
-
-    fitted = trainer()
-    fitted.fit(whole(LightningModule), loader(column(1.0 + rank)))
-    names().save(fitted, "last.ckpt")
 
 
 @drives("DL102-bad-0", elsewhere=True, mend={"self.trainer.is_global_zero": "True"})

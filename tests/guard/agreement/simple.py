@@ -61,18 +61,13 @@ def conditional_expressions(rank: int, names: Names) -> None:
     names().evaluate(torch.ones(3))
 
 
-@drives("DL101-bad-5", mend={"rank > 0": "False", "rank == 1": "True"})
-def continue_of_the_other_ranks(rank: int, names: Names) -> None:
-    names().step(rank, tensors(1.0, 2.0))
-
-
-@drives("DL101-bad-7", elsewhere=True, mend={"trainer.is_world_process_zero()": "True"})
+@drives("DL101-bad-6", elsewhere=True, mend={"trainer.is_world_process_zero()": "True"})
 def transformers_saves_on_the_main_rank(rank: int, names: Names) -> None:
     stand_in("transformers", Trainer=FakeTransformersTrainer)
     names().main(torch.ones(5), None, None)
 
 
-@drives("DL101-bad-9", mend={"dist.get_rank() == 0": "True"})
+@drives("DL101-bad-7", mend={"dist.get_rank() == 0": "True"})
 def a_helper_whose_group_is_left_out(rank: int, names: Names) -> None:
     names().report(torch.ones(3), dist.new_group([0, 1]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +25,6 @@ def the_main_rank_loads_first(rank: int, names: Names) -> None:
 
 
 @drives("DL101-good-2")
-def gather_to_one_rank(rank: int, names: Names) -> None:
-    parts = names().gather(torch.tensor(float(rank)), 1)
-    assert parts == ([0.0, 1.0] if rank else [])
-
-
-@drives("DL101-good-3")
 def reduce_in_a_group_of_all(rank: int, names: Names) -> None:
     own, both = dist.new_group([0]), dist.new_group([0, 1])
     names(pair_of_this_rank=lambda: own).reduce_on_node(torch.ones(3), rank, both)
@@ -56,12 +49,6 @@ def all_ranks_learn_of_a_bad_loss(rank: int, names: Names) -> None:
     losses = tensors(1.0 + 9 * rank, 4.0 * rank)
     everywhere = summed(torch.tensor([rank]))
     names(all_reduce_mean=mean).train(lambda images, labels: images.sum(), [(x[None], 0) for x in losses], everywhere)
-
-
-@drives("DL103-good-2")
-def backward_of_a_local_model(rank: int, names: Names) -> None:
-    model = torch.nn.Linear(3, 1)
-    names().train(lambda x: model(x).sum(), [torch.full((2, 3), math.nan if rank else 1.0)])
 
 
 @drives("DL104-good-0")
