@@ -36,7 +36,6 @@ NOT_YET = {
 # Good examples that part when they are run with every answer, and why the rules are silent all the same.
 TOLERATED = {
     "DL103-good-1": "batches may hold other keys on each rank, which hardly any do",
-    "DL103-good-3": "a file that only some ranks find, which is loaded: hardly ever so",
     "DL106-good-1": "a function that fails and is called again, with a smaller world",
     "DL107-good-2": "what is logged at each step is reduced at once, what is logged for the epoch at its end",
 }
