@@ -93,6 +93,7 @@ def test_alone_it_starts_two_processes(capsys):
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_an_interface_that_is_not_there_fails_twice():
     ((out, err, code),) = ended(start(*DOCTOR, "--json", "--timeout", "10", GLOO_SOCKET_IFNAME="nope0"))
     _, found = by_name(out)

@@ -91,7 +91,7 @@ def more_files_on_one_rank(rank: int, names: Names) -> None:
     names(read=torch.tensor).count([1.0, 2.0, 3.0], rank, 2)
 
 
-@drives("DL105-bad-0", hash_seeds=SEEDS)
+@drives("DL105-bad-0", hash_seeds=SEEDS, long=True)
 def names_in_another_order(rank: int, names: Names) -> None:
     """The metrics are of other shapes: one of each class, and one number."""
     metrics = {"loss": torch.tensor(1.0), "accuracy": torch.ones(3)}
