@@ -194,7 +194,7 @@ class Meetings:
         lines |= {rank: gone.why for rank, gone in self._gone.items()}
         if left:
             self.end(departed(left, lines))
-        elif self._waiting and all(self._is_stuck(rank) for rank in range(self._world_size)):
+        elif self._waiting and all(map(self._is_stuck, range(self._world_size))):
             what = "every rank waits, and no wait can be met"
             waiting = sorted({rank for rank, _ in self._waiting})
             self.end(deadlock(what, waiting, lines))
