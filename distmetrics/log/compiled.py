@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from distmetrics.log.kinds import KINDS, MEAN, Kind
 from distmetrics.log.window import Window
@@ -42,7 +42,7 @@ def _tensor_of(value: Any, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=torch.float64, device=device)
 
 
-@torch.library.custom_op("distmetrics::note", mutates_args=("token",), tags=_TAGS)
+@library.custom_op("distmetrics::note", mutates_args=("token",), tags=_TAGS)
 def _note(
     token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor | None
 ) -> None:
