@@ -18,8 +18,8 @@ from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.log.kinds import MAYBE, SAME, is_same
-from distmetrics.log.names import Names, join, placed
+from distmetrics.log.kinds import SAME, is_same
+from distmetrics.log.names import Names, join, placed, plain_parts
 from distmetrics.log.refusals import not_same, told_twice, two_ways
 from distmetrics.log.union import Known, union_after, widened
 from distmetrics.log.window import Snapshot
@@ -104,13 +104,12 @@ def combined_by_rank(
     known.clear()
     known.update(learned)
     row: dict[str, float] = {}
-    for name, kind in union.kinds.items():
-        sums, maxima = union.of(values, name)
-        if kind.plain is not None:
-            *maxima, is_logged = maxima
-            if is_logged < 0:
-                continue
-        if kind in (SAME, MAYBE[SAME]) and not is_same(maxima):
+    for name in union.kinds:
+        parts = plain_parts(union, values, name)
+        if parts is None:
+            continue
+        kind, sums, maxima = parts
+        if kind is SAME and not is_same(maxima):
             raise not_same(comm, logged, name)
         told_of_name = kind.read(name, sums, maxima)
         if twice := row.keys() & told_of_name:

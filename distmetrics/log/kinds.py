@@ -113,8 +113,9 @@ MAX = Kind("max", 0, 1, _max_parts, lambda name, sums, maxima: {name: maxima[0]}
 MIN = Kind("min", 0, 1, _min_parts, lambda name, sums, maxima: {name: -maxima[0]})
 SAME = Kind("same", 0, 4, _same_parts, _read_same, is_latest=True)
 QUANTILE = Kind("quantile", sketch.SIZE, 1, _quantile_parts, _read_quantiles)
-_PLAIN = (MEAN, SUM, MAX, MIN, SAME, QUANTILE)
+KINDS = {kind.name: kind for kind in (MEAN, SUM, MAX, MIN, SAME, QUANTILE)}
 MAYBE = {
-    kind: replace(kind, name=f"{kind.name}?", maxima=kind.maxima + 1, plain=kind) for kind in _PLAIN
+    kind: replace(kind, name=f"{name}?", maxima=kind.maxima + 1, plain=kind)
+    for name, kind in KINDS.items()
 }
-KINDS = {kind.name: kind for kind in (*_PLAIN, *MAYBE.values())}
+SENT = KINDS | {kind.name: kind for kind in MAYBE.values()}  # what names may travel as

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.log.kinds import KINDS, Kind
+from distmetrics.log.kinds import SENT, Kind
 
 S = TypeVar("S", Sequence[float], Tensor)
 
@@ -40,7 +40,7 @@ class Names:
     @classmethod
     def read(cls, data: bytes | str) -> Names:
         """Read what a peer has sent as :attr:`data`; raise anything for what is none."""
-        return cls({str(name): KINDS[kind] for name, kind in json.loads(data)})
+        return cls({str(name): SENT[kind] for name, kind in json.loads(data)})
 
     @cached_property
     def data(self) -> bytes:
@@ -84,6 +84,20 @@ class Names:
         first, second = self.places[name]
         kind = self.kinds[name]
         return numbers[first : first + kind.sums], numbers[second : second + kind.maxima]
+
+
+def plain_parts(
+    names: Names, numbers: Sequence[float], name: str
+) -> tuple[Kind, Sequence[float], Sequence[float]] | None:
+    """Return the plain kind of a name, its sums and maxima; None where it was not logged."""
+    kind = names.kinds.get(name)
+    if kind is None:
+        return None
+    sums, maxima = names.of(numbers, name)
+    if kind.plain is None:
+        return kind, sums, maxima
+    *maxima, is_logged = maxima
+    return None if is_logged < 0 else (kind.plain, sums, maxima)
 
 
 def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.names import Names
+from distmetrics.log.names import Names, plain_parts
 from distmetrics.log.window import Snapshot
 
 
@@ -86,13 +86,11 @@ def refusal(
 
 def own_value(logged: Snapshot, name: str) -> float | None:
     """Return what this rank alone has logged under a name, or None."""
-    if name not in logged.names.kinds:
+    parts = plain_parts(logged.names, logged.numbers.tolist(), name)
+    if parts is None:
         return None
-    kind = logged.names.kinds[name]
-    sums, maxima = logged.names.of(logged.numbers.tolist(), name)
-    if kind.plain is not None and maxima[-1] < 0:
-        return None
-    return kind.read(name, sums, maxima[: kind.maxima - (kind.plain is not None)]).get(name)
+    kind, sums, maxima = parts
+    return kind.read(name, sums, maxima).get(name)
 
 
 def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:

@@ -27,11 +27,11 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 def buckets(values: Tensor) -> Tensor:
     """Return the bucket of each value, from float64 values.
 
-    >>> buckets(torch.tensor([0.0, math.nan], dtype=torch.float64)).tolist()
-    [2048, 4097]
+    >>> buckets(torch.tensor([0.0, 1e-9, math.nan], dtype=torch.float64)).tolist()
+    [2048, 2049, 4097]
     """
-    size = values.abs().clamp(min=_SMALLEST)
-    steps = (size / _SMALLEST).log().div(_LOG_BASE).ceil().clamp(max=_HALF)
+    powers = (values.abs() / _SMALLEST).log().div(_LOG_BASE)
+    steps = powers.floor().add(1).clamp(0, _HALF)
     place = _HALF + steps * values.sign()
     return torch.where(values.isnan(), SIZE - 1, place).long()
 

@@ -214,9 +214,10 @@ class Window:
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
-        names, numbers, _, _, problem, _ = self._logged(_CPU).looked_at()
-        told = None if problem is None else [*problem]
-        return {"names": names.data.decode(), "numbers": numbers, "problem": told}
+        logged = self._logged(_CPU).looked_at()
+        told = None if logged.problem is None else [*logged.problem]
+        names = logged.names.data.decode()
+        return {"names": names, "numbers": logged.numbers, "problem": told}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned."""
