@@ -1,15 +1,16 @@
 """What a training log costs: a step, a flush, and its bytes, against raw DDP and by hand.
 
-Two gloo ranks train one model; blocks of 25 steps of each way take turns in the same processes, so
-that what a busy machine adds is in all. Values are tensors, as a step has them. The ways:
+Two gloo ranks train one model; the ways take turns step by step in the same processes, so that what
+a busy machine adds is in all. Values are tensors, as a step has them. The ways:
 
 - ``raw``: nothing is logged: the limit.
-- ``log``: ours, with a flush each 25 steps.
-- ``buffer``: what trainers write by hand: weighted sums in a dict, stacked and reduced each 25.
-- ``lists``: values kept in lists, averaged and reduced name by name each 25, as torchtitan does.
-- ``metrics``: a ``MeanMetric`` of torchmetrics a name, computed each 25, as Composer does.
+- ``log``: ours, a call a step with all values, and a flush each 50 steps.
+- ``calls``: ours, a call a value.
+- ``buffer``: what trainers write by hand: weighted sums in a dict, stacked and reduced each 50.
+- ``lists``: values kept in lists, averaged and reduced name by name each 50, as torchtitan does.
+- ``metrics``: a ``MeanMetric`` of torchmetrics a name, computed each 50, as Composer does.
 - ``lightning``: what Lightning's ``self.log(sync_dist=True, on_epoch=True)`` keeps and reduces.
-- ``item``: one ``.item()`` a value and step, reduced each 25, as simple loops do.
+- ``item``: one ``.item()`` a value and step, reduced each 50, as simple loops do.
 - ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` does.
 
     python -m benchmarks.log                      # table, and JSON in benchmarks/results
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -38,8 +40,9 @@ from distmetrics.collectives.exchange import frame_size
 from distmetrics.testing import run
 
 RESULTS = Path(__file__).parent / "results"
-BLOCK = 25
-WAYS = ("raw", "log", "buffer", "lists", "metrics", "lightning", "item", "gather")
+WINDOW = 50  # steps between two flushes
+WARM_UP = 2 * WINDOW
+WAYS = ["raw", "log", "calls", "buffer", "lists", "metrics", "lightning", "item", "gather"]
 _SLOW = 200  # names from which on only ours, by hand and the limit are measured
 
 
@@ -131,6 +134,9 @@ def logger(way: str, names: list[str]) -> Way:
     log, buffer, numbers = dm.Log(), Buffer(), dict.fromkeys(names, 0.0)
 
     def by_log(loss: Tensor) -> None:
+        log.mean(dict.fromkeys(names, loss), weight=8.0)
+
+    def by_calls(loss: Tensor) -> None:
         for name in names:
             log.mean(name, loss, weight=8.0)
 
@@ -159,6 +165,7 @@ def logger(way: str, names: list[str]) -> Way:
     ways: dict[str, Way] = {
         "raw": (nothing, nothing),
         "log": (by_log, log.flush),
+        "calls": (by_calls, log.flush),
         "buffer": (by_buffer, buffer.flush),
         "item": (by_item, reduce_numbers),
         "gather": (by_gather, nothing),
@@ -166,33 +173,43 @@ def logger(way: str, names: list[str]) -> Way:
     return ways[way]
 
 
-def steps(count: int, width: int, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of a step of each way, block by block, flush included."""
+def steps(count: int, width: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of steps of each way, of those that flush and of the others.
+
+    The ways take turns step by step, in another order each time.
+    """
     torch.manual_seed(0)
     layers = [nn.Linear(width, width), nn.ReLU()] * 4
     model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch, labels = torch.randn(8, width), torch.arange(8)
     names = [f"train/name_{index}" for index in range(count)]
-    ways = WAYS[:3] if count >= _SLOW else WAYS
+    ways = WAYS[:4] if count >= _SLOW else WAYS
     loggers = {way: logger(way, names) for way in ways}
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for index in range(rounds + 1):
-        for way in ways:
+    order = random.Random(0)  # the same on all ranks
+    seconds: dict[str, dict[str, list[float]]] = {way: {"plain": [], "flush": []} for way in ways}
+    for index in range(-WARM_UP, rounds * WINDOW):
+        is_last = bool(names) and index % WINDOW == WINDOW - 1
+        for way in order.sample(ways, len(ways)):
             note, flush = loggers[way]
-            dist.barrier()
             began = time.perf_counter()
-            for _ in range(BLOCK):
-                optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(batch), labels)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                note(loss)
-            if names:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            note(loss)
+            if is_last:
                 flush()
-            if index:  # the first block makes what is kept
-                seconds[way].append((time.perf_counter() - began) / BLOCK)
+            if index >= 0:
+                seconds[way]["flush" if is_last else "plain"].append(time.perf_counter() - began)
     return seconds
+
+
+def per_step(seconds: dict[str, list[float]]) -> float:
+    """Return the seconds of a step: medians, of which those of a flush count once a window."""
+    plain = statistics.median(seconds["plain"])
+    flush = statistics.median(seconds["flush"]) if seconds["flush"] else plain
+    return ((WINDOW - 1) * plain + flush) / WINDOW
 
 
 def flushes(count: int, rounds: int) -> dict[str, float]:
@@ -230,11 +247,11 @@ def bytes_sent(count: int, world_size: int) -> tuple[int, int]:
 def show(result: dict[str, Any]) -> None:
     """Print the tables."""
     for count, seconds in result["steps"].items():
-        raw = seconds["raw"]
-        print(f"{count} names: a step of raw DDP {1e3 * statistics.median(raw):.2f} ms")
+        raw = per_step(seconds["raw"])
+        print(f"{count} names: a step of raw DDP {1e3 * raw:.2f} ms")
         for way, each in seconds.items():
-            over = statistics.median([a / b for a, b in zip(each, raw, strict=True)]) - 1
-            print(f"  {way:8} {1e3 * statistics.median(each):8.2f} ms {100 * over:+7.1f} %")
+            mine = per_step(each)
+            print(f"  {way:10} {1e3 * mine:8.2f} ms {100 * (mine / raw - 1):+7.1f} %")
     for count, taken in result["flush"].items():
         print(f"a flush of {count} names:")
         for way, each in taken.items():
@@ -253,7 +270,7 @@ def main() -> None:
     )
     ask.add_argument("--names", nargs="+", type=int, default=[0, 1, 20, 200, 2000])
     ask.add_argument("--width", type=int, default=512)
-    ask.add_argument("--rounds", type=int, default=12)
+    ask.add_argument("--rounds", type=int, default=20)
     ask.add_argument("--out", type=Path, default=RESULTS)
     args = ask.parse_args()
     per_rank = run(2, measured, args.names, args.width, args.rounds, backend="gloo")

@@ -5,6 +5,7 @@ What it writes to, a token, keeps the operations in order, and keeps torch from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,11 +30,16 @@ class Compiled:
         self._token = torch.zeros((), device="cpu")
         _WINDOWS[self._number] = window
 
-    def note(self, name: str, kind: Kind, value: Any, weight: Any) -> None:
+    def note(self, name: Any, kind: Kind, value: Any, weight: Any) -> None:
         """Take a value, as :meth:`Window.note` does."""
         number = _tensor_of(value, torch.device("cpu"))
         scale = _tensor_of(weight, number.device) if kind is MEAN else None
         _note(self._token, self._number, name, kind.name, number, scale)
+
+    def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any) -> None:
+        """Take values of several names, as :meth:`Window.note_all` does."""
+        for name, value in values.items():
+            self.note(name, kind, value, weight)
 
 
 def _tensor_of(value: Any, device: torch.device) -> Tensor:

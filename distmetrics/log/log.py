@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
@@ -24,6 +24,8 @@ from distmetrics.log.union import Known
 from distmetrics.log.window import Snapshot, Window
 from distmetrics.log.writers import Writer, Writers
 
+Number = float | Tensor
+Values = Mapping[str, Number]
 Row = dict[str, float]
 _STEP = Takes(lambda value: whole(value, 0), "a whole number").or_none("None to count flushes")
 
@@ -66,44 +68,45 @@ class Log:
         self._known: WeakKeyDictionary[Communicator, Known] = WeakKeyDictionary()
         self._flush: tuple[Handle[dict[str, float]], Snapshot] | None = None  # under way
 
-    def _note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
-        if torch.compiler.is_compiling():
-            self._compiled.note(name, kind, value, weight)
+    def _note(self, name: str | Values, kind: Kind, value: Any, weight: Any = 1.0) -> None:
+        noting = self._compiled if torch.compiler.is_compiling() else self._window
+        if value is None and isinstance(name, Mapping):
+            noting.note_all(name, kind, weight)
         else:
-            self._window.note(name, kind, value, weight)
+            noting.note(name, kind, value, weight)
 
-    def mean(self, name: str, value: float | Tensor, *, weight: float | Tensor) -> None:
+    def mean(self, name: str | Values, value: Number | None = None, *, weight: Number) -> None:
         """Log a mean: all values of all ranks, each counted by its weight.
 
         Args:
-            name: of the value.
+            name: of the value; or the values by their names. So many take a fourth of the time.
             value: one number; it is not looked at where the weight is 0.
-            weight: what the value is a mean over, as tokens or samples; finite, not negative. The
+            weight: what each value is a mean over, as tokens or samples; finite, not negative. The
                 mean of a window without weight is NaN.
         """
         self._note(name, MEAN, value, weight)
 
-    def sum(self, name: str, value: float | Tensor) -> None:
-        """Log a part of a sum over all values of all ranks."""
+    def sum(self, name: str | Values, value: Number | None = None) -> None:
+        """Log a part of a sum over all values of all ranks; or parts, by their names."""
         self._note(name, SUM, value)
 
-    def max(self, name: str, value: float | Tensor) -> None:
-        """Log a value of which the largest counts; NaN, where there is one."""
+    def max(self, name: str | Values, value: Number | None = None) -> None:
+        """Log a value of which the largest counts; NaN, where there is one. Or values by names."""
         self._note(name, MAX, value)
 
-    def min(self, name: str, value: float | Tensor) -> None:
-        """Log a value of which the smallest counts; NaN, where there is one."""
+    def min(self, name: str | Values, value: Number | None = None) -> None:
+        """Log a value of which the smallest counts; NaN, where there is one. Or values by names."""
         self._note(name, MIN, value)
 
-    def same(self, name: str, value: float | Tensor) -> None:
-        """Log a value that all ranks have; the latest one counts.
+    def same(self, name: str | Values, value: Number | None = None) -> None:
+        """Log a value that all ranks have, or values by names; the latest one counts.
 
         Where ranks that log it have another one, the flush raises MismatchError on every rank.
         """
         self._note(name, SAME, value)
 
-    def quantile(self, name: str, value: float | Tensor) -> None:
-        """Log a value of which p50, p90, p99 and max are told, as ``name_p50`` and so on.
+    def quantile(self, name: str | Values, value: Number | None = None) -> None:
+        """Log a value of which p50, p90, p99 and max are told, as ``name_p50``; or values by names.
 
         Quantiles are right to 1 %, for sizes from 1e-9 to 6e8; the maximum is exact.
         """

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from distmetrics.errors import InputError, InputTypeError
 
+_LARGEST = 8  # bytes of one number
+
 
 def number_of(what: str, value: Any) -> Tensor | float:
     """Return one number, through which nothing is differentiated; raise InputError for others."""
@@ -38,9 +40,19 @@ def _element(what: str, value: Tensor) -> Tensor:
         value = value.detach()
     if value.ndim:
         value = value.reshape(())
-    # What was made in inference mode does not count its changes: keep a copy.
-    plain: Tensor = value.clone() if value.is_inference() else value
+    # A part of a large tensor keeps all of it; what was made in inference mode counts no changes.
+    is_part = value.untyped_storage().nbytes() > _LARGEST
+    plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
+
+
+def stacked(values: list[Any]) -> Tensor | None:
+    """Return tensors of one number as one, [n]; None where they are not all of one sort."""
+    if {*map(type, values)} != {Tensor} or len({x.dtype for x in values}) > 1:
+        return None
+    if values[0].is_complex() or any(x.ndim for x in values) or len({x.device for x in values}) > 1:
+        return None
+    return torch.stack(values).detach()
 
 
 def version_of(number: Tensor | float) -> int:

@@ -1,15 +1,14 @@
 """What this rank has logged since the last flush: added up on the device, without waiting for it.
 
-A value is only noted when it is logged. The tensors of a step are added up together, in a few
-operations, when the first of their names comes again; plain numbers when there are many.
+A value is only noted when it is logged. Many values, of many steps, are added up together: each
+operation of torch costs a step more than the notes of all its values.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,37 +20,17 @@ from distmetrics.errors import InputError, Site
 from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
-from distmetrics.log.values import moved, number_of, together, version_of, weight_of
+from distmetrics.log.slots import Slot, layout, places
+from distmetrics.log.values import moved, number_of, stacked, together, version_of, weight_of
 
 _CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
-_MANY = 512  # values that are added up together
-
-
-class Slot:
-    """Where a name's values go.
-
-    Attributes:
-        name: the user's.
-        kind: how its values are combined.
-        site: the user's line that logged it first.
-        sums: where its sums start in each buffer; ``maxima``: its maxima.
-        turn: the number of the step, as counted by the window, that has noted a value of it.
-    """
-
-    __slots__ = ("kind", "maxima", "name", "site", "sums", "turn")
-
-    def __init__(self, name: str, kind: Kind, sums: int, maxima: int) -> None:
-        self.name = name
-        self.kind = kind
-        self.site = call_site()
-        self.sums = sums
-        self.maxima = maxima
-        self.turn = -1
-
+_MANY = 1024  # what is added up together: half a MiB of a GPU, where a number takes 512 bytes
 
 # A slot, a value that waits to be added up, its weight, and how often the value was changed before.
 _Noted = tuple[Slot, Tensor | float, Tensor | float, int]
+# Slots of a kind, a value of each, [n], and the weight of these.
+_Stacked = tuple[tuple[Slot, ...], Tensor, Tensor | float]
 
 
 class Snapshot(NamedTuple):
@@ -93,29 +72,50 @@ class Window:
         self._sums = self._maxima = 0
         self._buffers: dict[torch.device, Buffer] = {}
         self._noted: list[_Noted] = []
-        self._turn = self._first_turn = 0
+        self._stacked: list[_Stacked] = []
+        self._number = 0  # of this window
         self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor, Tensor]] = {}
 
-    def note(self, name: str, kind: Kind, value: Any, weight: Any = 1.0) -> None:
+    def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
         try:
             slot = self.slot(name, kind)
-            number = number_of("value", value)
+            number = value if type(value) is float else number_of("value", value)
             scale = weight_of(weight)
         except InputError as error:
             self._note_problem(name, error.what, error.do)
-            return
-        self.put(slot, number, scale)
+        else:
+            self.put(slot, number, scale)
+
+    def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
+        """Take a value of each of several names, which weigh the same."""
+        try:
+            is_taken = self._note_stacked(values, kind, weight)
+        except InputError:  # below it is told of which name
+            is_taken = False
+        if not is_taken:
+            for name, value in values.items():
+                self.note(name, kind, value, weight)
+
+    def _note_stacked(self, values: Mapping[Any, Any], kind: Kind, weight: Any) -> bool:
+        """Take tensors as one, which costs one operation; False where they do not make one."""
+        numbers = None if kind.is_latest else stacked([*values.values()])
+        if numbers is None:
+            return False
+        slots = tuple([self.slot(name, kind) for name in values])
+        self._stacked.append((slots, numbers, weight_of(weight)))
+        if len(self._stacked) == _MANY:
+            self.settle()
+        return True
 
     def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
         """Take a number and a weight that are known to be such; they are added up later."""
-        is_plain = type(number) is float and type(weight) is float and not slot.kind.is_latest
-        if (slot.turn == self._turn and not is_plain) or len(self._noted) == _MANY:
+        version = -1 if type(number) is float else version_of(number)
+        self._noted.append((slot, number, weight, version))
+        if len(self._noted) == _MANY:
             self.settle()
-        slot.turn = self._turn
-        self._noted.append((slot, number, weight, -1 if is_plain else version_of(number)))
 
-    def slot(self, name: str, kind: Kind) -> Slot:
+    def slot(self, name: Any, kind: Kind) -> Slot:
         """Return where values of a name go; raise InputError if it cannot be logged so."""
         if not isinstance(name, str):
             raise InputError("a name must be a string")
@@ -138,60 +138,83 @@ class Window:
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
         noted, self._noted = self._noted, []
-        self._turn += 1
-        plain: dict[tuple[Kind, torch.device], list[_Noted]] = defaultdict(list)
+        latest: dict[Slot, _Noted] = {}
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
-            slot, value, weight, version = each
-            if not isinstance(value, Tensor):
-                device = weight.device if isinstance(weight, Tensor) else _CPU
-                plain[slot.kind, device].append(each)
-            elif version < 0 or value._version == version:
-                groups[slot.kind, value.device, value.dtype].append(each)
-            else:
+            slot, value, _, version = each
+            slot.window = self._number
+            if version >= 0 and version_of(value) != version:
                 why = f"was changed in place after it was logged at {slot.site}"
                 self._note_problem(slot.name, why, "log a copy, value.clone().")
-        for (kind, device), group in plain.items():
-            self._add(kind, group, device)
-        for (kind, *_), group in groups.items():
-            self._add(kind, group)
+            elif slot.kind.is_latest:
+                latest[slot] = each
+            else:
+                groups[_group(each)].append(each)
+        for each in latest.values():
+            groups[_group(each)].append(each)
+        for (_, device, dtype), group in groups.items():
+            slots, values, weights, _ = zip(*group, strict=True)
+            numbers = together(values, device) if dtype is None else torch.stack(values)
+            self._add(slots, numbers, weights)
+        self._settle_stacked()
 
-    def _add(self, kind: Kind, group: Sequence[_Noted], device: torch.device = _CPU) -> None:
-        """Add up values of one kind: one a name that lie on one device, or plain ones, on that."""
-        slots, noted, scales, _ = zip(*group, strict=True)
-        if isinstance(noted[0], Tensor):
-            values = torch.stack(noted).to(torch.float64)
-        else:
-            values = together(noted, device)
-        device = values.device
+    def _settle_stacked(self) -> None:
+        stacked, self._stacked = self._stacked, []
+        groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor | float]]] = defaultdict(list)
+        for slots, values, weight in stacked:
+            groups[slots, values.device, values.dtype].append((values, weight))
+        for (slots, *_), group in groups.items():
+            for slot in slots:
+                slot.window = self._number
+            steps, weights = zip(*group, strict=True)
+            self._add(slots, torch.stack(steps), weights)
+
+    def _add(
+        self, slots: tuple[Slot, ...], values: Tensor, scales: Sequence[Tensor | float]
+    ) -> None:
+        """Add up values of a kind: one of each slot, [n], or of several steps, [steps, n].
+
+        Args:
+            slots: where they go.
+            values: of any dtype.
+            scales: a weight of each value, or of each step.
+        """
+        device, kind = values.device, slots[0].kind
         buffer = self._buffers.get(device)
         if buffer is None:
             buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
         weights = together(scales, device)
-        first_sums, places = _places(slots, device)
+        if values.ndim > 1:
+            weights = weights.unsqueeze(1).expand_as(values)
+        weights, steps = weights.flatten(), values.numel() // len(slots)
+        first_sums, maxima = places(slots, device)
+        first_sums = first_sums.repeat(steps)
         if {*map(type, scales)} != {float}:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
-            buffer.flaws.index_add_(0, first_sums.flatten(), 1.0 - is_good.to(torch.float64))
-        numbers, offsets, compared = kind.parts(values, weights)
+            buffer.flaws.index_add_(0, first_sums, 1.0 - is_good.to(torch.float64))
+        numbers, offsets, compared = kind.parts(values.to(torch.float64).flatten(), weights)
         if numbers.numel():
-            buffer.sums.index_add_(0, (first_sums + offsets).flatten(), numbers.flatten())
+            where = first_sums.unsqueeze(1) + offsets
+            buffer.sums.index_add_(0, where.flatten(), numbers.flatten())
         if compared.numel():
             if kind.is_latest:
                 for other_device, other in self._buffers.items():
                     other.grow(self._sums, self._maxima)
-                    other.maxima.index_fill_(0, _places(slots, other_device)[1], -math.inf)
-            buffer.maxima.scatter_reduce_(0, places, compared.T.flatten(), "amax")
+                    _, taken = places(slots, other_device)
+                    other.maxima.index_fill_(0, taken.flatten(), -math.inf)
+            where = maxima.repeat(steps, 1).flatten()
+            buffer.maxima.scatter_reduce_(0, where, compared.flatten(), "amax")
 
     def _logged(self, device: torch.device) -> Snapshot:
         """Return what was logged; nothing waits for a device but for what lies on another one."""
         self.settle()
-        slots = tuple([s for s in self._slots.values() if s.turn >= self._first_turn])
+        slots = tuple([s for s in self._slots.values() if s.window == self._number])
         if slots not in self._layouts:
             if len(self._layouts) >= _KEPT:
                 self._layouts.clear()
-            self._layouts[slots] = _layout(slots)
+            self._layouts[slots] = layout(slots)
         names, *places = self._layouts[slots]
         total = torch.zeros(names.sums, dtype=torch.float64, device=device)
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
@@ -231,6 +254,7 @@ class Window:
         Raises:
             InputError: a name was logged as another kind since.
         """
+        self.settle()
         numbers = numbers.clone()
         for name, kind in names.kinds.items():
             known = self._slots.get(name)
@@ -240,46 +264,27 @@ class Window:
                     do="load a state into a new Log.",
                 )
             slot = self.slot(name, kind)
-            if kind.is_latest and slot.turn >= self._first_turn:  # a later value counts
+            if kind.is_latest and slot.window == self._number:  # a later value counts
                 _, maxima = names.of(numbers, name)
                 maxima.fill_(-math.inf)
-            slot.turn = self._turn
-        self.settle()
+            slot.window = self._number
         buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
         buffer.grow(self._sums, self._maxima)
-        _, sums, maxima, _ = _layout([self._slots[name] for name in names.kinds])
+        _, sums, maxima, _ = layout([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
         """Begin a new window."""
-        self._noted = []
-        self._turn += 1
-        self._first_turn = self._turn
+        self._noted, self._stacked = [], []
+        self._number += 1
         for buffer in self._buffers.values():
             buffer.clear()
 
 
-@lru_cache(maxsize=64)
-def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums of names of a kind start, [n, 1], and where their maxima lie."""
-    sums = torch.tensor([slot.sums for slot in slots], device="cpu").unsqueeze(1)
-    maxima = [s.maxima + index for index in range(slots[0].kind.maxima) for s in slots]
-    places = torch.tensor(maxima, dtype=torch.int64, device="cpu")
-    return moved(sums, device), moved(places, device)
-
-
-def _layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor, Tensor]:
-    """Return names, and where in a buffer their sums, their maxima and each one's first sum lie."""
-    by_name = {slot.name: slot for slot in slots}
-    names = Names({name: slot.kind for name, slot in by_name.items()})
-    sums: list[int] = []
-    maxima: list[int] = []
-    firsts: list[int] = []
-    for name, kind in names.kinds.items():
-        slot = by_name[name]
-        firsts += [slot.sums] if kind.sums else []
-        sums += range(slot.sums, slot.sums + kind.sums)
-        maxima += range(slot.maxima, slot.maxima + kind.maxima)
-    places = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima, firsts)]
-    return names, places[0], places[1], places[2]
+def _group(noted: _Noted) -> tuple[Kind, torch.device, torch.dtype | None]:
+    """Return what values have in common that are added up together; no dtype of plain numbers."""
+    slot, value, weight, _ = noted
+    if isinstance(value, Tensor):
+        return slot.kind, value.device, value.dtype
+    return slot.kind, weight.device if isinstance(weight, Tensor) else _CPU, None
