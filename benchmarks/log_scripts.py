@@ -29,6 +29,7 @@ from benchmarks.log_scripts_cases import (
     Script,
     Window,
     can_fail,
+    grouped,
     judge,
     same_of,
     scripts,
@@ -41,14 +42,17 @@ from distmetrics.testing.world import outcomes
 RESULTS = Path(__file__).parent / "results"
 
 
-def note(log: dm.Log, call: Call, kind: str) -> None:
-    """Log a value."""
+def note(log: dm.Log, calls: Sequence[Call], kind: str) -> None:
+    """Log values of one kind, and of one weight: one by itself, several by their names."""
+    options = {}
     if kind == "mean":
-        is_tensor = call.form in ("float64", "one")
-        weight = torch.tensor(call.weight, dtype=torch.float64) if is_tensor else call.weight
-        log.mean(call.name, shown(call), weight=weight)
+        is_tensor = calls[0].form in ("float64", "one")
+        weight = calls[0].weight
+        options["weight"] = torch.tensor(weight, dtype=torch.float64) if is_tensor else weight
+    if len(calls) == 1:
+        getattr(log, kind)(calls[0].name, shown(calls[0]), **options)
     else:
-        getattr(log, kind)(call.name, shown(call))
+        getattr(log, kind)({call.name: shown(call) for call in calls}, **options)
 
 
 def do_wrong(log: dm.Log, fault: str, shard: int, last: int) -> None:
@@ -108,9 +112,10 @@ class Player:
 
     def _note(self, window: Window) -> None:
         calls = window.calls[self.shard] if self.owns else []
-        for call in calls:
-            note(self.log, call, self.script.kinds[call.name])
-        for name in {call.name for call in calls if self.script.kinds[call.name] == "same"}:
+        kinds = self.script.kinds
+        for group in grouped(calls, kinds) if window.grouping else [[call] for call in calls]:
+            note(self.log, group, kinds[group[0].name])
+        for name in {call.name for call in calls if kinds[call.name] == "same"}:
             self.log.same(name, same_of(name))
         if self.shard in window.reloading:
             state = self.log.state_dict()

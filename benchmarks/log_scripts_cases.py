@@ -38,9 +38,14 @@ class Call(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Calls by shard, how they are flushed, who saves and loads before, and a fault if any."""
+    """Calls by shard, how they are flushed, who saves and loads before, and a fault if any.
+
+    ``grouping``: "weight" where the calls of a shard weigh the same, "form" where their values have
+    one form too, and then calls of one kind that follow one another are made as one.
+    """
 
     calls: list[list[Call]]
+    grouping: str
     waits: bool
     reloading: list[int]
     fault: str
@@ -78,12 +83,39 @@ def scripts(draw: st.DrawFn, ranks: Sequence[int] = range(1, 9)) -> Script:
     window = st.builds(
         Window,
         st.lists(st.lists(call, max_size=6), min_size=shards, max_size=shards),
+        st.sampled_from(["", "weight", "form"]),
         st.booleans(),
         st.lists(st.integers(0, shards - 1), max_size=2),
         st.sampled_from(["", "", "", "", *FAULTS]),
     )
-    windows = draw(st.lists(window, min_size=1, max_size=4))
+    windows = draw(st.lists(window.map(alike), min_size=1, max_size=4))
     return Script(size, mesh, kinds, windows, draw(st.integers(0, 99)))
+
+
+def alike(window: Window) -> Window:
+    """Return the window with what its grouping asks for."""
+    calls = window.calls
+    if window.grouping:
+        calls = [[call._replace(weight=each[0].weight) for call in each] for each in calls]
+    if window.grouping == "form":
+        calls = [[call._replace(form=each[0].form) for call in each] for each in calls]
+    return window._replace(calls=calls)
+
+
+def grouped(calls: Sequence[Call], kinds: Mapping[str, str]) -> list[list[Call]]:
+    """Return calls that follow one another, of one kind and of different names, as groups."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        last = groups[-1] if groups else []
+        if (
+            last
+            and kinds[last[0].name] == kinds[call.name]
+            and call.name not in {x.name for x in last}
+        ):
+            last.append(call)
+        else:
+            groups.append([call])
+    return groups
 
 
 def shown(call: Call) -> float | Tensor:

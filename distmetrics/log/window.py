@@ -104,7 +104,7 @@ class Window:
             return False
         slots = tuple([self.slot(name, kind) for name in values])
         self._stacked.append((slots, numbers, weight_of(weight)))
-        if len(self._stacked) == _MANY:
+        if len(self._stacked) >= _MANY:
             self.settle()
         return True
 
@@ -112,7 +112,7 @@ class Window:
         """Take a number and a weight that are known to be such; they are added up later."""
         version = -1 if type(number) is float else version_of(number)
         self._noted.append((slot, number, weight, version))
-        if len(self._noted) == _MANY:
+        if len(self._noted) >= _MANY:
             self.settle()
 
     def slot(self, name: Any, kind: Kind) -> Slot:
@@ -196,8 +196,9 @@ class Window:
             buffer.flaws.index_add_(0, first_sums, 1.0 - is_good.to(torch.float64))
         numbers, offsets, compared = kind.parts(values.to(torch.float64).flatten(), weights)
         if numbers.numel():
-            where = first_sums.unsqueeze(1) + offsets
-            buffer.sums.index_add_(0, where.flatten(), numbers.flatten())
+            where = (first_sums.unsqueeze(1) + offsets).flatten()
+            # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
+            buffer.sums.index_put_((where,), numbers.flatten(), accumulate=True)
         if compared.numel():
             if kind.is_latest:
                 for other_device, other in self._buffers.items():

@@ -203,6 +203,20 @@ FAULTS: dict[str, tuple[Any, list[str]]] = {
         ["'x': the value is a tensor of shape [2]", "rank 1"],
     ),
     "changed in place": (changed, ["'total': was changed in place", "value.clone()", "rank 1"]),
+    "one of many": (
+        lambda log, rank: log.sum({"a": torch.ones(()), "b": torch.ones(1 + rank)}),
+        ["'b': the value is a tensor of shape [2]", "rank 1", "test_log.py:"],
+    ),
+    "one of many by another kind": (
+        lambda log, rank: (log.sum("b", 1.0), log.max({"a": torch.ones(()), "b": torch.ones(())}) if rank else None),
+        ["'b': was logged as a sum", "now as a max", "rank 1"],
+    ),
+    "a weight of many": (
+        lambda log, rank: log.mean({"a": torch.ones(()), "b": torch.ones(())}, weight=torch.tensor(-rank)),
+        ["'a': a weight is negative or not finite", "rank 1"],
+    ),
+    "names and a value": (lambda log, rank: log.sum({"a": 1} if rank else "x", 1.0), ["{'a': 1}: a name must be a s"]),
+    "no value": (lambda log, rank: log.sum("a", None if rank else 1.0), ["'a': the value is no number"]),
     "no name": (lambda log, rank: log.sum(rank or "x", 1.0), ["1: a name must be a string"]),
 }
 
@@ -323,3 +337,35 @@ def over_a_mesh(comm: Any) -> dict[str, float]:
 
 def test_over_a_layout_every_rank_gets_the_row_and_copies_count_once() -> None:
     assert run(8, over_a_mesh) == [{"loss": 5 / 3, "tokens": 20.0}] * 8
+
+
+def many(comm: Any) -> dict[str, float]:
+    log = dm.Log(comm)
+    for step in range(3):
+        x = torch.tensor(float(step), requires_grad=True)
+        log.mean({"a": x, "b": 2 * x}, weight=1 + step)
+        log.mean("a", 10.0, weight=1)
+        log.sum({"whole": torch.tensor(1), "real": torch.tensor(0.5)})  # two dtypes
+        log.max({"plain": 1.0 * step, "list": torch.tensor([comm.rank])})
+        log.same({"epoch": 3, "step": step})
+        log.quantile({"seconds": x, "waited": x})
+        log.sum({})
+    return log.flush()
+
+
+def test_many_values_are_logged_as_one_by_one() -> None:
+    first, second = run(2, many)
+    assert first == second
+    assert first["a"] == pytest.approx((2 * (1 * 0 + 2 * 1 + 3 * 2) + 2 * 30) / (2 * 9))
+    assert first["b"] == pytest.approx(2 * 8 / 6)
+    sums = {"whole": 6.0, "real": 3.0, "plain": 2.0, "list": 1.0, "epoch": 3.0, "step": 2.0}
+    assert sums.items() <= first.items()
+    assert first["seconds_max"] == first["waited_max"] == 2.0
+
+
+def test_a_part_of_a_tensor_does_not_keep_the_whole() -> None:
+    log, losses = dm.Log(), torch.ones(1000)
+    log.sum("first", losses[0])
+    log.sum({"second": losses[1], "third": losses[2]})
+    losses += 1  # would be noticed, were it kept
+    assert log.flush() == {"first": 1.0, "second": 1.0, "third": 1.0}

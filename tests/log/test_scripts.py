@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from benchmarks.log_scripts import drawn, on_gloo, verdict
 from benchmarks.log_scripts_cases import Script, scripts
+from distmetrics.log import window
 
 
 @settings(max_examples=150)
@@ -13,6 +15,13 @@ from benchmarks.log_scripts_cases import Script, scripts
 def test_a_script_gives_exact_rows_and_named_errors(script: Script) -> None:
     how, what, _ = verdict(script)
     assert (how, what) == ("right", [])
+
+
+def test_values_are_added_up_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_MANY", 2)
+    for script in drawn(40, 11, range(1, 5)):
+        how, what, _ = verdict(script)
+        assert (how, what) == ("right", [])
 
 
 def test_on_processes() -> None:

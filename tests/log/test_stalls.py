@@ -37,8 +37,15 @@ def log_of_the_host(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
     log.sum(f"sum/{name}", torch.tensor(2))
 
 
+def log_many(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
+    log.mean({f"mean/{name}": x, f"other/{name}": x}, weight=tokens)
+    log.quantile({f"quantile/{name}": x})
+    log.same({f"same/{name}": x})
+    log.max({f"max/{name}": x, f"plain/{name}": 1.0})
+
+
 @pytest.mark.parametrize("names", [1, 20, 200])
-@pytest.mark.parametrize("values", [log_all, log_numbers, log_of_the_host])
+@pytest.mark.parametrize("values", [log_all, log_many, log_numbers, log_of_the_host])
 def test_no_step_waits_for_the_device(values: Callable[..., None], names: int) -> None:
     log = dm.Log()
 
@@ -75,7 +82,7 @@ def compiled(log: dm.Log, backend: str) -> Any:
         loss = (x * x).mean()
         for name in ("a", "b"):
             log.mean(name, loss, weight=index)
-        log.sum("steps", 1)
+        log.sum({"steps": 1, "losses": loss})
         log.same("epoch", 3)
         log.max("largest", x.max())
         log.min("least", x.min())
