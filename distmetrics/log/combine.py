@@ -103,6 +103,17 @@ def combined_by_rank(
     per_rank, union, values, learned = in_one_call(comm, manifest.call, rounds)
     known.clear()
     known.update(learned)
+    row = _row(comm, logged, union, values)
+    ranks: dict[Names, list[int]] = defaultdict(list)
+    for rank, theirs in enumerate(per_rank):
+        ranks[theirs].append(rank)
+    return row, ranks
+
+
+def _row(
+    comm: Communicator, logged: Snapshot, union: Names, values: Sequence[float]
+) -> dict[str, float]:
+    """Return what users get, from the numbers of all ranks together."""
     row: dict[str, float] = {}
     for name in union.kinds:
         parts = plain_parts(union, values, name)
@@ -115,10 +126,7 @@ def combined_by_rank(
         if twice := row.keys() & told_of_name:
             raise told_twice(comm, twice, logged.site)
         row |= told_of_name
-    ranks: dict[Names, list[int]] = defaultdict(list)
-    for rank, theirs in enumerate(per_rank):
-        ranks[theirs].append(rank)
-    return row, ranks
+    return row
 
 
 def _label(name: str) -> str:

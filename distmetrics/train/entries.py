@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Self
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.names import Names
-from distmetrics.log.window import Slot, Window
+from distmetrics.log.slots import Slot
+from distmetrics.log.window import Window
 
 
 class Key(NamedTuple):
