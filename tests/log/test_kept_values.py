@@ -2,9 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch import Tensor
 
 import distmetrics as dm
+from distmetrics.testing import run
+
+WEIGHED: dict[str, Callable[[dm.Log, Tensor], None]] = {
+    "a number": lambda log, weight: log.mean("x", 1.0, weight=weight),
+    "a tensor": lambda log, weight: log.mean("x", torch.ones(()), weight=weight),
+    "of many": lambda log, weight: log.mean({"x": torch.ones(()), "y": torch.ones(())}, weight=weight),
+}
+
+
+def reweighed(comm: Any, call: Callable[[dm.Log, Tensor], None]) -> tuple[str, dict[str, float]]:
+    log, weight = dm.Log(comm), torch.ones(())
+    log.sum("kept", 1.0)
+    call(log, weight)
+    if comm.rank:
+        weight += 1
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    return str(caught.value), log.flush()
+
+
+@pytest.mark.parametrize("how", WEIGHED)
+def test_a_weight_that_is_changed_in_place_is_an_error_of_all(how: str) -> None:
+    for text, row in run(2, reweighed, WEIGHED[how]):
+        assert "'x': its value or weight was changed in place" in text
+        assert "rank 1" in text
+        assert row["kept"] == 2.0
+        assert row["x"] == 1.0  # of rank 0
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "same", "quantile"])
+def test_a_value_that_was_changed_in_place_does_not_count(kind: str) -> None:
+    log, value = dm.Log(), torch.zeros(())
+    getattr(log, kind)("x", value)
+    value += 1
+    with pytest.raises(dm.InputError, match="'x': its value or weight was changed in place"):
+        log.flush()
+    assert log.flush() == {}
+
+
+def test_the_line_that_a_change_is_told_of_is_of_its_name() -> None:
+    log, value = dm.Log(), torch.zeros(())
+    log.sum("x", value)
+    value += 1
+    for _ in range(1024):
+        other(log)  # the last one has the values added up
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    assert "test_the_line" in str(caught.value)
+    assert "in other" not in str(caught.value)
+
+
+def other(log: dm.Log) -> None:
+    log.sum("other", 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64])
+def test_a_part_is_not_changed_with_the_other_parts(dtype: torch.dtype) -> None:
+    log, pair = dm.Log(), torch.ones(2, dtype=dtype)
+    log.sum("first", pair[0])
+    log.mean("weighted", 5.0, weight=pair[0])
+    pair[1] = 7
+    assert log.flush() == {"first": 1.0, "weighted": 5.0}
+
+
+def test_a_state_that_does_not_fit_leaves_nothing_behind() -> None:
+    saved, log = dm.Log(), dm.Log()
+    saved.quantile("a", 1.0)
+    saved.max("b", 1.0)
+    saved.sum("c", 1.0)
+    log.max("c", 2.0)
+    with pytest.raises(dm.InputError, match="'c' was logged as a max, and is a sum in the state"):
+        log.load_state_dict(saved.state_dict())
+    assert log.flush() == {"c": 2.0}
 
 
 def test_values_are_added_up_in_inference_mode_and_after_it() -> None:
