@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import debug_unwrap
 
 from distmetrics.errors import InputError, InputTypeError
 
@@ -31,11 +32,18 @@ def _element(what: str, value: Tensor) -> Tensor:
         raise _refused(what, value)
     if value.requires_grad:
         value = value.detach()
+    try:
+        size = value.untyped_storage().nbytes()
+    except NotImplementedError:
+        inner = debug_unwrap(value)
+        if inner is value or inner.ndim > value.ndim:  # it is sparse, or of vmap
+            raise _refused(what, inner) from None
+        size = inner.untyped_storage().nbytes()
     if value.ndim:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
     # counts no changes.
-    is_part = value.untyped_storage().nbytes() > value.element_size()
+    is_part = size > value.element_size()
     plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
 
@@ -55,7 +63,8 @@ def stacked(values: list[Any]) -> Tensor | None:
         return None
     if values[0].is_complex() or any(x.ndim for x in values) or len({x.device for x in values}) > 1:
         return None
-    return torch.stack(values).detach()
+    whole = torch.stack(values).detach()
+    return None if debug_unwrap(whole).ndim > 1 else whole  # in vmap each is many
 
 
 def changes_of(*numbers: Tensor | float) -> int:

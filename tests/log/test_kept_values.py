@@ -98,3 +98,47 @@ def test_values_are_added_up_in_inference_mode_and_after_it() -> None:
         log.max("new", x)
         rows.append(log.flush())
     assert rows == [{"a": 2.0, "b": 1.0, "alone": 2.0 * steps + 1, "new": 1.0} for steps in (1024, 1)]
+
+
+def test_a_function_that_torch_differentiates_logs() -> None:
+    log = dm.Log()
+
+    def loss(x: Tensor) -> Tensor:
+        value = (x * x).sum()
+        log.sum("alone", value)
+        log.mean({"a": value, "b": 2 * value}, weight=value)
+        return value
+
+    for _ in range(1100):
+        assert torch.func.grad(loss)(torch.tensor([2.0])) == 4.0
+    torch.func.grad(torch.func.grad(loss))(torch.tensor(2.0))
+    assert log.flush() == {"alone": 4.0 * 1101, "a": 4.0, "b": 8.0}
+
+
+def of_samples(comm: Any, is_mapping: bool) -> tuple[str, dict[str, float]]:
+    log = dm.Log(comm)
+    log.sum("kept", 1.0)
+
+    def loss(x: Tensor) -> Tensor:
+        log.sum({"x": x.sum()} if is_mapping else "x", None if is_mapping else x.sum())
+        return x
+
+    if comm.rank:
+        torch.vmap(loss)(torch.ones(4, 3))
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    return str(caught.value), log.flush()
+
+
+@pytest.mark.parametrize("is_mapping", [False, True])
+def test_what_is_a_number_of_each_sample_is_an_error_of_all(is_mapping: bool) -> None:
+    for text, row in run(2, of_samples, is_mapping):
+        assert "'x': the value is a tensor of shape [4]" in text
+        assert row == {"kept": 2.0}
+
+
+def test_a_sparse_tensor_is_no_number() -> None:
+    log = dm.Log()
+    log.sum("x", torch.ones(1).to_sparse())
+    with pytest.raises(dm.InputError, match="'x': the value is a tensor of shape"):
+        log.flush()
