@@ -284,8 +284,7 @@ class Window:
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
-        """Begin a new window."""
-        self._noted, self._stacked = [], []
+        """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
         for buffer in self._buffers.values():
             buffer.clear()

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import distmetrics as dm
+from distmetrics.log.kinds import SUM
+from distmetrics.log.window import Window
 from distmetrics.testing import run
 
 WEIGHED: dict[str, Callable[[dm.Log, Tensor], None]] = {
@@ -142,3 +144,14 @@ def test_a_sparse_tensor_is_no_number() -> None:
     log.sum("x", torch.ones(1).to_sparse())
     with pytest.raises(dm.InputError, match="'x': the value is a tensor of shape"):
         log.flush()
+
+
+def test_what_is_logged_while_a_window_is_read_is_of_the_next() -> None:
+    window, cpu = Window(), torch.device("cpu")
+    rows = []
+    for _ in range(3):
+        rows.append(window.snapshot(cpu).numbers.tolist())
+        window.note("alone", SUM, 1.0)  # as another thread does
+        window.note_all({"a": torch.ones(()), "b": torch.ones(())}, SUM)
+        window.clear()
+    assert rows == [[], [1.0] * 3, [1.0] * 3]
