@@ -18,6 +18,7 @@ class Buffer:
     flaws: Tensor
 
     @classmethod
+    @torch.inference_mode(False)  # else it could not be added to when that mode ends
     def on(cls, device: torch.device) -> Buffer:
         """Return an empty buffer."""
         return cls(*(torch.empty(0, dtype=torch.float64, device=device) for _ in range(3)))
@@ -37,6 +38,7 @@ class Buffer:
         self.maxima.fill_(-math.inf)
 
 
+@torch.inference_mode(False)
 def _grown(x: Tensor, size: int, filler: float) -> Tensor:
     result = x.new_full((max(size, 2 * len(x)),), filler)
     result[: len(x)] = x

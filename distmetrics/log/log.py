@@ -79,7 +79,7 @@ class Log:
         """Log a mean: all values of all ranks, each counted by its weight.
 
         Args:
-            name: of the value; or the values by their names. So many take a fourth of the time.
+            name: of the value; or the values by their names, which takes a third of the time.
             value: one number; it is not looked at where the weight is 0.
             weight: what each value is a mean over, as tokens or samples; finite, not negative. The
                 mean of a window without weight is NaN.

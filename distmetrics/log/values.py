@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import debug_unwrap
 
 from distmetrics.errors import InputError, InputTypeError
-
-_LARGEST = 8  # bytes of one number
 
 
 def number_of(what: str, value: Any) -> Tensor | float:
@@ -30,20 +29,32 @@ def number_of(what: str, value: Any) -> Tensor | float:
 
 def _element(what: str, value: Tensor) -> Tensor:
     if value.numel() != 1 or value.is_complex() or hasattr(value, "full_tensor"):
-        kind = "DTensor" if hasattr(value, "full_tensor") else "tensor"
-        shape = f"{kind} of shape {[*value.shape]} and dtype {value.dtype}"
-        raise InputError(
-            f"the {what} is a {shape}, which is no real number",
-            do="log one number of it, as .mean() or .sum(), or keep it in a metric.",
-        )
+        raise _refused(what, value)
     if value.requires_grad:
         value = value.detach()
+    try:
+        size = value.untyped_storage().nbytes()
+    except NotImplementedError:
+        inner = debug_unwrap(value)
+        if inner is value or inner.ndim > value.ndim:  # it is sparse, or of vmap
+            raise _refused(what, inner) from None
+        size = inner.untyped_storage().nbytes()
     if value.ndim:
         value = value.reshape(())
-    # A part of a large tensor keeps all of it; what was made in inference mode counts no changes.
-    is_part = value.untyped_storage().nbytes() > _LARGEST
+    # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
+    # counts no changes.
+    is_part = size > value.element_size()
     plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
+
+
+def _refused(what: str, value: Tensor) -> InputError:
+    kind = "DTensor" if hasattr(value, "full_tensor") else "tensor"
+    shape = f"{kind} of shape {[*value.shape]} and dtype {value.dtype}"
+    return InputError(
+        f"the {what} is a {shape}, which is no real number",
+        do="log one number of it, as .mean() or .sum(), or keep it in a metric.",
+    )
 
 
 def stacked(values: list[Any]) -> Tensor | None:
@@ -52,14 +63,17 @@ def stacked(values: list[Any]) -> Tensor | None:
         return None
     if values[0].is_complex() or any(x.ndim for x in values) or len({x.device for x in values}) > 1:
         return None
-    return torch.stack(values).detach()
+    whole = torch.stack(values).detach()
+    return None if debug_unwrap(whole).ndim > 1 else whole  # in vmap each is many
 
 
-def version_of(number: Tensor | float) -> int:
-    """Return how often a tensor was changed in place; -1 where nothing can change it."""
-    if not isinstance(number, Tensor) or number.is_inference():
-        return -1
-    return number._version
+def changes_of(*numbers: Tensor | float) -> int:
+    """Return how often numbers were changed in place, all together; it never falls."""
+    changes = 0
+    for each in numbers:
+        if isinstance(each, Tensor) and not each.is_inference():
+            changes += each._version
+    return changes
 
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:

@@ -21,16 +21,16 @@ from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
 from distmetrics.log.slots import Slot, layout, places
-from distmetrics.log.values import moved, number_of, stacked, together, version_of, weight_of
+from distmetrics.log.values import changes_of, moved, number_of, stacked, together, weight_of
 
 _CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
 _MANY = 1024  # what is added up together: half a MiB of a GPU, where a number takes 512 bytes
 
-# A slot, a value that waits to be added up, its weight, and how often the value was changed before.
+# A slot, a value that waits to be added up, its weight, and how often these were changed before.
 _Noted = tuple[Slot, Tensor | float, Tensor | float, int]
-# Slots of a kind, a value of each, [n], and the weight of these.
-_Stacked = tuple[tuple[Slot, ...], Tensor, Tensor | float]
+# Slots of a kind, a value of each, [n], the weight of these, and how often it was changed before.
+_Stacked = tuple[tuple[Slot, ...], Tensor, Tensor | float, int]
 
 
 class Snapshot(NamedTuple):
@@ -81,11 +81,9 @@ class Window:
         try:
             slot = self.slot(name, kind)
             number = value if type(value) is float else number_of("value", value)
-            scale = weight_of(weight)
+            self.put(slot, number, weight_of(weight))
         except InputError as error:
-            self._note_problem(name, error.what, error.do)
-        else:
-            self.put(slot, number, scale)
+            self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
 
     def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
         """Take a value of each of several names, which weigh the same."""
@@ -103,15 +101,16 @@ class Window:
         if numbers is None:
             return False
         slots = tuple([self.slot(name, kind) for name in values])
-        self._stacked.append((slots, numbers, weight_of(weight)))
+        scale = weight_of(weight)
+        self._stacked.append((slots, numbers, scale, changes_of(scale)))
         if len(self._stacked) >= _MANY:
             self.settle()
         return True
 
     def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
         """Take a number and a weight that are known to be such; they are added up later."""
-        version = -1 if type(number) is float else version_of(number)
-        self._noted.append((slot, number, weight, version))
+        changes = -1 if type(number) is type(weight) is float else changes_of(number, weight)
+        self._noted.append((slot, number, weight, changes))
         if len(self._noted) >= _MANY:
             self.settle()
 
@@ -133,7 +132,15 @@ class Window:
     def _note_problem(self, name: Any, what: str, do: str = "") -> None:
         """Keep the first problem, for the flush to tell all ranks."""
         if self.problem is None:
-            self.problem = Problem("InputError", f"{name!r}: {what}, at {call_site()}", do)
+            self.problem = Problem("InputError", f"{name!r}: {what}", do)
+
+    def _is_as_noted(self, slot: Slot, changes: int, *numbers: Tensor | float) -> bool:
+        """Return whether numbers are still what they were when they were noted."""
+        if changes == changes_of(*numbers):
+            return True
+        why = f"its value or weight was changed in place since, first logged at {slot.site}"
+        self._note_problem(slot.name, why, "log a copy, value.clone().")
+        return False
 
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
@@ -141,12 +148,11 @@ class Window:
         latest: dict[Slot, _Noted] = {}
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
-            slot, value, _, version = each
+            slot, value, weight, changes = each
+            if changes >= 0 and not self._is_as_noted(slot, changes, value, weight):
+                continue
             slot.window = self._number
-            if version >= 0 and version_of(value) != version:
-                why = f"was changed in place after it was logged at {slot.site}"
-                self._note_problem(slot.name, why, "log a copy, value.clone().")
-            elif slot.kind.is_latest:
+            if slot.kind.is_latest:
                 latest[slot] = each
             else:
                 groups[_group(each)].append(each)
@@ -161,8 +167,9 @@ class Window:
     def _settle_stacked(self) -> None:
         stacked, self._stacked = self._stacked, []
         groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor | float]]] = defaultdict(list)
-        for slots, values, weight in stacked:
-            groups[slots, values.device, values.dtype].append((values, weight))
+        for slots, values, weight, changes in stacked:
+            if self._is_as_noted(slots[0], changes, weight):
+                groups[slots, values.device, values.dtype].append((values, weight))
         for (slots, *_), group in groups.items():
             for slot in slots:
                 slot.window = self._number
@@ -264,6 +271,7 @@ class Window:
                     f"{name!r} was logged as a {known.kind}, and is a {kind} in the state",
                     do="load a state into a new Log.",
                 )
+        for name, kind in names.kinds.items():
             slot = self.slot(name, kind)
             if kind.is_latest and slot.window == self._number:  # a later value counts
                 _, maxima = names.of(numbers, name)
@@ -276,8 +284,7 @@ class Window:
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
-        """Begin a new window."""
-        self._noted, self._stacked = [], []
+        """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
         for buffer in self._buffers.values():
             buffer.clear()

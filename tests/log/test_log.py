@@ -202,7 +202,7 @@ FAULTS: dict[str, tuple[Any, list[str]]] = {
         lambda log, rank: log.sum("x", torch.ones(1 + rank)),
         ["'x': the value is a tensor of shape [2]", "rank 1"],
     ),
-    "changed in place": (changed, ["'total': was changed in place", "value.clone()", "rank 1"]),
+    "changed in place": (changed, ["'total': its value or weight was changed in place", "value.clone()", "rank 1"]),
     "one of many": (
         lambda log, rank: log.sum({"a": torch.ones(()), "b": torch.ones(1 + rank)}),
         ["'b': the value is a tensor of shape [2]", "rank 1", "test_log.py:"],

@@ -1,0 +1,157 @@
+"""Values wait to be added up: what happens to them meanwhile, and where they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import distmetrics as dm
+from distmetrics.log.kinds import SUM
+from distmetrics.log.window import Window
+from distmetrics.testing import run
+
+WEIGHED: dict[str, Callable[[dm.Log, Tensor], None]] = {
+    "a number": lambda log, weight: log.mean("x", 1.0, weight=weight),
+    "a tensor": lambda log, weight: log.mean("x", torch.ones(()), weight=weight),
+    "of many": lambda log, weight: log.mean({"x": torch.ones(()), "y": torch.ones(())}, weight=weight),
+}
+
+
+def reweighed(comm: Any, call: Callable[[dm.Log, Tensor], None]) -> tuple[str, dict[str, float]]:
+    log, weight = dm.Log(comm), torch.ones(())
+    log.sum("kept", 1.0)
+    call(log, weight)
+    if comm.rank:
+        weight += 1
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    return str(caught.value), log.flush()
+
+
+@pytest.mark.parametrize("how", WEIGHED)
+def test_a_weight_that_is_changed_in_place_is_an_error_of_all(how: str) -> None:
+    for text, row in run(2, reweighed, WEIGHED[how]):
+        assert "'x': its value or weight was changed in place" in text
+        assert "rank 1" in text
+        assert row["kept"] == 2.0
+        assert row["x"] == 1.0  # of rank 0
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "same", "quantile"])
+def test_a_value_that_was_changed_in_place_does_not_count(kind: str) -> None:
+    log, value = dm.Log(), torch.zeros(())
+    getattr(log, kind)("x", value)
+    value += 1
+    with pytest.raises(dm.InputError, match="'x': its value or weight was changed in place"):
+        log.flush()
+    assert log.flush() == {}
+
+
+def test_the_line_that_a_change_is_told_of_is_of_its_name() -> None:
+    log, value = dm.Log(), torch.zeros(())
+    log.sum("x", value)
+    value += 1
+    for _ in range(1024):
+        other(log)  # the last one has the values added up
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    assert "test_the_line" in str(caught.value)
+    assert "in other" not in str(caught.value)
+
+
+def other(log: dm.Log) -> None:
+    log.sum("other", 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64])
+def test_a_part_is_not_changed_with_the_other_parts(dtype: torch.dtype) -> None:
+    log, pair = dm.Log(), torch.ones(2, dtype=dtype)
+    log.sum("first", pair[0])
+    log.mean("weighted", 5.0, weight=pair[0])
+    pair[1] = 7
+    assert log.flush() == {"first": 1.0, "weighted": 5.0}
+
+
+def test_a_state_that_does_not_fit_leaves_nothing_behind() -> None:
+    saved, log = dm.Log(), dm.Log()
+    saved.quantile("a", 1.0)
+    saved.max("b", 1.0)
+    saved.sum("c", 1.0)
+    log.max("c", 2.0)
+    with pytest.raises(dm.InputError, match="'c' was logged as a max, and is a sum in the state"):
+        log.load_state_dict(saved.state_dict())
+    assert log.flush() == {"c": 2.0}
+
+
+def test_values_are_added_up_in_inference_mode_and_after_it() -> None:
+    log, x = dm.Log(), torch.ones(())
+    rows = []
+    for steps in (1024, 1):
+        with torch.inference_mode():
+            for _ in range(steps):
+                log.sum("alone", x * 2)
+                log.mean({"a": x * 2, "b": x}, weight=x)
+            log.state_dict()
+        log.sum("alone", x)
+        log.max("new", x)
+        rows.append(log.flush())
+    assert rows == [{"a": 2.0, "b": 1.0, "alone": 2.0 * steps + 1, "new": 1.0} for steps in (1024, 1)]
+
+
+def test_a_function_that_torch_differentiates_logs() -> None:
+    log = dm.Log()
+
+    def loss(x: Tensor) -> Tensor:
+        value = (x * x).sum()
+        log.sum("alone", value)
+        log.mean({"a": value, "b": 2 * value}, weight=value)
+        return value
+
+    for _ in range(1100):
+        assert torch.func.grad(loss)(torch.tensor([2.0])) == 4.0
+    torch.func.grad(torch.func.grad(loss))(torch.tensor(2.0))
+    assert log.flush() == {"alone": 4.0 * 1101, "a": 4.0, "b": 8.0}
+
+
+def of_samples(comm: Any, is_mapping: bool) -> tuple[str, dict[str, float]]:
+    log = dm.Log(comm)
+    log.sum("kept", 1.0)
+
+    def loss(x: Tensor) -> Tensor:
+        log.sum({"x": x.sum()} if is_mapping else "x", None if is_mapping else x.sum())
+        return x
+
+    if comm.rank:
+        torch.vmap(loss)(torch.ones(4, 3))
+    with pytest.raises(dm.InputError) as caught:
+        log.flush()
+    return str(caught.value), log.flush()
+
+
+@pytest.mark.parametrize("is_mapping", [False, True])
+def test_what_is_a_number_of_each_sample_is_an_error_of_all(is_mapping: bool) -> None:
+    for text, row in run(2, of_samples, is_mapping):
+        assert "'x': the value is a tensor of shape [4]" in text
+        assert row == {"kept": 2.0}
+
+
+def test_a_sparse_tensor_is_no_number() -> None:
+    log = dm.Log()
+    log.sum("x", torch.ones(1).to_sparse())
+    with pytest.raises(dm.InputError, match="'x': the value is a tensor of shape"):
+        log.flush()
+
+
+def test_what_is_logged_while_a_window_is_read_is_of_the_next() -> None:
+    window, cpu = Window(), torch.device("cpu")
+    rows = []
+    for _ in range(3):
+        rows.append(window.snapshot(cpu).numbers.tolist())
+        window.note("alone", SUM, 1.0)  # as another thread does
+        window.note_all({"a": torch.ones(()), "b": torch.ones(())}, SUM)
+        window.clear()
+    assert rows == [[], [1.0] * 3, [1.0] * 3]
