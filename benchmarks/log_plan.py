@@ -35,8 +35,8 @@ from distmetrics.comm.base import Op
 from distmetrics.log.combine import combined
 from distmetrics.log.kinds import MAYBE, MEAN
 from distmetrics.log.names import Names
+from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known
-from distmetrics.log.window import Snapshot
 
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"

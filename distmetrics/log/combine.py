@@ -21,8 +21,8 @@ from distmetrics.comm.one_call import as_one_call, in_one_call
 from distmetrics.log.kinds import SAME, is_same
 from distmetrics.log.names import Names, join, placed, plain_parts
 from distmetrics.log.refusals import not_same, told_twice, two_ways
+from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known, union_after, widened
-from distmetrics.log.window import Snapshot
 
 _MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
 

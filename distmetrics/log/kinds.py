@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,9 @@ class Kind:
 
     def __str__(self) -> str:
         return str(self.plain or self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SENT.__getitem__, (self.name,)  # a copy is the kind itself
 
 
 def _added(values: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:

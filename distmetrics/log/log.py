@@ -20,8 +20,9 @@ from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.combine import combined
 from distmetrics.log.compiled import Compiled
 from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
+from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known
-from distmetrics.log.window import Snapshot, Window
+from distmetrics.log.window import Window
 from distmetrics.log.writers import Writer, Writers
 
 Number = float | Tensor

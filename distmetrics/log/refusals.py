@@ -8,7 +8,7 @@ from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import MismatchError, Site
 from distmetrics.log.names import Names, plain_parts
-from distmetrics.log.window import Snapshot
+from distmetrics.log.snapshot import Snapshot
 
 
 def two_ways(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from distmetrics.log.kinds import MAYBE
 from distmetrics.log.names import Names, join, placed
-from distmetrics.log.window import Snapshot
+from distmetrics.log.snapshot import Snapshot
 
 _SPARE = 64  # names that nobody logs any more, besides as many as are logged
 

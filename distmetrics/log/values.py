@@ -12,6 +12,8 @@ from torch.func import debug_unwrap
 
 from distmetrics.errors import InputError, InputTypeError
 
+CPU = torch.device("cpu")
+
 
 def number_of(what: str, value: Any) -> Tensor | float:
     """Return one number, through which nothing is differentiated; raise InputError for others."""
@@ -76,6 +78,14 @@ def changes_of(*numbers: Tensor | float) -> int:
     return changes
 
 
+def device_of(value: Tensor | float, weight: Tensor | float) -> torch.device:
+    """Return where a value is added up: nothing must be copied to the host for it."""
+    for each in (value, weight):
+        if isinstance(each, Tensor) and each.device != CPU:
+            return each.device
+    return CPU
+
+
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers as float64 on a device, [n], without waiting for it."""
     plain: Any = numbers
@@ -94,7 +104,7 @@ def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
 
 def floats(numbers: Mapping[str, Tensor | float]) -> dict[str, float]:
     """Return numbers as those of Python, in one copy from the device if all are tensors on it."""
-    column = together([*numbers.values()], torch.device("cpu"))
+    column = together([*numbers.values()], CPU)
     return dict(zip(numbers, column.tolist(), strict=True))
 
 

@@ -9,54 +9,38 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.manifest import Problem
 from distmetrics.comm.sites import call_site
-from distmetrics.errors import InputError, Site
+from distmetrics.errors import InputError
 from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
 from distmetrics.log.names import Names
 from distmetrics.log.slots import Slot, layout, places
-from distmetrics.log.values import changes_of, moved, number_of, stacked, together, weight_of
+from distmetrics.log.snapshot import Snapshot
+from distmetrics.log.values import (
+    CPU,
+    changes_of,
+    device_of,
+    moved,
+    number_of,
+    stacked,
+    together,
+    weight_of,
+)
 
-_CPU = torch.device("cpu")
 _KEPT = 64  # sets of names of which the layout is remembered
-_MANY = 1024  # what is added up together: half a MiB of a GPU, where a number takes 512 bytes
+_MANY = 1024  # calls that are added up together: half a MiB of a GPU, where each takes 512 bytes
+_MOST = 2**17  # values of mappings that wait
 
 # A slot, a value that waits to be added up, its weight, and how often these were changed before.
 _Noted = tuple[Slot, Tensor | float, Tensor | float, int]
 # Slots of a kind, a value of each, [n], the weight of these, and how often it was changed before.
 _Stacked = tuple[tuple[Slot, ...], Tensor, Tensor | float, int]
-
-
-class Snapshot(NamedTuple):
-    """What a rank has logged in a window.
-
-    ``numbers``: float64, sums first, then maxima; ``flaws``: how many weights of each name that has
-    sums made no sense, on the device; ``sites``: the lines that logged each name first;
-    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
-    """
-
-    names: Names
-    numbers: Tensor
-    flaws: Tensor
-    sites: Mapping[str, Site | None]
-    problem: Problem | None
-    site: Site | None
-
-    def looked_at(self) -> Snapshot:
-        """Return the same, with the problem of weights that are on the device; waits for it."""
-        weighted = [name for name, kind in self.names.kinds.items() if kind.sums]
-        for name, count in zip(weighted, self.flaws.tolist(), strict=True):
-            if count and self.problem is None:
-                why = "a weight is negative or not finite"
-                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
-                return self._replace(problem=Problem("InputError", what))
-        return self
 
 
 class Window:
@@ -103,7 +87,7 @@ class Window:
         slots = tuple([self.slot(name, kind) for name in values])
         scale = weight_of(weight)
         self._stacked.append((slots, numbers, scale, changes_of(scale)))
-        if len(self._stacked) >= _MANY:
+        if len(self._stacked) >= min(_MANY, _MOST // len(slots)):
             self.settle()
         return True
 
@@ -161,7 +145,7 @@ class Window:
         for (_, device, dtype), group in groups.items():
             slots, values, weights, _ = zip(*group, strict=True)
             numbers = together(values, device) if dtype is None else torch.stack(values)
-            self._add(slots, numbers, weights)
+            self._add(slots, moved(numbers, device), weights)
         self._settle_stacked()
 
     def _settle_stacked(self) -> None:
@@ -169,12 +153,13 @@ class Window:
         groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor | float]]] = defaultdict(list)
         for slots, values, weight, changes in stacked:
             if self._is_as_noted(slots[0], changes, weight):
-                groups[slots, values.device, values.dtype].append((values, weight))
-        for (slots, *_), group in groups.items():
+                where = device_of(values, weight)
+                groups[slots, where, values.dtype].append((values, weight))
+        for (slots, device, _), group in groups.items():
             for slot in slots:
                 slot.window = self._number
             steps, weights = zip(*group, strict=True)
-            self._add(slots, torch.stack(steps), weights)
+            self._add(slots, moved(torch.stack(steps), device), weights)
 
     def _add(
         self, slots: tuple[Slot, ...], values: Tensor, scales: Sequence[Tensor | float]
@@ -245,7 +230,7 @@ class Window:
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
-        logged = self._logged(_CPU).looked_at()
+        logged = self._logged(CPU).looked_at()
         told = None if logged.problem is None else [*logged.problem]
         names = logged.names.data.decode()
         return {"names": names, "numbers": logged.numbers, "problem": told}
@@ -277,7 +262,7 @@ class Window:
                 _, maxima = names.of(numbers, name)
                 maxima.fill_(-math.inf)
             slot.window = self._number
-        buffer = self._buffers.setdefault(_CPU, Buffer.on(_CPU))
+        buffer = self._buffers.setdefault(CPU, Buffer.on(CPU))
         buffer.grow(self._sums, self._maxima)
         _, sums, maxima, _ = layout([self._slots[name] for name in names.kinds])
         buffer.sums.index_add_(0, sums, numbers[: names.sums])
@@ -293,6 +278,5 @@ class Window:
 def _group(noted: _Noted) -> tuple[Kind, torch.device, torch.dtype | None]:
     """Return what values have in common that are added up together; no dtype of plain numbers."""
     slot, value, weight, _ = noted
-    if isinstance(value, Tensor):
-        return slot.kind, value.device, value.dtype
-    return slot.kind, weight.device if isinstance(weight, Tensor) else _CPU, None
+    dtype = value.dtype if isinstance(value, Tensor) else None
+    return slot.kind, device_of(value, weight), dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -155,3 +156,14 @@ def test_what_is_logged_while_a_window_is_read_is_of_the_next() -> None:
         window.note_all({"a": torch.ones(()), "b": torch.ones(())}, SUM)
         window.clear()
     assert rows == [[], [1.0] * 3, [1.0] * 3]
+
+
+def test_a_copy_of_a_log_goes_on_by_itself() -> None:
+    log = dm.Log()
+    log.mean({"a": torch.ones(()), "b": torch.ones(())}, weight=1)
+    log.quantile("seconds", 1.0)
+    log.state_dict()
+    other = copy.deepcopy(log)
+    other.mean("a", 3.0, weight=1)
+    assert other.flush()["a"] == 2.0
+    assert log.flush()["a"] == 1.0

@@ -35,6 +35,8 @@ def log_numbers(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
 def log_of_the_host(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
     log.mean(f"mean/{name}", x, weight=torch.tensor(3.0))
     log.sum(f"sum/{name}", torch.tensor(2))
+    log.mean(f"weighted/{name}", torch.tensor(2.0), weight=tokens)
+    log.mean({f"of many/{name}": torch.tensor(2.0)}, weight=tokens)
 
 
 def log_many(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
@@ -52,6 +54,7 @@ def test_no_step_waits_for_the_device(values: Callable[..., None], names: int) -
     def step(loss: Tensor, tokens: Tensor) -> None:
         for name in range(names):
             values(log, name, loss, tokens)
+        log._window.settle()  # as when many wait
 
     batch = torch.tensor(1.5, requires_grad=True), torch.tensor(8)
     assert [stalls(step, *batch) for _ in range(STEPS)] == [[]] * STEPS
