@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from distmetrics.guard import use_settings
 from distmetrics.guard.postmortem import examine
 from distmetrics.guard.postmortem_text import describe
 from distmetrics.testing import outcomes
+from tests import warm
 from tests.guard import ranks
 from tests.guard.scripts import ROOT, ended
 
@@ -27,12 +26,10 @@ pytestmark = [
 
 def under_torchrun(what: str, folder: Path) -> str:
     """Run two ranks under torchrun, whose agent ends those that are left; return what they print."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     variables = {"DISTMETRICS_REPORT": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     script = str(ROOT / "tests/guard/reporting.py")
-    done = subprocess.run(
-        [*command, script, what], env=os.environ | variables, capture_output=True, text=True, timeout=90, check=False
-    )
+    done = warm.run(*command, script, what, env=os.environ | variables)
     return done.stdout + done.stderr
 
 
