@@ -37,7 +37,7 @@ class Process:
         self.command = command
         self.returncode: int | None = None
         self._told, tells = os.pipe()
-        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self._out, self._err = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  (closed by kill)
         with tempfile.TemporaryFile("w+") as request:
             json.dump({"command": command, "env": dict(env), "cwd": str(cwd)}, request)
             request.seek(0)
@@ -136,7 +136,7 @@ def _keep(request: int, out: int, err: int, tells: int) -> CodeType:
     for file, number in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
         os.dup2(file, number)
         os.close(file)
-    with open(request) as file:  # noqa: PTH123  (a descriptor)
+    with open(request) as file:
         return _become(**json.load(file))
 
 

@@ -38,7 +38,7 @@ def reports(folder: Path) -> dict[int, dict[str, Any]]:
     return {int(file.stem.removeprefix("rank-")): json.loads(file.read_text()) for file in files}
 
 
-@pytest.mark.parametrize("what", ["mismatch", "caught"])
+@pytest.mark.parametrize("what", ["mismatch", pytest.param("caught", marks=pytest.mark.long)])
 def test_a_mismatch_is_reported_by_every_rank(what: str, tmp_path: Path) -> None:
     """Also where the script catches it and ends by itself."""
     under_torchrun(what, tmp_path / "left")
@@ -73,7 +73,7 @@ def test_an_exit_code_of_failure_is_told(tmp_path: Path) -> None:
     assert "rank 1 raised SystemExit" in describe(examine(tmp_path / "left"))
 
 
-@pytest.mark.parametrize("what", ["killed", "killed_beside_torch"])
+@pytest.mark.parametrize("what", [pytest.param("killed", marks=pytest.mark.long), "killed_beside_torch"])
 def test_who_is_left_under_torchrun_reports_before_it_is_ended(what: str, tmp_path: Path) -> None:
     """The agent sends SIGTERM: also to a rank in C code that never returns."""
     under_torchrun(what, tmp_path / "left")
