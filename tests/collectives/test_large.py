@@ -52,9 +52,13 @@ def test_every_metric(name: str, cuts: list[int]) -> None:
     check(name, run(3, on_rank, name, data, cuts), data)
 
 
-@pytest.mark.parametrize("world_size", [257, pytest.param(300, marks=pytest.mark.long)])
-def test_bytes_do_not_grow_with_the_world(world_size: int) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "large"),
+    [(9, 8), *(pytest.param(size, exchange.LARGE_WORLD, marks=pytest.mark.long) for size in (257, 300))],
+)
+def test_bytes_do_not_grow_with_the_world(world_size: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two reductions of a few bytes, where frames would be 4 MiB a rank."""
+    monkeypatch.setattr(exchange, "LARGE_WORLD", large)
 
     def work(comm: Any) -> Any:
         recording = RecordingCommunicator(comm)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests import warm
+from tests.warm import ROOT
 
 
 def ended(
@@ -24,16 +22,8 @@ def ended(
         port = probe.getsockname()[1]
     environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
     environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", **variables}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/guard" / script), *args],
-            env=environ | {"RANK": str(rank)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(world_size)
-    ]
+    path = str(ROOT / "tests/guard" / script)
+    ranks = [warm.Process(path, *args, env=environ | {"RANK": str(rank)}) for rank in range(world_size)]
     texts = {}
     try:
         for rank in sorted(range(world_size), key=lambda rank: rank == last):
@@ -43,5 +33,4 @@ def ended(
     finally:
         for process in ranks:
             process.kill()
-            process.wait()
-    return [(ranks[rank].returncode, *texts[rank]) for rank in range(world_size)]
+    return [(ranks[rank].wait(), *texts[rank]) for rank in range(world_size)]

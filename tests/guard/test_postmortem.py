@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from distmetrics.guard.postmortem import PostMortem, examine, merge
 from distmetrics.guard.postmortem_files import read
 from distmetrics.guard.postmortem_text import describe, parting, summary
 from distmetrics.liveness.report_file import Call, RankReport
+from tests import warm
 from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
 
 pytestmark = pytest.mark.timeout(120)
@@ -381,10 +381,11 @@ def test_bad_input_is_exit_code_2_and_one_text(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_command_as_users_type_it(tmp_path: Path) -> None:
     folder = leave(tmp_path / "left", guarded(2))
-    command = [sys.executable, "-m", "distmetrics", "postmortem"]
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=True)
+    command = ["-m", "distmetrics", "postmortem", str(folder)]
+    done = warm.run(*command, env=os.environ)
+    assert done.returncode == 0
     assert 'rank 1 did not come to call 17 of world, all_gather "val/f1"' in done.stdout
     (folder / "rank-0.json").write_text("{")
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+    done = warm.run(*command, env=os.environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from distmetrics.guard import use_settings
 from distmetrics.guard.postmortem import examine
 from distmetrics.guard.postmortem_text import describe
 from distmetrics.testing import outcomes
+from tests import warm
 from tests.guard import ranks
 from tests.guard.scripts import ROOT, ended
 
@@ -27,12 +26,10 @@ pytestmark = [
 
 def under_torchrun(what: str, folder: Path) -> str:
     """Run two ranks under torchrun, whose agent ends those that are left; return what they print."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     variables = {"DISTMETRICS_REPORT": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     script = str(ROOT / "tests/guard/reporting.py")
-    done = subprocess.run(
-        [*command, script, what], env=os.environ | variables, capture_output=True, text=True, timeout=90, check=False
-    )
+    done = warm.run(*command, script, what, env=os.environ | variables)
     return done.stdout + done.stderr
 
 
@@ -41,7 +38,7 @@ def reports(folder: Path) -> dict[int, dict[str, Any]]:
     return {int(file.stem.removeprefix("rank-")): json.loads(file.read_text()) for file in files}
 
 
-@pytest.mark.parametrize("what", ["mismatch", "caught"])
+@pytest.mark.parametrize("what", ["mismatch", pytest.param("caught", marks=pytest.mark.long)])
 def test_a_mismatch_is_reported_by_every_rank(what: str, tmp_path: Path) -> None:
     """Also where the script catches it and ends by itself."""
     under_torchrun(what, tmp_path / "left")
@@ -76,7 +73,7 @@ def test_an_exit_code_of_failure_is_told(tmp_path: Path) -> None:
     assert "rank 1 raised SystemExit" in describe(examine(tmp_path / "left"))
 
 
-@pytest.mark.parametrize("what", ["killed", "killed_beside_torch"])
+@pytest.mark.parametrize("what", [pytest.param("killed", marks=pytest.mark.long), "killed_beside_torch"])
 def test_who_is_left_under_torchrun_reports_before_it_is_ended(what: str, tmp_path: Path) -> None:
     """The agent sends SIGTERM: also to a rank in C code that never returns."""
     under_torchrun(what, tmp_path / "left")

@@ -220,7 +220,7 @@ def test_remote_tracebacks_pickle_on() -> None:
     assert isinstance(error, BaseException)
 
 
-@pytest.mark.parametrize("how", ["stdin", "-c"])
+@pytest.mark.parametrize("how", ["stdin", pytest.param("-c", marks=pytest.mark.long)])
 def test_functions_that_are_in_no_file(how: str) -> None:
     """A script on stdin, a prompt, a notebook: no other process could import what they define."""
     code = (

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.script import join
 from distmetrics.launch.subprocess_ranks import command_line
+from tests import warm
 
-ROOT = Path(__file__).parents[2]
 
-
-def python(code, *options):
-    environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", *options, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=100)
+def python(code):
+    return warm.run("-W", "error", "-c", code, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def test_devices_must_be_what_the_launcher_started(monkeypatch):

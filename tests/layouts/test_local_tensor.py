@@ -18,7 +18,12 @@ import distmetrics as dm
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import run
 
-MESHES = [{"dp": 2, "tp": 2}, {"pp": 2, "dp": 2, "tp": 2}, {"tp": 2, "dp": 3}, {"dp": 2, "cp": 2}]
+MESHES = [
+    {"dp": 2, "tp": 2},
+    {"tp": 2, "dp": 3},
+    pytest.param({"dp": 2, "cp": 2}, marks=pytest.mark.long),
+    pytest.param({"pp": 2, "dp": 2, "tp": 2}, marks=pytest.mark.long),
+]
 ROLES = ("shard", "same", "last")
 
 

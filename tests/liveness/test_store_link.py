@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
@@ -24,26 +24,29 @@ from distmetrics.liveness.store_link import StoreLink
 from distmetrics.liveness.verdict import Verdict
 from distmetrics.liveness.watchdog import Watchdog
 
-HOST = """
-import sys, torch.distributed as dist
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
-sys.stdin.read()
-"""
+
+def serve(pipe: Connection) -> None:
+    """Have a store until the process is killed."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    pipe.send(store.port)
+    signal.pause()
 
 
 class Host:
     """A store in a process of its own, and a connection of this process to it."""
 
     def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, "-c", HOST], stdin=pipe, stdout=pipe, text=True)
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-        patience = timedelta(seconds=8)
+        context = multiprocessing.get_context("forkserver")
+        ours, theirs = context.Pipe()
+        with ours, theirs:
+            self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+            self.process.start()
+            self.port = ours.recv()
+        patience = timedelta(seconds=3)  # for which a guard's thread may wait at the end of a test
         self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=patience)  # type: ignore[attr-defined]
 
     def send(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
     def connections(self) -> int:
@@ -57,7 +60,7 @@ def host() -> Iterator[Host]:
     made = Host()
     yield made
     made.process.kill()
-    made.process.communicate()
+    made.process.join()
 
 
 @pytest.fixture
@@ -75,6 +78,8 @@ def guard_of(host: Host) -> Iterator[Callable[[], Watchdog]]:
         each._closed.set()
         each._bell.set()
         each._says_goodbye = False
+    host.process.kill()  # nobody who waits for an answer gets one any more
+    for each in made:
         each._thread.join(10)
 
 
@@ -124,7 +129,7 @@ def test_a_store_that_is_dead_is_told(
         guard = guard_of()
         assert guard.connected.wait(60)
     host.process.kill()
-    host.process.wait()
+    host.process.join()
     verdict = verdict_within(guard if connected else guard_of(), 30)
     assert verdict is not None
     assert verdict.what.startswith("the job's key-value store does not answer")

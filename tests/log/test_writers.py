@@ -6,8 +6,6 @@ import csv
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -21,6 +19,7 @@ import distmetrics as dm
 from distmetrics.errors import ConfigurationError
 from distmetrics.log import CSVLogger, Logger
 from distmetrics.testing import outcomes, run
+from tests import warm
 from tests.backends import both_backends
 
 Written = list[tuple[int, dict[str, float]]]
@@ -262,8 +261,7 @@ def test_a_killed_run_loses_no_row_and_the_next_goes_on_in_its_files(tmp_path: P
 
     environment = os.environ | {"PYTHONPATH": str(Path(dm.__file__).parent.parent)}
     for first in ("1", "3"):
-        command = [sys.executable, "-c", KILLED, "runs", first]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
+        done = warm.run("-c", KILLED, "runs", first, env=environment, cwd=tmp_path)
         assert done.returncode == -signal.SIGKILL, done.stderr
     rows = read(tmp_path / "runs" / "run" / "metrics.csv")
     assert [(int(row["step"]), float(row["loss"])) for row in rows] == [(step, 1 / step) for step in range(1, 5)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "ROUND", SMALL)
 
 
-def test_the_same_from_one_to_eight_ranks_and_any_sampler() -> None:
-    digests = {digest for world_size in range(1, 9) for digest in run(world_size, ranks.gathers_every_kind)[0]}
+@pytest.mark.parametrize("world_sizes", [(1, 3, 8), pytest.param(range(1, 9), marks=pytest.mark.long)], ids=str)
+def test_the_same_from_one_to_eight_ranks_and_any_sampler(world_sizes: Sequence[int]) -> None:
+    digests = {digest for world_size in world_sizes for digest in run(world_size, ranks.gathers_every_kind)[0]}
     assert len(digests) == 1
 
 
 @pytest.mark.usefixtures("small_rounds")
-@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(5, marks=pytest.mark.long)])
 def test_in_many_rounds(world_size: int) -> None:
     run(world_size, ranks.gathers_every_kind)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ def evaluate(comm: Any) -> dict[str, float]:
     return scores
 
 
-def test_from_one_to_eight_ranks() -> None:
+@pytest.mark.parametrize("world_sizes", [(2, 7), pytest.param(range(2, 9), marks=pytest.mark.long)], ids=str)
+def test_from_one_to_eight_ranks(world_sizes: Sequence[int]) -> None:
     (wanted,) = run(1, evaluate)
     assert 0 < wanted["choices"] < 1
     assert 0 < wanted["generation"] < 1
     assert wanted["perplexity"] > 1
-    for world_size in range(2, 9):
+    for world_size in world_sizes:
         assert run(world_size, evaluate) == [wanted] * world_size
 
 

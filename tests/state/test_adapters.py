@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import subprocess
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from distmetrics import ConfigurationError, MismatchError, StateError, register_
 from distmetrics.comm.record import RecordingCommunicator
 from distmetrics.state.adapters import Adapter, MergingAdapter, StateSpec, registry, targets
 from distmetrics.testing import outcomes, run
+from tests import warm
 from tests.backends import same_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")  # before any update: on purpose
@@ -330,7 +331,8 @@ def test_the_built_in_adapters_load_with_their_library_alone() -> None:
             else f"import sys, distmetrics, {library} as _\n"
         )
         code += f"assert distmetrics.sync_and_compute(_.{metric}()) == 0\nassert {other!r} not in sys.modules"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        done = warm.run("-c", code, env=os.environ)
+        assert done.returncode == 0, done.stderr
 
 
 def test_named_tuples_and_queues_are_no_metrics() -> None:

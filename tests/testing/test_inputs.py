@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.testing import inputs
+from tests import warm
 
 SIZES = {"min_batches": 2, "max_batches": 3, "min_samples": 0, "max_samples": 4}
 ALL: dict[str, Callable[..., SearchStrategy[Any]]] = {name: getattr(inputs, name) for name in inputs.__all__}
@@ -222,6 +222,6 @@ def test_a_failing_sample_is_found_alone() -> None:
 
 def test_without_hypothesis_one_sentence_and_the_command() -> None:
     code = "import sys; sys.modules['hypothesis'] = None; import distmetrics.testing.inputs"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run("-c", code, env=os.environ)
     assert "distmetrics.testing.inputs needs hypothesis, which is not installed." in done.stderr
     assert "pip install 'distmetrics[test]'" in done.stderr

@@ -104,7 +104,7 @@ def names_of_numbers_in_another_order(rank: int, names: Names) -> None:
     names().reduce_all(metrics, metrics)
 
 
-@drives("DL105-bad-2", hash_seeds=SEEDS)
+@drives("DL105-bad-2", hash_seeds=SEEDS, long=True)
 def names_sorted_by_a_key_of_few_values(rank: int, names: Names) -> None:
     names().merge({"loss": torch.tensor(1.0), "accuracy": torch.ones(3)})
 
