@@ -39,14 +39,17 @@ class Program:
         """Wait for it, and return what ``subprocess.run`` would; after ``timeout`` seconds it is killed."""
         self._process.join(timeout)
         code = self._process.exitcode
-        self._process.kill()
-        self._process.join()
-        self._process.close()
+        self.kill()
         stdout, stderr = (path.read_text() if path.exists() else "" for path in self._paths)
         self._folder.cleanup()
         if code is None:
             raise subprocess.TimeoutExpired(self.arguments, timeout, stdout, stderr)
         return subprocess.CompletedProcess(self.arguments, code, stdout, stderr)
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        self._process.kill()
+        self._process.join()
 
 
 def run_program(
@@ -62,6 +65,7 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], outputs: list[str
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None  # the folder of this environment
     multiprocessing.process._parent_process = None  # it is nobody's child, as an interpreter of its own
     multiprocessing.set_start_method(None, force=True)
     sys.orig_argv = [sys.executable, *arguments]
@@ -75,7 +79,7 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], outputs: list[str
         code = stop.code
         if isinstance(code, str):
             print(code, file=sys.stderr)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (the interpreter would print it, too)
         sys.excepthook(*sys.exc_info())
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -88,11 +92,11 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], outputs: list[str
 def _run(arguments: list[str]) -> None:
     searched = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if arguments[0] == "-m":
-        sys.path[:0] = [os.getcwd(), *searched]
+        sys.path[:0] = [str(Path.cwd()), *searched]
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        script = os.path.abspath(arguments[0])
-        sys.path[:0] = [os.path.dirname(script), *searched]
+        script = Path(arguments[0]).absolute()
+        sys.path[:0] = [str(script.parent), *searched]
         sys.argv = arguments
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(str(script), run_name="__main__")
