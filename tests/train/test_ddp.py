@@ -86,7 +86,7 @@ def test_under_torchrun(tmp_path):
 
 
 def test_a_rank_that_fails_under_torchrun(tmp_path):
-    done, files = launch(torchrun(str(tmp_path), "step", "1", "raise"), tmp_path)
+    done, files = launch(torchrun(str(tmp_path), "step", "1", "raise"), tmp_path, forked)
     assert (done.returncode, files) == (1, [])
     assert "ValueError: bad pixel" in done.stderr
 
