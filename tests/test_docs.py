@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import run_program
+
 ROOT = Path(__file__).parent.parent
 SAMPLE = Path(__file__).parent / "sample"  # the folder in which the pages' commands are typed
 PAGES = [
@@ -67,12 +69,20 @@ def run_console(block: Block, folder: Path, python: Path | None = None) -> None:
         command, _, wanted = line.partition("  # exit ")
         if command.startswith("pip install"):
             continue  # tests/test_wheels.py installs what users install
-        done = subprocess.run(
-            shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        done = type_in(shlex.split(command), folder, environment, forked=python is None)
         assert done.returncode == int(wanted or 0), f"{command}\n{done.stdout}\n{done.stderr}"
         for text in shown:
             assert text in done.stdout, f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+
+
+def type_in(
+    command: list[str], folder: Path, environment: dict[str, str], *, forked: bool
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; a program of Python's in a fork, which need not import torch once more."""
+    program, *arguments = command
+    if forked and program == "python" and arguments[0] != "-c":
+        return run_program(arguments, cwd=folder, env=environment)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

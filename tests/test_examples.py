@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_program
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+DDP = ("--strategy", "ddp", "--devices", "2")
 TWO = ("--strategy", "ddp_spawn", "--devices", "2")
 RUNS = [
     ("digits", (), r"test accuracy 0\.[89]"),
-    ("digits", ("--strategy", "ddp", "--devices", "2"), r"test accuracy 0\.[89]"),
+    ("digits", DDP, r"test accuracy 0\.[89]"),
     ("hardware_agnostic", (), r"the same as one process: True\nmacro F1 0\.[789]"),
     ("hardware_agnostic", TWO, r"the same as one process: True\nmacro F1 0\.[5-9]"),
     ("dp_step_end", (), r"accuracy 0\.[789]\d*\npredictions of an epoch: 64\nas on one device: True"),
@@ -29,7 +30,7 @@ RUNS = [
 ]
 
 
-LONG = [("manual_all_gather", TWO), ("five_steps", TWO), ("hardware_agnostic", TWO)]
+LONG = [("digits", DDP), ("manual_all_gather", TWO), ("five_steps", TWO), ("hardware_agnostic", TWO)]
 
 
 @pytest.mark.gloo
@@ -44,10 +45,7 @@ LONG = [("manual_all_gather", TWO), ("five_steps", TWO), ("hardware_agnostic", T
 )
 def test_runs(name, options, said, tmp_path):
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning:distmetrics"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", *options],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_program([EXAMPLES / f"{name}.py", *options], cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr
     assert re.search(said, done.stdout), done.stdout + done.stderr
 

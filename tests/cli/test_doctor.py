@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -21,6 +19,7 @@ from distmetrics.cli.doctor_meeting import open_store, sign_in
 from distmetrics.errors import ConfigurationError, PeerLostError
 from distmetrics.launch.environment import Environment
 from tests.machines import torchrun, two_machines
+from tests.programs import Program
 
 ROOT = Path(__file__).parents[2]
 DOCTOR = ("-m", "distmetrics", "doctor")
@@ -42,19 +41,17 @@ def free_port():
 
 def start(*arguments, **variables):
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    command = [sys.executable, *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
-    return subprocess.Popen(command, env=environ | variables, **pipes)
+    return Program(arguments, cwd=ROOT, env=environ | variables)
 
 
 def ended(*started):
-    """Wait for processes; returns exit code, output and errors of each."""
+    """Wait for programs; returns exit code, output and errors of each."""
     try:
-        return [(*process.communicate(timeout=100), process.returncode) for process in started]
+        ends = [program.end(timeout=100) for program in started]
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        for program in started:
+            program.kill()
+    return [(end.stdout, end.stderr, end.returncode) for end in ends]
 
 
 def rank(number, of, port, *arguments, **variables):
@@ -104,7 +101,9 @@ def test_an_interface_that_is_not_there_fails_twice():
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("variables", [{"DISTMETRICS_GUARD": "maybe"}, {"NCCL_SOCKET_IFNAME": "nope0"}])
+@pytest.mark.parametrize(
+    "variables", [{"DISTMETRICS_GUARD": "maybe"}, pytest.param({"NCCL_SOCKET_IFNAME": "nope0"}, marks=pytest.mark.long)]
+)
 def test_under_torchrun_all_ranks_end_alike(variables):
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *DOCTOR, "--json")
     ((out, err, code),) = ended(start(*command, **variables))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryF1Score
 
 from distmetrics.train import Module
 
@@ -22,16 +21,14 @@ def loader(count: int, batch_size: int = 4, *, seed: int = 0, **options: object)
     return DataLoader(samples(count, seed=seed), batch_size=batch_size, **options)
 
 
-class Logistic(Module):
-    """Logistic regression that logs by every kind of reduction."""
+class Plain(Module):
+    """Logistic regression without metrics, for scripts that need not take seconds to import torchmetrics."""
 
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.layer = nn.Linear(4, 1)
         self.lr = lr
-        self.accuracy = BinaryAccuracy()
-        self.scores = nn.ModuleDict({"f1": BinaryF1Score(), "auroc": BinaryAUROC()})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x).squeeze(1)
@@ -44,12 +41,36 @@ class Logistic(Module):
         return loss
 
     def validation_step(self, batch, batch_idx):
+        self.validation_logits(batch)
+
+    def validation_logits(self, batch):
         x, y = batch
         logits = self(x)
         self.log("val_loss", nn.functional.binary_cross_entropy_with_logits(logits, y))
         self.log("val_count", len(y), reduce_fx="sum")
         self.log("val_max", logits.max(), reduce_fx="max")
         self.log("val_min", logits.min(), reduce_fx="min")
+        return logits
+
+    test_step = validation_step
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Logistic(Plain):
+    """Logistic regression that logs by every kind of reduction, and metrics."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryF1Score
+
+        super().__init__(lr)
+        self.accuracy = BinaryAccuracy()
+        self.scores = nn.ModuleDict({"f1": BinaryF1Score(), "auroc": BinaryAUROC()})
+
+    def validation_step(self, batch, batch_idx):
+        _, y = batch
+        logits = self.validation_logits(batch)
         scores = logits.sigmoid()  # torchmetrics takes logits for probabilities in a batch that lies in [0, 1]
         self.accuracy.update(scores, y)
         self.log("val_accuracy", self.accuracy)
@@ -58,6 +79,3 @@ class Logistic(Module):
             self.log(f"val_{name}", metric)
 
     test_step = validation_step
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=self.lr)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from distmetrics.launch.clusters import detect
 from distmetrics.train import ModelCheckpoint, Trainer
-from tests.train.models import Logistic, loader
+from tests.train.models import Logistic, Plain, loader
 
 
-class Scripted(Logistic):
+class Scripted(Plain):
     def training_step(self, batch, batch_idx):
         fail("step", self.global_rank)
         return super().training_step(batch, batch_idx)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from distmetrics.train import ModelCheckpoint, Trainer
+from tests.programs import run_program
 from tests.train.models import Logistic, loader
 
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(180)]
@@ -21,13 +22,22 @@ ROOT = Path(__file__).parents[2]
 MODULE = ["-m", "tests.train.script"]
 
 
-def launch(command, tmp_path):
+def real(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def forked(command, **options):
+    """Run a program that need not import once more what tests have imported; what it starts does."""
+    return run_program(command[1:], **options)
+
+
+def launch(command, tmp_path, start=real):
     """Run a script to its end; check that nothing stays behind, neither processes nor files."""
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     environ = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
     environ = {name: value for name, value in environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=150)
+    done = start(command, cwd=ROOT, env=environ, timeout=150)
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     psutil.wait_procs(left, timeout=5)
     assert [p for p in left if p.is_running()] == []
@@ -76,7 +86,7 @@ def test_under_torchrun(tmp_path):
 
 
 def test_a_rank_that_fails_under_torchrun(tmp_path):
-    done, files = launch(torchrun(str(tmp_path), "step", "1", "raise"), tmp_path)
+    done, files = launch(torchrun(str(tmp_path), "step", "1", "raise"), tmp_path, forked)
     assert (done.returncode, files) == (1, [])
     assert "ValueError: bad pixel" in done.stderr
 
@@ -93,7 +103,7 @@ def test_a_rank_that_fails_under_torchrun(tmp_path):
     ],
 )
 def test_a_rank_that_fails(tmp_path, where, rank, how, messages):
-    done, files = launch([sys.executable, *MODULE, str(tmp_path), where, str(rank), how], tmp_path)
+    done, files = launch([sys.executable, *MODULE, str(tmp_path), where, str(rank), how], tmp_path, forked)
     assert done.returncode != 0
     for message in messages:
         assert message in done.stderr
@@ -111,6 +121,7 @@ def test_where_there_is_no_script(tmp_path):
 ALONE_THEN_FORKED = """
 from distmetrics import Runner
 from distmetrics.train import Callback, Trainer
+from tests.programs import run_program
 from tests.train.models import Logistic, loader
 
 class Fails(Callback):

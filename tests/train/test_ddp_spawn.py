@@ -14,7 +14,7 @@ from torch import nn
 
 from distmetrics.errors import InputTypeError, PeerLostError
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
-from tests.train.models import Logistic, loader
+from tests.train.models import Logistic, Plain, loader
 
 pytestmark = [pytest.mark.gloo, pytest.mark.spawn]
 
@@ -88,7 +88,7 @@ def test_one_model_is_evaluated_and_saved_though_running_statistics_drift(tmp_pa
         assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-6), name
 
 
-class Fails(Logistic):
+class Fails(Plain):
     def __init__(self, how):
         super().__init__()
         self.how = how
@@ -130,7 +130,7 @@ def test_what_can_not_be_sent_is_named():
         run(Logistic(), train=data)
 
 
-class Skips(Logistic):
+class Skips(Plain):
     def training_step(self, batch, batch_idx):
         return None
 

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.programs import Program
 from tests.train.test_ddp import MODULE, ROOT, check
 
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(180)]
@@ -58,22 +59,13 @@ def free_port():
 def test_variables_of_a_cluster(launcher, tmp_path):
     (tmp_path / "hosts").write_text("localhost\nlocalhost\n")
     variables = LAUNCHERS[launcher] | {"MASTER_PORT": free_port()}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *MODULE, str(tmp_path)],
-            cwd=ROOT,
-            env=environ(tmp_path, variables, rank),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [Program([*MODULE, tmp_path], cwd=ROOT, env=environ(tmp_path, variables, rank)) for rank in range(2)]
     try:
-        ends = [(rank.communicate(timeout=150)[1], rank.returncode) for rank in ranks]
+        ends = [rank.end(timeout=150) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [code for _, code in ends] == [0, 0], ends
+    assert [end.returncode for end in ends] == [0, 0], ends
     check(tmp_path)
 
 

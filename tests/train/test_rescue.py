@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 from distmetrics import PeerLostError
 from distmetrics.train import ModelCheckpoint, Trainer
+from tests.programs import run_program
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 
@@ -105,9 +105,8 @@ def test_a_hook_that_fails_hides_no_error(tmp_path):
 @pytest.mark.timeout(240)
 def test_a_rank_is_killed(tmp_path):
     """In processes, under DDP: whoever notices first, the error names the rank and the file is there."""
-    command = [sys.executable, "-m", "tests.train.test_rescue", str(tmp_path)]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=200, check=False)
+    done = run_program(["-m", "tests.train.test_rescue", tmp_path], cwd=ROOT, env=environ, timeout=200)
     assert done.returncode == 1, done.stderr
     assert "rank 1  was killed by SIGKILL" in done.stdout + done.stderr
     assert torch.load(tmp_path / "rescued.ckpt")["epoch"] == 1

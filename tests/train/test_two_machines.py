@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.gloo, pytest.mark.timeout(240)]
 
 
 @pytest.mark.parametrize(
-    ("strategy", "ranks"), [pytest.param("ddp", 2, marks=pytest.mark.long), ("ddp2", 1), ("hsdp", 2)]
+    ("strategy", "ranks"),
+    [pytest.param("ddp", 2, marks=pytest.mark.long), pytest.param("ddp2", 1, marks=pytest.mark.long), ("hsdp", 2)],
 )
 def test_the_numbers_are_those_of_one_process(strategy, ranks, tmp_path):
     with two_machines() as names:
