@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,12 +17,9 @@ import torch
 
 from distmetrics.cli.console import console, progress, table
 from distmetrics.errors import MissingDependencyError
-from distmetrics.launch.processes import launch
-from distmetrics.liveness.outcome import settle
+from distmetrics.testing.world import run
 
 _TOLERANCE = 1e-6  # relative, as float32 metrics allow; counts must be equal
-# Forks have torchmetrics already; elsewhere each rank takes seconds to import it.
-_START = "fork" if hasattr(os, "fork") else "spawn"
 _LEGEND = (
     "Padded sampler: torchmetrics' sync over what a DistributedSampler deals out, as most trainers "
     "evaluate. Of the matrix, the number of samples in it."
@@ -150,17 +146,16 @@ def demo(*, as_json: bool) -> int:
 
 
 def run_section(data: str, world_size: int) -> Section:
-    """Train, validate on uneven shards, and compute the truth in this process."""
+    """Train with ddp_spawn, validate on uneven shards, and compute the truth in this process."""
     from distmetrics.cli import demo_train
 
-    importlib.import_module("torch._dynamo")  # optimizers do so: once, before ranks are forked
     started = time.perf_counter()
     torch.manual_seed(0)
     source = demo_train.ShardedData(data)
     x, y = source.val_set.tensors
     module = demo_train.Classifier(x.shape[1], source.classes)
     trainer = _trained(module, source, world_size)
-    ranks = settle(launch(demo_train.compare, world_size, module.net, data, start_method=_START))
+    ranks = run(world_size, demo_train.compare, module.net, data, backend="gloo")
     own = [rank["alone"] for rank in ranks]
     bounds = demo_train.shard_bounds(len(y), world_size)
     shards = [last - first for first, last in itertools.pairwise(bounds)]
@@ -189,7 +184,7 @@ def _trained(module: Any, source: Any, world_size: int) -> Any:
     from distmetrics.train import Trainer
 
     trainer = Trainer(
-        strategy=f"ddp_{_START}",
+        strategy="ddp_spawn",
         devices=world_size,
         max_epochs=EPOCHS,
         use_distributed_sampler=False,
