@@ -26,7 +26,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not long"  # many wait for processes: three at a time for two cores
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not long"  # many wait for processes: four at a time for two cores
 
 long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long

@@ -46,7 +46,7 @@ def log_many(log: dm.Log, name: Any, x: Tensor, tokens: Tensor) -> None:
     log.max({f"max/{name}": x, f"plain/{name}": 1.0})
 
 
-@pytest.mark.parametrize("names", [1, 20, 200])
+@pytest.mark.parametrize("names", [1, 20, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("values", [log_all, log_many, log_numbers, log_of_the_host])
 def test_no_step_waits_for_the_device(values: Callable[..., None], names: int) -> None:
     log = dm.Log()
