@@ -15,7 +15,8 @@ CONSTRAINTS ?= --constraint constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/python -m distmetrics demo
 
-test: lint types tests
+test: $(VENV)/.installed
+	$(MAKE) --jobs 3 lint types tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -26,7 +27,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not long"  # many wait for processes: four at a time for two cores
+	$(BIN)/python -m pytest -n 5 --dist loadgroup -m "not long"  # most wait for processes: five at a time for two cores
 
 long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long

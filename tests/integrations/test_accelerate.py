@@ -115,7 +115,7 @@ def every_loop(comm: Any) -> int:
     return checked
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_sample_once_and_gathered_in_order(world_size: int) -> None:
     assert min(run(world_size, every_loop, backend="gloo", limit=220)) > 300
 

@@ -40,6 +40,8 @@ TOLERATED = {
     "DL107-good-2": "what is logged at each step is reduced at once, what is logged for the epoch at its end",
 }
 
+SLOW = {"DL106-good-1": "thousands of small worlds"}
+
 
 def _bad() -> Iterator[object]:
     for code, rule in HANGS.items():
@@ -53,7 +55,8 @@ def _bad() -> Iterator[object]:
 def _good() -> Iterator[object]:
     for code, rule in HANGS.items():
         for number, source in enumerate(rule.good):
-            yield pytest.param(source, id=f"{code}-good-{number}")
+            name = f"{code}-good-{number}"
+            yield pytest.param(source, id=name, marks=[pytest.mark.long] if name in SLOW else [])
 
 
 @pytest.mark.parametrize(("source", "found"), list(_bad()))

@@ -84,6 +84,7 @@ def test_a_script_that_starts_its_other_ranks(tmp_path):
     check(tmp_path)
 
 
+@pytest.mark.long  # it comes to what the script does that starts its other ranks
 def test_a_script_under_torchrun(tmp_path):
     command = [SCRIPT[1] if part == "tests.train.script" else part for part in torchrun(str(tmp_path))]
     done, files = launch(command, tmp_path)
