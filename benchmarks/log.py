@@ -253,6 +253,18 @@ def bytes_sent(count: int, world_size: int) -> tuple[int, int]:
     return bare + frame_size(world_size) * (world_size - 1), bare
 
 
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds of a step of each way, and of its calls alone, by names; and of flushes."""
+    by_count = {
+        count: {
+            way: {"step": per_step(each), "calls": per_step(each, "logging ")}
+            for way, each in seconds.items()
+        }
+        for count, seconds in result["steps"].items()
+    }
+    return {"steps": by_count, "flush": result["flush"]}
+
+
 def show(result: dict[str, Any]) -> None:
     """Print the tables."""
     for count, seconds in result["steps"].items():
@@ -285,7 +297,7 @@ def main() -> None:
     args = ask.parse_args()
     per_rank = run(2, measured, args.names, args.width, args.rounds, backend="gloo")
     show(per_rank[0])
-    (args.out / "log.json").write_text(json.dumps(per_rank[0], indent=1) + "\n")
+    (args.out / "log.json").write_text(json.dumps(summary(per_rank[0]), indent=1) + "\n")
 
 
 if __name__ == "__main__":
