@@ -254,7 +254,7 @@ def bytes_sent(count: int, world_size: int) -> tuple[int, int]:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the seconds of a step of each way, and of its calls alone, by names; and of flushes."""
+    """Return the seconds of steps, and of the calls in them, by names and ways; and of flushes."""
     by_count = {
         count: {
             way: {"step": per_step(each), "calls": per_step(each, "logging ")}
