@@ -64,8 +64,7 @@ class Window:
         """Take a value; it is added up later."""
         try:
             slot = self.slot(name, kind)
-            number = value if type(value) is float else number_of("value", value)
-            self.put(slot, number, weight_of(weight))
+            self.put(slot, number_of("value", value), weight_of(weight))
         except InputError as error:
             self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
 
@@ -208,13 +207,13 @@ class Window:
             if len(self._layouts) >= _KEPT:
                 self._layouts.clear()
             self._layouts[slots] = layout(slots)
-        names, *places = self._layouts[slots]
+        names, *where = self._layouts[slots]
         total = torch.zeros(names.sums, dtype=torch.float64, device=device)
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
-        flaws = torch.zeros(len(places[2]), dtype=torch.float64, device=device)
+        flaws = torch.zeros(len(where[2]), dtype=torch.float64, device=device)
         for buffer in self._buffers.values():
             buffer.grow(self._sums, self._maxima)
-            sums, maxima, firsts = [moved(each, buffer.sums.device) for each in places]
+            sums, maxima, firsts = [moved(each, buffer.sums.device) for each in where]
             total += buffer.sums[sums].to(device)
             largest = torch.maximum(largest, buffer.maxima[maxima].to(device))
             flaws += buffer.flaws[firsts].to(device)

@@ -132,7 +132,7 @@ def test_eight_processes() -> None:
     check(run(8, before_another_group, sizes, roles, backend="gloo", limit=90), sizes, roles)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_mesh(data: st.DataObject) -> None:
     axes = data.draw(st.integers(1, 4))

@@ -169,7 +169,7 @@ def forget() -> None:
                     value.cache_clear()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(changes, max_size=2), min_size=1, max_size=6))
 def test_a_sync_is_as_the_first_one(program: list[list[tuple[Any, int, tuple[int, ...]]]]) -> None:
     def work(comm: Any) -> Any:

@@ -17,7 +17,7 @@ SEEDS = range(int(os.environ.get("DISTMETRICS_ZOO_SEEDS", "1")))
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("metric", RIGHT, ids=str)
 def test_no_false_alarm(metric: Specimen, seed: int) -> None:
-    report = judged(metric, seed, examples=2)
+    report = judged(metric, seed, examples=3)
     assert report.ok, str(report)
     unexplained = set(metric.judged) - report.judged.keys() - report.skipped.keys()
     assert not unexplained

@@ -121,7 +121,6 @@ def test_where_there_is_no_script(tmp_path):
 ALONE_THEN_FORKED = """
 from distmetrics import Runner
 from distmetrics.train import Callback, Trainer
-from tests.programs import run_program
 from tests.train.models import Logistic, loader
 
 class Fails(Callback):
