@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as _error:
     if _error.name != "torch":
         raise
-    raise MissingDependencyError.of("torch", "torch", "import distmetrics") from None
+    raise MissingDependencyError.of("torch", "import distmetrics") from None
 
 from distmetrics.collectives.ops import (
     all_gather,

@@ -192,12 +192,9 @@ class MissingDependencyError(DistmetricsError, ImportError):
     code = "missing-dependency"
 
     @classmethod
-    def of(cls, package: str, extra: str, why: str) -> MissingDependencyError:
-        """Build the error for ``package``, which the extra ``extra`` brings and ``why`` needs."""
-        return cls(
-            f"{why} needs {package}, which is not installed.",
-            do=f"pip install 'distmetrics[{extra}]'",
-        )
+    def of(cls, package: str, why: str) -> MissingDependencyError:
+        """Build the error for ``package``, as pip calls it, which ``why`` needs."""
+        return cls(f"{why} needs {package}, which is not installed.", do=f"pip install {package}")
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:

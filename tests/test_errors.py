@@ -114,8 +114,8 @@ def test_a_text_without_ranks_and_advice_is_its_headline() -> None:
 
 def test_the_missing_dependency_text_has_the_command() -> None:
     """The one thing that a user needs then is what to type."""
-    assert str(MissingDependencyError.of("torch", "torch", "import distmetrics")) == (
-        "import distmetrics needs torch, which is not installed.\nDo:     pip install 'distmetrics[torch]'"
+    assert str(MissingDependencyError.of("torch", "import distmetrics")) == (
+        "import distmetrics needs torch, which is not installed.\nDo:     pip install torch"
     )
 
 

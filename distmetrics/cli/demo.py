@@ -115,6 +115,13 @@ def _table(section: Section) -> Any:
 
 RUNS = (("breast cancer", 2), ("digits", 4))
 EPOCHS = 8
+# What is imported, and what pip calls it: distlint is a folder of the checkout.
+NEEDS = {
+    "sklearn": "scikit-learn",
+    "rich": "rich",
+    "torchmetrics": "torchmetrics",
+    "distlint": "./lint",
+}
 BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
 
 
@@ -124,11 +131,11 @@ def demo(*, as_json: bool) -> int:
     ``as_json`` prints no tables.
 
     Raises:
-        MissingDependencyError: a package of the extra ``demo`` is not installed.
+        MissingDependencyError: a package that the demo needs is not installed.
     """
-    for module in ("sklearn", "rich", "torchmetrics", "distlint"):
+    for module, package in NEEDS.items():
         if importlib.util.find_spec(module) is None:
-            raise MissingDependencyError.of(module, "demo", "the demo")
+            raise MissingDependencyError.of(package, "the demo")
     sections = []
     for data, world_size in RUNS:
         with progress(f"training on {data} with {world_size} processes", quiet=as_json):

@@ -48,7 +48,7 @@ def verify(
         MissingDependencyError: rich is not installed.
     """
     if not as_json and importlib.util.find_spec("rich") is None:
-        raise MissingDependencyError.of("rich", "test", "the table of verify, not its --json,")
+        raise MissingDependencyError.of("rich", "the table of verify, not its --json,")
     options["laws"] = chosen(options["laws"])
     metrics = targets(target, arguments(arg))
     rows: list[Report | dict[str, Any]] = []

@@ -83,7 +83,7 @@ class FolderLogger(Logger):
     ) -> None:
         who = type(self).__name__
         if self.package and importlib.util.find_spec(self.package) is None:
-            raise MissingDependencyError.of(self.package, self.package, who)
+            raise MissingDependencyError.of(self.package, who)
         check(who, locals(), _TAKES)
         self.save_dir = Path(save_dir).absolute()
         self.name = name

@@ -185,5 +185,5 @@ def _library() -> Any:
     try:
         import deepspeed
     except ImportError as error:
-        raise MissingDependencyError.of("deepspeed", "deepspeed", "strategy='deepspeed'") from error
+        raise MissingDependencyError.of("deepspeed", "strategy='deepspeed'") from error
     return deepspeed

@@ -188,7 +188,7 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
     try:
         import hypothesis
     except ImportError as error:
-        raise MissingDependencyError.of("hypothesis", "test", "drawing shards") from error
+        raise MissingDependencyError.of("hypothesis", "drawing shards") from error
     examples: list[Any] = []
     settings = hypothesis.settings(
         max_examples=number,

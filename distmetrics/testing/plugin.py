@@ -149,9 +149,7 @@ def _by_value(job: Any, item: pytest.Function, values: dict[str, Any]) -> Callab
     try:
         import cloudpickle
     except ImportError as error:
-        raise MissingDependencyError.of(
-            "cloudpickle", "test", "sending a test to processes"
-        ) from error
+        raise MissingDependencyError.of("cloudpickle", "sending a test to processes") from error
     cloudpickle.register_pickle_by_value(item.module)
     try:
         for name, value in values.items():

@@ -266,6 +266,6 @@ def serve(_args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
-        raise UsageError("the language server needs pygls: pip install 'distlint[server]'") from None
+        raise UsageError("the language server needs pygls: pip install pygls") from None
     server.serve()
     return CLEAN

@@ -1,6 +1,7 @@
 """What users are promised, tested from outside: public names, commands and files alone.
 
-``README.md`` is the register of promises. ``python -m tests.acceptance.mutants`` shows that these tests can fail.
+``README.md`` is the register of promises. ``python -m tests.acceptance.mutants`` shows that these
+tests can fail.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ both_backends = pytest.mark.parametrize(
 def same_error(
     ended: Sequence[Outcome], kind: type[DistmetricsError], *texts: str
 ) -> DistmetricsError:
-    """Assert that every rank raised one error of ``kind``, in the same words, which hold ``texts``; return it."""
+    """Assert that every rank raised the same error of ``kind``, which says ``texts``; return it."""
     for outcome in ended:
         assert type(outcome.error) is kind, f"rank {outcome.rank}: {outcome.error!r}"
         assert str(outcome.error) == str(ended[0].error)
@@ -41,7 +42,7 @@ def same_error(
 
 
 def documented(name: str) -> Any:
-    """Return a public name from the module in which ``docs/api.md`` lists it: for names whose module may move."""
+    """Return a public name from where ``docs/api.md`` lists it, since its module may move."""
     page = (ROOT / "docs" / "api.md").read_text()
     for module, rows in re.findall(
         r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL
@@ -52,7 +53,7 @@ def documented(name: str) -> Any:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a program that sees this tree, as it was installed, and ``variables``."""
+    """Return the environment of a program that imports this tree, with ``variables``."""
     path = [str(ROOT), str(ROOT / "lint"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables}
 
@@ -60,7 +61,7 @@ def environment(**variables: str) -> dict[str, str]:
 def python(
     *arguments: object, cwd: Path, timeout: float = 60, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python *arguments``, a file or ``-m`` and a module, to its end, in a fork that need not import torch."""
+    """Run ``python *arguments``, a file or ``-m`` and a module, in a fork that has torch."""
     return run_program(arguments, cwd=cwd, env=environment(**variables), timeout=timeout)
 
 

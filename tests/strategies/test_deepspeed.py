@@ -1,4 +1,4 @@
-"""DeepSpeed's stages. Skipped where it is not installed: ``pip install 'distmetrics[deepspeed]'`` runs them."""
+"""DeepSpeed's stages. Skipped where it is not installed: ``pip install -e '.[deepspeed]'`` runs them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from distmetrics.errors import MissingDependencyError
 try:
     import hypothesis  # noqa: F401
 except ImportError:
-    raise MissingDependencyError.of("hypothesis", "test", "distmetrics.testing.inputs") from None
+    raise MissingDependencyError.of("hypothesis", "distmetrics.testing.inputs") from None
 
 from distmetrics.testing.inputs.numbers import (
     aggregation,

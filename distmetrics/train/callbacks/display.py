@@ -133,7 +133,7 @@ def wanted(flag: bool | None, what: str, stream: Any = None) -> bool:
     """
     has_rich = importlib.util.find_spec("rich") is not None
     if flag and not has_rich:
-        raise MissingDependencyError.of("rich", "train", what)
+        raise MissingDependencyError.of("rich", what)
     stream = stream or sys.stderr
     return (stream is not None and stream.isatty() and has_rich) if flag is None else flag
 

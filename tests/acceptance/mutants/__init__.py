@@ -1,9 +1,11 @@
 """The product, broken in one place at a time, by patches of what users see.
 
-Each mutant is a function that patches the product: its docstring says what is broken, its decorator which tests are
-to fail. ``python -m tests.acceptance.mutants`` runs those tests under each mutant and writes ``table.md``.
+Each mutant is a function that patches the product: its docstring says what is broken, its
+decorator which tests are to fail. ``python -m tests.acceptance.mutants`` runs those tests under
+each mutant and writes ``table.md``.
 
-A mutant reaches every process that a test starts: ``site/sitecustomize.py`` applies it where Python starts.
+A mutant reaches every process that a test starts: ``site/sitecustomize.py`` applies it where Python
+starts.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _FOUND: dict[str, Mutant] = {}
 
 
 def mutant(*tests: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Make a mutant of a function; ``tests`` are of ``tests/acceptance``, as ``test_sync.py::test_f1``."""
+    """Make a mutant of a function that ``tests`` catch, such as ``test_sync.py::test_f1``."""
 
     def decorate(apply: Callable[[], None]) -> Callable[[], None]:
         area = apply.__module__.rpartition(".")[2]
@@ -64,7 +66,7 @@ def mutants() -> list[Mutant]:
     return list(_FOUND.values())
 
 
-def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``make(original)`` in the place of ``owner.name``, a function of a module or a method of a class."""
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put ``make(original)`` in the place of ``owner.name``, of a module or a class."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(make(original)))

@@ -1,6 +1,6 @@
-"""``python -m tests.acceptance.mutants [NAME ...]``: run each mutant's tests; exit with 1 if one survives.
+"""``python -m tests.acceptance.mutants [NAME ...]``: run each mutant's tests.
 
-All of them, without a name, also write ``table.md``.
+Exits with 1 if a mutant survives. Without a name, all are run and ``table.md`` is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ROOT = HERE.parents[2]
 TABLE = HERE / "table.md"
 HEAD = """# Mutants
 
-Made by `python -m tests.acceptance.mutants`. Each breaks the product in one place; the test named fails for it.
+Made by `python -m tests.acceptance.mutants`. Each breaks the product in one place, and the test
+that is named fails.
 
 | mutant | what is wrong under it | the test that fails |
 |---|---|---|
@@ -78,7 +79,7 @@ def judge(mutant: Mutant) -> Verdict:
 
 
 def main(names: list[str]) -> int:
-    """Judge the mutants of these names, ``area.function``, or of whole areas; all without a name."""
+    """Judge the mutants of these names, ``area.function`` or ``area``; all without a name."""
     chosen = [each for each in mutants() if not names or {each.name, each.area} & set(names)]
     begun = time.monotonic()
     rows, survivors = [], 0

@@ -1,4 +1,4 @@
-"""Applies the mutant that ``DISTMETRICS_MUTANT`` names, in every Python that starts with this folder on its path."""
+"""Applies the mutant that ``DISTMETRICS_MUTANT`` names where Python starts."""
 
 import os
 
