@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import venv
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.test_docs import blocks, run_console
+from tests.test_install_lines import above_and_first, commands
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheels")]
 
 
-def call(*command: object, code: int = 0) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/")
+def call(*command: object, code: int = 0, cwd: str | Path = "/") -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd=cwd)
     assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -76,6 +78,20 @@ def test_distmetrics_wheel_as_users_install_it(tmp_path: Path) -> None:
     assert "[0, 1]" in call(python, "-W", "ignore", "-c", program)
     call(python, "-m", "pip", "install", "--quiet", f"{wheel}[metrics,test]", "pytest")
     catch_the_first_bug(python, tmp_path / "first")
+
+
+@pytest.mark.long
+def test_the_first_program_runs_after_the_lines_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """README's first example, as it is printed, where nothing but what the page has named so far is installed."""
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+    python = environment(tmp_path / "venv")
+    page = (ROOT / "README.md").read_text()
+    for command in commands(above_and_first(page)[0]):
+        call(python, "-m", *command, cwd=ROOT)
+    first, shown = next((a, b) for a, b in itertools.pairwise(blocks(page)) if a.file == "first.py")
+    (tmp_path / first.file).write_text(first.code)
+    assert shown.code.startswith("$ torchrun")
+    run_console(shown, tmp_path, python)
 
 
 def catch_the_first_bug(python: Path, folder: Path) -> None:
