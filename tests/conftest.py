@@ -26,9 +26,9 @@ _SLOW = (
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the process that ranks fork from, if there are tests with torch, with what they would each import."""
+    """Start the process that ranks fork from, if there are tests with torch, with what the tests have imported."""
     if "torch" in sys.modules and not session.config.option.collectonly:
-        names = ["distmetrics.launch.processes", *_SLOW]
+        names = ["distmetrics.launch.processes", *(name for name in _SLOW if name in sys.modules)]
         multiprocessing.get_context("forkserver").set_forkserver_preload(names)
         forkserver.ensure_running()
 
