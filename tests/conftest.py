@@ -13,6 +13,7 @@ settings.register_profile("project", deadline=None)  # no test asserts a time; h
 settings.load_profile("project")
 
 
+_ALWAYS = ("distmetrics.launch.processes", "libcst.matchers")  # of ranks, and of distlint as a program
 # What ranks import: each takes seconds, and none starts a thread.
 _SLOW = (
     "torch._dynamo",
@@ -28,7 +29,7 @@ _SLOW = (
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the process that ranks fork from, if there are tests with torch, with what the tests have imported."""
     if "torch" in sys.modules and not session.config.option.collectonly:
-        names = ["distmetrics.launch.processes", *(name for name in _SLOW if name in sys.modules)]
+        names = [*_ALWAYS, *(name for name in _SLOW if name in sys.modules)]
         multiprocessing.get_context("forkserver").set_forkserver_preload(names)
         forkserver.ensure_running()
 

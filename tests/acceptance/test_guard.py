@@ -414,7 +414,7 @@ def test_settings_are_those_of_the_block_or_the_environment(monkeypatch):
     with guard.use_settings() as now:
         assert now == guard.Settings("strict", 2.5, Path("out"))
     assert {*get_args(guard.Mode)} == {"off", "warn", "on", "strict"}
-    for name, value in ((names[1], "soon"), (names[0], "yes")):
+    for name, value in ((names[1], "soon"), (names[1], "-1"), (names[0], "yes")):
         monkeypatch.setenv(name, value)
         with pytest.raises(dm.ConfigurationError, match=value):
             run(2, forks, backend="gloo")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.acceptance import ROOT, environment, python
-from tests.acceptance.test_lint_rules import LIGHTNING, REPLICAS, found, marks, write
+from tests.acceptance.test_lint_rules import LIGHTNING, REPLICAS, found, write
 
 BAD = (
     "import torch.distributed as dist\n\ndef f(rank):\n    if rank == 0:\n        dist.barrier()\n"
@@ -78,7 +78,7 @@ def test_comments_that_ignore_nothing_are_removed_and_missing_ones_added(tmp_pat
     old.write_bytes(head + UNUSED.replace("\n", "\r\n").encode())
     old.chmod(0o755)
     assert found(tmp_path, "--select DL201,DL900") == []  # nobody looked for DL101
-    assert "DL900  unused-ignore  (1 with --fix)" in lint(tmp_path, "check --statistics").stdout
+    assert re.search("1 +DL900 .*--fix", lint(tmp_path, "check --statistics").stdout)
     assert '"insertedContent"' in lint(tmp_path, "check old.py --output-format sarif").stdout
     lint(tmp_path, "check --fix")
     assert (old.read_bytes(), old.stat().st_mode & 0o777) == (head + b"x = 1\r\n", 0o755)
@@ -95,7 +95,8 @@ def test_a_baseline_lets_only_new_findings_fail(tmp_path: Path) -> None:
     write(tmp_path, moved=moved.replace("  dist", "    dist"), twice=again, other=changed)
     wanted = [("other.py", 5, "DL101"), ("twice.py", 9, "DL101")]
     assert found(tmp_path, "--baseline known.json") == wanted
-    assert str(tmp_path) not in (tmp_path / "known.json").read_text()
+    lines = [line for line in (tmp_path / "known.json").read_text().splitlines() if "DL" in line]
+    assert ['"other.py"' in line for line in lines] == [False, True, False]
     lint(tmp_path, "check other.py --baseline known.json --write-baseline", status=0)
     done = lint(write(tmp_path, other=BAD), "check --baseline known.json --output-format concise")
     assert re.findall(r"^\w+.py:\d+", done.stdout, re.MULTILINE) == ["other.py:5", "twice.py:9"]
@@ -227,14 +228,15 @@ def test_one_device_in_the_settings_counts_for_more_than_the_trainer(tmp_path: P
 
 
 def test_bases_are_followed_into_other_files_and_settings(tmp_path: Path) -> None:
-    program = f"from mine import Task\n{LIGHTNING.replace('Model(LightningModule', 'Model(Task')}"
-    findings = found(write(tmp_path, mine=TASK, main=program))
-    assert {line - 1 for _, line, _ in findings} == marks(LIGHTNING).keys()
-    (tmp_path / "mine.py").unlink()
     program = "import mine\nclass Model(mine.Task):\n    def f(self, x): return x.cuda()\n"
+    trained = f"{program}import lightning\nlightning.Trainer(devices=4).fit(Model())\n"
+    reported = [("main.py", 3, "DL001")]
+    assert found(write(tmp_path, main=trained, mine=TASK)) == reported
+    assert found(write(tmp_path, mine="class Task: pass\n")) == []
+    (tmp_path / "mine.py").unlink()
     assert found(write(tmp_path, 'devices = "many"', main=program)) == []
     settings = 'devices = "many"\ntrainer-bases = ["mine.Task"]'
-    assert found(write(tmp_path, settings)) == [("main.py", 3, "DL001")]
+    assert found(write(tmp_path, settings)) == reported
 
 
 def test_tests_are_told_of_dl1_and_dl2_alone(tmp_path: Path) -> None:

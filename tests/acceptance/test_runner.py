@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics.classification import BinaryF1Score
 
 import distmetrics as dm
+from distmetrics.strategies import Strategy
 from distmetrics.testing import run
 from tests.acceptance.test_strategies import (
     CPU,
@@ -168,8 +169,8 @@ def kept(runner, folder):
     return mean, gradient, wrapped.state_dict()
 
 
-def launched(comm, fn, *args):
-    return dm.Runner(**CPU, strategy="ddp", devices=2).launch(fn, *args)
+def launched(comm, fn, *args, strategy="ddp"):
+    return dm.Runner(**CPU, strategy=strategy, devices=2).launch(fn, *args)
 
 
 @pytest.mark.gloo
@@ -189,9 +190,9 @@ def nets(runner):
     return runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
 
-def evaluates(runner):
+def evaluates(runner, **options):
     model, _ = nets(runner)
-    for x, _ in runner.setup_dataloaders(DataLoader(samples(4), 1)):
+    for x, _ in runner.setup_dataloaders(DataLoader(samples(4), 1), **options):
         runner.backward(model(x).sum())
 
 
@@ -221,6 +222,25 @@ def refused(runner):
             do(runner)
 
 
+def allowed(runner):
+    evaluates(runner, train=False)  # which divides, as somebody has said
+
+
+def lbfgs(runner):
+    net = Net().net
+    with pytest.raises(dm.ConfigurationError, match="LBFGS"):
+        runner.setup(net, torch.optim.LBFGS(net.parameters()))
+
+
+class Bare(Strategy):
+    name = "bare"
+
+
+def bare(comm):
+    with pytest.raises(dm.ConfigurationError, match="training_call"):
+        dm.Runner(**CPU, strategy=Bare).launch(nets)
+
+
 def product(runner):
     with runner.autocast():
         return (runner.to_device(torch.ones(2, 2)) @ torch.ones(2, 2)).dtype
@@ -238,6 +258,9 @@ def leaves(runner):
 @pytest.mark.gloo
 def test_wrong_use_is_an_error_and_no_rank_waits_for_ever():
     run(2, launched, refused, backend="gloo")
+    run(2, launched, allowed, backend="gloo")
+    run(2, partial(launched, strategy="ddp_sharded"), lbfgs, backend="gloo")
+    run(2, bare, backend="gloo")
     assert dm.Runner(**CPU, precision="bf16", seed=1).launch(product) is torch.bfloat16
     started = dm.Runner(**CPU, strategy="ddp_spawn", devices=2)
     with pytest.raises(dm.DivergedError, match="rank 1 has returned, and others still wait for it"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import os
-import warnings
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from tests.acceptance import documented
 from tests.acceptance.mutants import mutant, patch
+from tests.acceptance.mutants.data import Changed, warns
 
 PAGES = "test_frameworks.py::test_the_program_of_a_page_prints_what_the_page_shows"
 ACCELERATE = "test_frameworks.py::test_accelerate_deals_and_gathers_each_sample_once"
@@ -18,9 +19,29 @@ TRANSFORMERS = "test_frameworks.py::test_hugging_face_evaluates_as_one_process"
 LOG = "test_frameworks.py::test_rows_of_a_log_are_of_all_ranks"
 
 
-def imports_early() -> None:
-    """Frameworks bring plugins of pytest along, which it then cannot rewrite."""
-    os.environ["PYTEST_ADDOPTS"] = "-W ignore::pytest.PytestAssertRewriteWarning"
+class Later(importlib.abc.MetaPathFinder):
+    """Patches a module when it is imported: frameworks take seconds, and few processes need them."""
+
+    def __init__(self, module: str, *names: str, make: Callable[..., Any]) -> None:
+        self.module, self.names, self.make = f"distmetrics.integrations.{module}", names, make
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        assert spec is not None
+        run: Any = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            for name in self.names:
+                owner, _, attribute = name.rpartition(".")
+                patch(getattr(module, owner) if owner else module, attribute, self.make)
+
+        spec.loader.exec_module = exec_module
+        return spec
 
 
 @mutant(f"{PAGES}[README.md]")
@@ -46,40 +67,26 @@ def a_sample_is_repeated() -> None:
 @mutant(f"{PAGES}[docs/use/accelerate.md]")
 def the_line_that_mends_it_is_not_told() -> None:
     """The warning names ``exact`` where Accelerate's own ``prepare`` is needed."""
-
-    def make(original):
-        def broken(message, *args, **options):
-            text = str(message).replace("integrations.accelerate.prepare", "data.exact")
-            return original(text, *args, **options)
-
-        return broken
-
-    patch(warnings, "warn", make)
-    patch(warnings, "warn_explicit", make)
+    warns("integrations.accelerate.prepare", "data.exact")
 
 
 @mutant(ACCELERATE)
-def padding_of_accelerate_stays() -> None:
-    """``prepare`` gives each rank the batches that Accelerate's own gives it."""
-    imports_early()
-    from distmetrics.integrations import accelerate
+def a_batch_of_accelerate_is_repeated() -> None:
+    """Each rank reads its first batch a second time at the end."""
 
     def make(original):
         def broken(accelerator, loader, **options):
-            return (
-                original(accelerator, loader, **options) if options else accelerator.prepare(loader)
-            )
+            mine = original(accelerator, loader, **options)
+            return mine if options else Changed(mine, lambda batches: [*batches, *batches[:1]])
 
         return broken
 
-    patch(accelerate, "prepare", make)
+    Later("accelerate", "prepare", make=make)
 
 
 @mutant(ACCELERATE)
 def a_hang_of_the_model_is_not_foreseen() -> None:
     """Unequal batches are given to a model that waits for all ranks."""
-    imports_early()
-    from distmetrics.integrations import accelerate
 
     def make(original):
         def broken(accelerator, loader, *, equal_batches=None, **options):
@@ -87,92 +94,76 @@ def a_hang_of_the_model_is_not_foreseen() -> None:
 
         return broken
 
-    patch(accelerate, "prepare", make)
+    Later("accelerate", "prepare", make=make)
 
 
 @mutant(FABRIC)
 def batches_are_moved_always() -> None:
     """``move_to_device=False`` is ignored."""
-    imports_early()
-    from distmetrics.integrations import fabric
 
     def make(original):
-        def broken(*args, move_to_device=True, **options):
-            return original(*args, **options)
+        return lambda *args, move_to_device=True, **options: original(*args, **options)
 
-        return broken
-
-    patch(fabric, "setup_dataloaders", make)
+    Later("fabric", "setup_dataloaders", make=make)
 
 
 @mutant(FABRIC)
-def fabric_deals_out_as_ever() -> None:
-    """Loaders are those of Fabric, which repeat samples."""
-    imports_early()
-    from distmetrics.integrations import fabric
+def a_layout_is_ignored() -> None:
+    """Loaders are dealt out to all ranks, also where ranks share samples."""
 
     def make(original):
-        def broken(fabric, *loaders, move_to_device=True, equal_batches=False, seed=0):
-            if equal_batches or not loaders or fabric.world_size == 1:
-                options = {"move_to_device": move_to_device, "equal_batches": equal_batches}
-                return original(fabric, *loaders, **options)
-            return fabric.setup_dataloaders(*map(copy.copy, loaders))
+        def broken(*args, **options):
+            import distmetrics
+
+            comm = distmetrics.current()
+            with distmetrics.use(getattr(comm, "whole", comm)):
+                return original(*args, **options)
 
         return broken
 
-    patch(fabric, "setup_dataloaders", make)
+    Later("fabric", "setup_dataloaders", make=make)
 
 
 @mutant(LIGHTNING)
 def names_of_metrics_are_ignored() -> None:
-    """``SyncMetrics(["local"])`` does not sync a metric that has ``sync_on_compute=False``."""
-    imports_early()
-    from distmetrics.integrations.lightning import SyncMetrics
+    """A metric that ``SyncMetrics`` is told to sync keeps its local value."""
 
     def make(original):
         def broken(self, metrics=None, **options):
-            original(self, [] if metrics == ["local"] else metrics, **options)
+            original(self, [] if options.get("allow_pickle") else metrics, **options)
 
         return broken
 
-    patch(SyncMetrics, "__init__", make)
+    Later("lightning", "SyncMetrics.__init__", make=make)
 
 
 @mutant(LIGHTNING)
 def the_weight_stays_in_lightning() -> None:
     """Logged means are weighted by samples for good, also in a trainer without the callback."""
-    imports_early()
-    from distmetrics.integrations.lightning import SyncMetrics
-
-    for name in ("teardown", "on_exception"):
-        patch(SyncMetrics, name, lambda original: lambda self, *args, **options: None)
+    names = ("SyncMetrics.teardown", "SyncMetrics.on_exception")
+    Later("lightning", *names, make=lambda original: lambda self, *args, **options: None)
 
 
 @mutant(LIGHTNING)
 def a_late_update_is_lost() -> None:
     """An update after the sync of the epoch is in no value, without a word."""
-    imports_early()
-    from distmetrics.errors import StateError
-    from distmetrics.integrations.lightning import SyncMetrics
 
     def make(original):
         def broken(self, *args, **options):
             try:
                 original(self, *args, **options)
-            except StateError as error:
+            except Exception as error:
                 if "updated after" not in str(error):
                     raise
 
         return broken
 
-    patch(SyncMetrics, "on_validation_end", make)
+    Later("lightning", "SyncMetrics.on_validation_end", make=make)
 
 
 @mutant(TRANSFORMERS)
 def weights_are_ignored() -> None:
     """``weight=`` changes nothing."""
-    imports_early()
-    from distmetrics.integrations import transformers
 
     def make(original):
         def broken(trainer, metrics=None, *, weight=None, **options):
@@ -180,22 +171,29 @@ def weights_are_ignored() -> None:
 
         return broken
 
-    patch(transformers, "attach", make)
+    Later("transformers", "attach", make=make)
 
 
 @mutant(TRANSFORMERS)
 def metrics_are_not_reset() -> None:
     """Metrics go on from one evaluation to the next."""
-    from torchmetrics.classification import MulticlassAccuracy
 
-    patch(MulticlassAccuracy, "reset", lambda original: lambda self: None)
+    def make(original):
+        def broken(trainer, metrics=None, **options):
+            if isinstance(metrics, dict) and "loss" not in metrics:
+                for metric in metrics.values():
+                    metric.reset = metric.compute
+            return original(trainer, metrics, **options)
+
+        return broken
+
+    Later("transformers", "attach", make=make)
 
 
 @mutant(TRANSFORMERS)
 def the_trainer_keeps_the_metrics() -> None:
     """``detach`` leaves everything on the trainer."""
-    imports_early()
-    patch(documented("Attachment"), "detach", lambda original: lambda self: None)
+    Later("transformers", "Attachment.detach", make=lambda original: lambda self: None)
 
 
 @mutant(f"{LOG}[by_accelerate]", f"{LOG}[by_lightning]", f"{LOG}[by_transformers]")
@@ -212,17 +210,18 @@ def all_values_weigh_the_same() -> None:
 @mutant(f"{LOG}[by_lightning]")
 def the_last_row_is_lost() -> None:
     """What the last steps of a training have logged is written nowhere."""
-    imports_early()
-    patch(documented("LogMetrics"), "on_train_end", lambda original: lambda self, *_: None)
+
+    def make(original):
+        return lambda self, *args, **options: None
+
+    Later("lightning_log", "LogMetrics.on_train_end", make=make)
 
 
 @mutant(f"{LOG}[by_accelerate]")
 def a_row_is_written_in_every_step() -> None:
     """``every=`` of ``attach_log`` is ignored."""
-    imports_early()
-    from distmetrics.integrations import accelerate
 
     def make(original):
         return lambda accelerator, log, *, every=50: original(accelerator, log, every=1)
 
-    patch(accelerate, "attach_log", make)
+    Later("accelerate", "attach_log", make=make)

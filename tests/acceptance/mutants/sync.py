@@ -290,13 +290,13 @@ def entry_points_are_not_read() -> None:
 
 
 @mutant("test_sync.py::test_published_bugs_give_the_numbers_of_the_page")
-def ranks_count_alike_in_a_mean() -> None:
-    """A mean over ranks does not use their weights."""
+def ranks_without_samples_count_in_a_mean() -> None:
+    """A rank of weight 0 counts like one with a sample."""
     import distmetrics
 
     def make(original):
         def broken(tree, weight, **options):
-            return original(tree, weight=min(weight, 1), **options)
+            return original(tree, weight=0 if tree is None else max(weight, 1), **options)
 
         return broken
 
