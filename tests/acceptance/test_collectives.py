@@ -39,6 +39,7 @@ class Counting(dm.Communicator):
     """A communicator of one's own: passes five collectives on, and counts what they send."""
 
     def __init__(self, inner: Any, hear: Any = lambda result: result) -> None:
+        super().__init__()
         self.inner, self.hear, self.sent = inner, hear, []
 
     rank, world_size = (property(operator.attrgetter(f"inner.{x}")) for x in ("rank", "world_size"))

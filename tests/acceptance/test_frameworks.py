@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -21,7 +22,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from distmetrics import Log, from_function, layout, sync_and_compute, use
 from distmetrics.data import exact, fresh
-from distmetrics.errors import DistmetricsError, InputError
+from distmetrics.errors import DistmetricsError, InputError, StateError
 from distmetrics.testing import run
 from tests.acceptance import ROOT, documented, python
 from tests.acceptance.test_data import Stream, flat, told
@@ -59,17 +60,10 @@ def refused(calls: dict[str, Any]) -> None:
 NEAREST, LINEAR, LOSS = "F1 0.88091", "F1 0.88301", "loss 0.92350"  # by scikit-learn and torch
 PAGES = {
     "README.md": f"distmetrics 597 samples, {NEAREST}",
-    "docs/use/torchrun.md": f"597 samples, {LINEAR}, {LOSS}",
     "docs/use/accelerate.md": f"distmetrics 597 samples, {NEAREST}",
-    "docs/use/fabric.md": f"distmetrics 597 samples, {NEAREST}",
-    "docs/use/lightning.md": f"SyncMetrics 597 samples, {LINEAR}, {LOSS}",
     "docs/use/lightning.md by pytorch_lightning": f"SyncMetrics 597 samples, {LINEAR}, {LOSS}",
-    "docs/use/huggingface.md": f"attached: eval_{LOSS} eval_{LINEAR.lower()}",
 }
-WARNED = {
-    "docs/use/accelerate.md": r"43 of 640 samples .*accelerate\.prepare\(accelerator, ",
-    "docs/use/fabric.md": r"1 of 598 samples .*fabric\.setup_dataloaders\(fabric, ",
-}
+WARNED = {"docs/use/accelerate.md": r"43 of 640 samples .*accelerate\.prepare\(accelerator, "}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -215,14 +209,14 @@ def lightning_trainer(rows: list[Any], *callbacks: Any, **options: Any) -> Any:
     logger = DummyLogger()
     logger.log_metrics = lambda metrics, step=None: rows.append({"step": step, **metrics})
     parts = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options |= dict.fromkeys(parts, False) | {"accelerator": "cpu", "strategy": "ddp"}
-    return lightning.Trainer(
-        **options, devices=2, max_epochs=1, logger=logger, callbacks=[*callbacks]
-    )
+    options |= dict.fromkeys(parts, False) | {"logger": logger, "callbacks": [*callbacks]}
+    return lightning.Trainer(accelerator="cpu", strategy="ddp", devices=2, max_epochs=1, **options)
 
 
 def lightning_model(cut: Any = fresh, end: Any = id, tell: Any = id) -> Any:
     import lightning.pytorch as lightning
+
+    group = torch.distributed.GroupMember.WORLD
 
     class Model(lightning.LightningModule):
         def __init__(self) -> None:
@@ -243,12 +237,7 @@ def lightning_model(cut: Any = fresh, end: Any = id, tell: Any = id) -> Any:
             self.seen += cut(values).tolist()
             self.log("loss", values.mean(), sync_dist=True, on_step=True, on_epoch=True)
             self.log("given", values.mean(), sync_dist=True, batch_size=3 * len(values))
-            self.log(
-                "group",
-                values.mean(),
-                sync_dist=True,
-                sync_dist_group=torch.distributed.GroupMember.WORLD,
-            )
+            self.log("group", values.mean(), sync_dist=True, sync_dist_group=group)
             self.log("most", values.max(), sync_dist=True, reduce_fx="max")
             self.log_dict({"right": self.right, "local": self.local})
 
@@ -291,6 +280,18 @@ def in_lightning(comm: Any) -> dict[str, Any]:
         steps = [row["loss_step"] for row in rows if "loss_step" in row]
         return logged | {"steps": steps, "sums": model.sums, "seen": model.seen}
 
+    def afterwards(end: Any) -> int:
+        """Evaluate with the callback, and again without it; return how many rows come then."""
+        trainer, model = lightning_trainer([], SyncMetrics()), lightning_model(cut=torch.clone)
+        with contextlib.suppress(StateError):
+            trainer.validate(lightning_model(end=end), loader(), verbose=False)
+        trainer.callbacks.clear()
+        trainer.validate(model, loader(), verbose=False)
+        return len(model.seen)
+
+    def late(model: Any) -> None:
+        model.total.update(1)
+
     def train(*callbacks: Any) -> Any:
         model, part = lightning_model(), Subset(ROWS, ((0, 1, 2, 3, 4), (6, 7))[comm.rank])
         trainer = lightning_trainer([], *callbacks, use_distributed_sampler=False)
@@ -298,15 +299,16 @@ def in_lightning(comm: Any) -> dict[str, Any]:
         return float(trainer.callback_metrics["trained"]), len(model.seen)
 
     join(comm)
+    predicting = lightning_trainer([], SyncMetrics())
     left, sync = {"use_distributed_sampler": False}, lambda model: sync_and_compute(model.right)
     alone = {"callbacks": [Callback()], "cut": torch.clone, "end": sync}
     calls = {
-        "InputError.*rank 1  0 batches": lambda: evaluate(loader(5 * (comm.rank == 0)), **left),
+        "InputError.*rank 1 +0 batches": lambda: evaluate(loader(5 * (comm.rank == 0)), **left),
         "InputError.*several": lambda: evaluate(CombinedLoader([loader(size=1)] * 2, "min_size")),
         "StateError.*no metric 'f2'": lambda: evaluate(loader(), [SyncMetrics(["f2"])]),
         "StateError.*local.things": lambda: evaluate(loader(), [SyncMetrics(["local"])]),
         "StateError.*all ranks already": lambda: evaluate(loader(), end=sync),
-        "StateError.*updated after": lambda: evaluate(loader(), end=lambda m: m.total.update(1)),
+        "StateError.*updated after": lambda: evaluate(loader(), end=late),
     }
     refused(calls)
     named = [SyncMetrics(["right", "total"]), SyncMetrics(["local"], allow_pickle=True)]
@@ -322,10 +324,9 @@ def in_lightning(comm: Any) -> dict[str, Any]:
         "left": len(evaluate(loader(), **left)["seen"]),
         "named": evaluate(loader(), named)["local"],
         "shared": evaluate(loader(), [SyncMetrics(layout={"tp": 2})])["total"],
+        "afterwards": [afterwards(end) for end in (id, late)],
         "trained": (*train(SyncMetrics()), *train()),
-        "predicted": flat(
-            lightning_trainer([], SyncMetrics()).predict(lightning_model(), loader())
-        ),
+        "predicted": flat(predicting.predict(lightning_model(), loader())),
     }
 
 
@@ -344,6 +345,7 @@ def test_lightning_logs_the_numbers_of_one_process() -> None:
     assert first["13 by 2"]["sums"] == pytest.approx(sums)  # a step's loss is that of all its rows
     for rank in ranks:
         assert (rank["left"], rank["named"], rank["shared"]) == (N, VALUES.sum(), VALUES.sum())
+        assert rank["afterwards"] == [(N + 1) // 2] * 2  # as Lightning deals it out
         ours, seen, theirs, same = rank["trained"]
         assert ours == pytest.approx(float(VALUES[[0, 1, 2, 3, 4, 6, 7]].mean())) != theirs
         assert seen == same

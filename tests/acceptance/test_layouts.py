@@ -98,7 +98,7 @@ def test_a_wrong_claim_is_an_error_on_every_rank(comm: Any) -> None:
     """But no rounding where one says so, and nothing of ranks that are said to have no values."""
     first, second, *_ = told(comm, FAULTS)
     assert ("axis tp" in first.what, first.peers) == (True, (0, 1))
-    assert "ranks 0, 2 hold the same data" in second.what
+    assert "ranks 0, 2" in second.what
     near = 1 + comm.rank // 2 + 1e-5 * (comm.rank % 2)
     assert dm.mean(near, 1, comm=plane(comm, same="close")) == 1.5  # the first one's
     false = plane(comm, dp="first", tp="shard")  # the other ranks have the loss

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchmetrics.classification import BinaryF1Score
 
 import distmetrics as dm
@@ -80,6 +80,14 @@ class Stream(IterableDataset):
         return iter(range(3))
 
 
+class Draws(Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return torch.rand(())
+
+
 LOADERS = [  # options, those of the loader, and what each rank gets
     ({}, {}, [[0, 1], [2, 3, 4]]),
     ({"train": True}, {}, [[0, 2, 4], [1, 3, 0]]),
@@ -121,6 +129,9 @@ def ways(runner, hello, *, end):
     assert epochs[0] != epochs[1]
     loader.set_epoch(0)
     assert read_by_all(loader) == epochs[0]
+    drawing = DataLoader(Draws(), num_workers=1)  # whose worker draws other numbers on each rank
+    drawn = read_by_all(runner.setup_dataloaders(drawing, replace_sampler=False))
+    assert drawn[0] != drawn[1]
     if rank == 0:
         with pytest.warns(UserWarning, match="replace_sampler=False"):
             assert len(list(runner.setup_dataloaders(DataLoader(Stream())))) == 3

@@ -455,16 +455,6 @@ def test_an_adapter_tells_how_metrics_are_synced_and_found(comm: Any) -> None:
         dm.register_adapter(tm.SumMetric)
 
 
-def test_published_bugs_give_the_numbers_of_the_page(tmp_path: Path) -> None:
-    page = ROOT.joinpath("docs", "published-bugs.md").read_text()
-    done = python("-m", "benchmarks.published_bugs", cwd=tmp_path)
-    seen = re.findall(r"naive (.*?)   ours (.*?)   one process (\S+)", done.stdout)
-    wrong = re.findall(r"same way (?:\w+) .*?\*\*(.*?)\*\*", page)
-    assert [naive for naive, *_ in seen] == wrong
-    assert [ours for _, ours, _ in seen] == [single for *_, single in seen]
-    assert len(seen) == 13
-
-
 def test_distlint_tells_which_metrics_are_averaged_as_the_tables_say(tmp_path: Path) -> None:
     of = 'x, y, task="multiclass", num_classes=3'
     wrong = ["sk.f1_score(y, x)", "sk.roc_auc_score(y, x)", "tf.r2_score(x, y)"]

@@ -329,6 +329,7 @@ WRONG = {
     "steps? none|stepped none": lambda: odd(
         automatic_optimization=False, training_step=lambda *args: None
     ),
+    "max_epochs or max_steps": lambda: one(Net(), max_epochs=None),
     "DataLoader": lambda: one(Net(), samples(8)),
     "object of dict": lambda: one(Net(), {"a": VAL}),
     "training loader": lambda: one(Net(), (batch for batch in VAL), max_epochs=2),
@@ -433,9 +434,10 @@ class Boxed(Net):
 def test_files_and_tables_that_are_asked_for_are_there(tmp_path, capfd):
     flags = {"enable_progress_bar": True, "enable_model_summary": True, "logger": True}
     flags |= {"limit_predict_batches": 1, "limit_test_batches": 1, "enable_checkpointing": True}
-    trainer = one(Net(), default_root_dir=tmp_path, **flags)
+    net = Net(act=partial(act, name="shown", value=7.5, prog_bar=True))
+    trainer = one(net, default_root_dir=tmp_path, **flags)
     told = capfd.readouterr()
-    assert ("Trainable params" in told.out, "epoch 0" in told.err) == (True, True)
+    assert ("Trainable params" in told.out, "shown 7.5" in told.err) == (True, True)
     assert {"epoch=0-step=8.ckpt", "metrics.csv"} <= {file.name for file in tmp_path.rglob("*.*")}
     other = {"every_n_epochs": 2, "save_top_k": -1, "dirpath": tmp_path / "b"}
     keepers = [dt.ModelCheckpoint(dirpath=tmp_path / "a", filename="n", save_top_k=2)]
@@ -495,11 +497,13 @@ def test_a_fit_that_goes_on_ends_bit_for_bit_as_if_nothing_had_happened(tmp_path
     keeper = dt.ModelCheckpoint(dirpath=tmp_path, **keep)
     data = [DataLoader(samples(24), 6, shuffle=True, collate_fn=augmented)]  # epochs of 4 steps
     noisy = partial(fit, None, "single", partial(Net, act=noise), data, seed=5)
-    whole = noisy(callbacks=[keeper], resume="last")  # there is none yet: from the beginning
-    for step in (2, 4, 7):
+    stops = [dt.EarlyStopping("train_loss", mode="max", patience=9) for _ in range(4)]
+    whole = noisy(callbacks=[stops[0], keeper], resume="last")  # there is none yet: all of it
+    for stop, step in zip(stops[1:], (2, 4, 7), strict=True):
         torch.manual_seed(99)
-        found = noisy(resume=tmp_path / f"{step}.ckpt")
+        found = noisy(callbacks=stop, resume=tmp_path / f"{step}.ckpt")
         torch.testing.assert_close(found, whole, rtol=0, atol=0)
+        assert (stop.best_score, stop.wait_count) == (stops[0].best_score, stops[0].wait_count)
 
 
 class Breaks(dt.Callback):
@@ -524,8 +528,10 @@ def test_a_rank_that_is_left_saves_what_there_is(tmp_path):
         re.findall("was told|no disk", str(ended[1].error.__notes__))
     )
     assert type(ended[0].error) is dm.PeerLostError
-    trainer = dt.Trainer(**CPU, max_epochs=5)
+    EVENTS.clear()
+    trainer = dt.Trainer(**CPU, max_epochs=5, callbacks=Says())
     trainer.fit(Net(), DataLoader(samples(24), 12), ckpt_path=tmp_path / "rescued.ckpt")
+    assert "on_load_checkpoint *" in EVENTS
     assert (trainer.current_epoch, trainer.global_step) == (5, 6 + 3 * 2)  # epoch 2 begins again
 
 

@@ -20,7 +20,7 @@ LOG = "test_frameworks.py::test_rows_of_a_log_are_of_all_ranks"
 
 
 class Later(importlib.abc.MetaPathFinder):
-    """Patches a module when it is imported: frameworks take seconds, and few processes need them."""
+    """Patches a module when it is imported: frameworks take seconds, few processes need them."""
 
     def __init__(self, module: str, *names: str, make: Callable[..., Any]) -> None:
         self.module, self.names, self.make = f"distmetrics.integrations.{module}", names, make
@@ -72,12 +72,15 @@ def the_line_that_mends_it_is_not_told() -> None:
 
 @mutant(ACCELERATE)
 def a_batch_of_accelerate_is_repeated() -> None:
-    """Each rank reads its first batch a second time at the end."""
+    """Each rank reads the first batch of its first loader a second time at the end."""
+    loaders: list[Any] = []
 
     def make(original):
         def broken(accelerator, loader, **options):
-            mine = original(accelerator, loader, **options)
-            return mine if options else Changed(mine, lambda batches: [*batches, *batches[:1]])
+            loaders.append(original(accelerator, loader, **options))
+            if len(loaders) > 1:
+                return loaders[-1]
+            return Changed(loaders[0], lambda batches: [*batches, *batches[:1]])
 
         return broken
 
@@ -138,8 +141,8 @@ def names_of_metrics_are_ignored() -> None:
 
 
 @mutant(LIGHTNING)
-def the_weight_stays_in_lightning() -> None:
-    """Logged means are weighted by samples for good, also in a trainer without the callback."""
+def lightning_stays_changed() -> None:
+    """A trainer deals out without repeats also when the callback has been taken off."""
     names = ("SyncMetrics.teardown", "SyncMetrics.on_exception")
     Later("lightning", *names, make=lambda original: lambda self, *args, **options: None)
 

@@ -289,7 +289,7 @@ def entry_points_are_not_read() -> None:
     patch(metadata, "entry_points", make)
 
 
-@mutant("test_sync.py::test_published_bugs_give_the_numbers_of_the_page")
+@mutant("test_collectives.py::test_reductions_and_weighted_means_lose_nothing")
 def ranks_without_samples_count_in_a_mean() -> None:
     """A rank of weight 0 counts like one with a sample."""
     import distmetrics
