@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,13 +44,24 @@ def same_error(
 
 def documented(name: str) -> Any:
     """Return a public name from where ``docs/api.md`` lists it, since its module may move."""
+    return getattr(importlib.import_module(home(name)), name)
+
+
+def home(name: str) -> str:
+    """Return the module in which ``docs/api.md`` lists a name."""
     page = (ROOT / "docs" / "api.md").read_text()
     for module, rows in re.findall(
         r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL
     ):
         if f"| `{name}` |" in rows:
-            return getattr(importlib.import_module(module), name)
+            return str(module)
     raise LookupError(f"docs/api.md does not list {name}")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def environment(**variables: str) -> dict[str, str]:

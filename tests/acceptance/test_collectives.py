@@ -151,12 +151,15 @@ odd = lambda c, one, others: one if c.rank == 1 else others  # noqa: E731
 FAULTS: list[Any] = [
     (MismatchError, "float64", lambda c: dm.all_reduce(X.to(odd(c, torch.float64, None)))),
     (MismatchError, "[3]", lambda c: dm.all_gather(torch.ones(odd(c, 3, 2)))),
+    (MismatchError, "[3]", lambda c: dm.all_reduce(torch.ones(odd(c, 3, 2)))),
+    (MismatchError, "[3]", lambda c: dm.broadcast(torch.ones(odd(c, 3, 2)), src=0)),
     (MismatchError, "'a'", lambda c: dm.all_gather(odd(c, {"a": X}, {"b": X}))),
     (MismatchError, "[2, 4]", lambda c: dm.all_gather_cat(torch.ones(2, odd(c, 4, 3)))),
     (MismatchError, "f1", lambda c: dm.mean(X, weight=1, name=odd(c, "f1", "loss"))),
     (MismatchError, "allow_pickle", lambda c: dm.all_gather_object(1, allow_pickle=c.rank == 1)),
     (InputTypeError, "a str", lambda c: dm.all_gather({"a": odd(c, "text", X)})),
     (InputTypeError, "allow_pickle=True", lambda c: dm.all_gather_object(odd(c, Box(1), 1))),
+    (InputTypeError, "flag", lambda c: dm.all_true(odd(c, "yes", True))),
     (InputError, "mean(x, weight", lambda c: dm.all_reduce(X, odd(c, "mean", "sum"))),
     (InputError, "rank 3", lambda c: dm.broadcast(X, src=odd(c, 3, 0))),
     (InputError, "-1", lambda c: dm.mean(X, weight=odd(c, -1, 1))),
@@ -190,17 +193,17 @@ def test_a_call_is_one_collective_and_large_data_takes_one_more(comm: Any) -> No
         assert {op for op, _ in own.sent} == {"all_reduce"}
         assert sum(nbytes for _, nbytes in own.sent) < 200
         return
-    for call, data, count in [
-        (dm.all_reduce, [X, X.double(), 1], 1),
-        (dm.all_gather, {"a": small, "b": [1, True]}, 1),
-        (dm.all_gather_cat, torch.ones(comm.rank, 3), 1),
-        (dm.all_reduce, large[comm.rank :], 1),  # a disagreement: no data moves
-        (lambda _, comm: dm.barrier(comm=comm), None, 1),
-        (dm.all_reduce, large, 2),
+    for call, data, count, is_refused in [
+        (dm.all_reduce, [X, X.double(), 1], 1, False),
+        (dm.all_gather, {"a": small, "b": [1, True]}, 1, False),
+        (dm.all_gather_cat, torch.ones(comm.rank, 3), 1, False),
+        (dm.all_reduce, large[comm.rank :], 1, True),  # a disagreement: no data moves
+        (lambda _, comm: dm.barrier(comm=comm), None, 1, False),
+        (dm.all_reduce, large, 2, False),
     ]:
         own.sent.clear()
-        caught(call, data, comm=own)
-        assert len(own.sent) == count
+        ended = caught(call, data, comm=own)
+        assert (len(own.sent), isinstance(ended, MismatchError)) == (count, is_refused)
 
 
 @on_ranks(3, backends=("gloo",))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 import distmetrics as dm
 from distmetrics import errors, find_unpicklable, guard
 from distmetrics.testing import outcomes
-from tests.acceptance import python, torchrun
+from tests.acceptance import free_port, python, torchrun
 
 
 def test_errors_have_one_shape_and_say_who_where_and_what_to_do():
@@ -195,7 +194,7 @@ def load():
 dist.init_process_group("gloo")
 dm.barrier()
 if dist.get_rank() == 1:
-    atexit.register(time.sleep, 1)  # until rank 0 has heard of it
+    atexit.register(time.sleep, 3)  # until rank 0 has heard of it
     raise ValueError("a bad batch")
 load() if dist.get_rank() == 2 else dm.all_reduce(torch.ones(2), name="loss")
 """
@@ -234,9 +233,7 @@ def test_a_job_of_torchrun_ends_and_its_postmortem_blames_the_rank_that_raised(t
     ],
 )
 def test_doctor_checks_a_machine_or_a_job(ranks, come, options, check, text, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def one(rank):
         own = {**job, "RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}

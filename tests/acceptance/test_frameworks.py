@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,7 @@ from distmetrics import Log, from_function, layout, sync_and_compute, use
 from distmetrics.data import exact, fresh
 from distmetrics.errors import DistmetricsError, InputError, StateError
 from distmetrics.testing import run
-from tests.acceptance import ROOT, documented, python
+from tests.acceptance import ROOT, documented, free_port, python
 from tests.acceptance.test_data import Stream, flat, told
 
 pytestmark = pytest.mark.gloo
@@ -74,8 +73,7 @@ def test_the_program_of_a_page_prints_what_the_page_shows(page: str, tmp_path: P
     _, name, code, rest = re.split(r"<!-- file: (.*) -->\n```python\n([^`]*)```", text)
     (tmp_path / name).write_text(code)
     *one, two = re.findall(r"(?m)^\$.*\n((?:[^$`].*\n)*)", rest[: rest.index("pip install")])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     devices = ["--devices", "2"] * ("--devices 2" in rest)
     jobs = [(devices, variables(rank, 2, port)) for rank in (0, 1)] + [([], {})] * len(one)
     with ThreadPoolExecutor() as pool:

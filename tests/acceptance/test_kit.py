@@ -343,7 +343,7 @@ def killed_inside(comm):
         return "told"
 
 
-@pytest.mark.parametrize("place", ["update", "compute", "manifest", "data", "all_gather", 1, 2])
+@pytest.mark.parametrize("place", ["update", "compute", "all_gather", 1, 2])
 def test_a_fault_strikes_where_it_is_said_to_and_must_strike(place):
     ended = outcomes(2, synced, faults=[faults.raises(1, place, KeyError(place))])
     assert ended[1].error.args == (place,)

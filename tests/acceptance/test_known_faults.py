@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import socket
 import sys
 import warnings
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ import distmetrics
 from distmetrics.data import exact
 from distmetrics.errors import DistmetricsError, InputError, StateError
 from distmetrics.testing import Outcome, outcomes, run
-from tests.acceptance import environment, python
+from tests.acceptance import environment, free_port, python
 from tests.programs import Program
 
 # The issues that mend them.
@@ -96,6 +95,15 @@ class Model(LightningModule):
         self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]))
 """
 FIT = 'from lightning.pytorch import Trainer\nTrainer(strategy="ddp", devices=4).fit(Model())\n'
+MONITORED = """\
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+class Model(LightningModule):
+    def on_train_epoch_end(self):
+        if self.trainer.is_global_zero:
+            self.log("score", self.scale.mean())
+Trainer(devices=4, strategy="ddp", callbacks=[ModelCheckpoint(monitor="score")]).fit(Model())
+"""
 EPOCHS = """\
 from torch.utils.data import DataLoader, DistributedSampler
 def train(model, optimizer, dataset, epochs):
@@ -281,9 +289,7 @@ def test_the_norm_of_a_dtensor_in_a_log(placement: str) -> None:
 def test_a_rank_that_never_called_is_found(what: str, tmp_path: Path) -> None:
     program, waits = JOB + PROGRAMS[what], 0 if what.startswith("rank 0") else 1
     (tmp_path / "job.py").write_text(program)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        env = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
+    env = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     # 60 seconds will do once the mark is gone: the wait then ends before.
     env |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "DISTMETRICS_TIMEOUT": "6"}
     ranks = [Program(["job.py"], cwd=tmp_path, env=env | {"RANK": rank}) for rank in "01"]
@@ -360,6 +366,15 @@ def test_a_trainer_in_another_file_speaks_for_the_module(tmp_path: Path) -> None
     together = shown(tmp_path, model=MODEL + FIT)
     given(together == ["model.py:5 DL202"], together)
     assert shown(tmp_path, model=MODEL, train="from model import Model\n" + FIT) == together
+
+
+@fault(LINT, "for review alone; right is DL102 by default, mended by rank_zero_only=True")
+def test_a_monitored_log_of_one_rank_is_told_and_mended(tmp_path: Path) -> None:
+    assert shown(tmp_path, model=MONITORED) == ["model.py:6 DL102"]
+    python("-m", "distlint", "check", ".", "--fix", "--unsafe-fixes", cwd=tmp_path)
+    assert 'self.log("score", self.scale.mean(), rank_zero_only=True)' in (
+        (tmp_path / "model.py").read_text()
+    )
 
 
 @fault(LINT, "a comment that names set_epoch silences DL208; right is DL208: it is no call")

@@ -197,9 +197,24 @@ def marks(program: str) -> dict[int, str]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_fault_is_reported_at_its_line_and_nothing_else(tmp_path: Path, name: str) -> None:
     marked = marks(PROGRAMS[name])
-    findings = {line: code for _, line, code in found(write(tmp_path, main=PROGRAMS[name]))}
-    assert findings == {line: findings.get(line) for line in marked}
-    assert all(code in marked[line].split(" or ") for line, code in findings.items())
+    findings = [(line, code) for _, line, code in found(write(tmp_path, main=PROGRAMS[name]))]
+    assert [line for line, _ in findings] == [*marked]  # one finding a line
+    assert all(code in marked[line].split(" or ") for line, code in findings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("trainer = Trainer(", "trainer = Trainer(use_distributed_sampler=False, "),
+        ("sampler=DistributedSampler(self.train))  # DL004", "shuffle=True)"),
+    ],
+)
+def test_a_sampler_of_ones_own_is_right_where_the_trainer_is_told(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    assert before in LIGHTNING
+    findings = found(write(tmp_path, main=LIGHTNING.replace(before, after)))
+    assert "DL004" not in {code for *_, code in findings}
 
 
 def test_fix_mends_what_is_safe_to_mend_and_a_second_run_changes_nothing(tmp_path: Path) -> None:

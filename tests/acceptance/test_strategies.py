@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,7 +20,7 @@ from distmetrics import ConfigurationError, DivergedError, InputTypeError, PeerL
 from distmetrics.strategies import DDP, FSDP, DDPFork, ShardedDDP, available, register
 from distmetrics.testing import run
 from distmetrics.train import ModelCheckpoint, Module, Trainer
-from tests.acceptance import documented, python
+from tests.acceptance import documented, free_port, python
 
 loss_of = nn.functional.binary_cross_entropy_with_logits
 CPU = {"accelerator": "cpu"}
@@ -314,10 +313,7 @@ def variables(launcher, **values):
 def test_processes_that_a_launcher_started_meet_and_end_together(launcher, tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "hosts").write_text("batch\nlocalhost\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = {"ranks": 2, "locals": 2, "node": 0, "host": "localhost"}
-        place["port"] = probe.getsockname()[1]
+    place = {"ranks": 2, "locals": 2, "node": 0, "host": "localhost", "port": free_port()}
 
     def start(rank, *arguments):
         mine = variables(launcher, rank=rank, local=rank, **place)

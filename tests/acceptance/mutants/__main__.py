@@ -29,6 +29,10 @@ that is named fails.
 """
 
 
+# A test that hangs, or an error of the mutant itself, shows nothing of the promise.
+_ACCIDENT = r"^E +Failed: Timeout|^\S*acceptance/mutants/\S+: \w*Error$"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What became of a mutant."""
@@ -70,8 +74,9 @@ def judge(mutant: Mutant) -> Verdict:
         check=False,
     )
     failed = re.search(r"^FAILED tests/acceptance/(\S+)", done.stdout, re.MULTILINE)
-    if done.returncode == 1 and failed:
-        reason = re.search(r"^E +(.*)$", done.stdout, re.MULTILINE)
+    reason = re.search(r"^E +(.*)$", done.stdout, re.MULTILINE)
+    is_accident = re.search(_ACCIDENT, done.stdout, re.MULTILINE)
+    if done.returncode == 1 and failed and not is_accident:
         return Verdict(failed[1], reason[1] if reason else "")
     return Verdict(
         "", f"pytest exits with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests.acceptance import home
 from tests.acceptance.mutants import mutant, patch
 from tests.acceptance.mutants.data import Changed, warns
 
@@ -23,7 +24,8 @@ class Later(importlib.abc.MetaPathFinder):
     """Patches a module when it is imported: frameworks take seconds, few processes need them."""
 
     def __init__(self, module: str, *names: str, make: Callable[..., Any]) -> None:
-        self.module, self.names, self.make = f"distmetrics.integrations.{module}", names, make
+        self.module = module if "." in module else f"distmetrics.integrations.{module}"
+        self.names, self.make = names, make
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
@@ -217,7 +219,7 @@ def the_last_row_is_lost() -> None:
     def make(original):
         return lambda self, *args, **options: None
 
-    Later("lightning_log", "LogMetrics.on_train_end", make=make)
+    Later(home("LogMetrics"), "LogMetrics.on_train_end", make=make)
 
 
 @mutant(f"{LOG}[by_accelerate]")

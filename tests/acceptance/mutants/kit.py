@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import os
 
+from tests.acceptance import home
 from tests.acceptance.mutants import mutant, patch
 
 
@@ -191,7 +192,7 @@ def torch_distributed_is_not_put_back() -> None:
     """A function of torch.distributed stays replaced after `routed`."""
     import torch.distributed as dist
 
-    module = importlib.import_module("distmetrics.testing.fake_torch_distributed")
+    module = importlib.import_module(home("routed"))
 
     def make(original):
         @contextlib.contextmanager
@@ -234,9 +235,20 @@ def a_survivor_gets_a_wrong_value() -> None:
 @mutant("test_kit.py::test_a_fault_strikes_where_it_is_said_to_and_must_strike")
 def a_fault_need_not_strike() -> None:
     """A fault that never strikes is no error."""
-    from distmetrics.testing.faults import FaultyCommunicator
+    from distmetrics import ConfigurationError, testing
 
-    patch(FaultyCommunicator, "check_struck", lambda original: lambda self: None)
+    def make(original):
+        def broken(*args, **options):
+            ended = original(*args, **options)
+            never = [isinstance(each.error, ConfigurationError) for each in ended]
+            return [
+                dataclasses.replace(each, error=None) if unstruck else each
+                for each, unstruck in zip(ended, never, strict=True)
+            ]
+
+        return broken
+
+    patch(testing, "outcomes", make)
 
 
 @mutant("test_kit.py::test_inputs_draw_what_was_asked_for")
@@ -258,7 +270,7 @@ def scores_leave_their_range() -> None:
 @mutant("test_kit.py::test_what_is_drawn_shrinks_and_every_sample_is_dealt_to_one_rank")
 def a_rank_loses_a_sample() -> None:
     """`padded` leaves the last rank's last batch away."""
-    shards = importlib.import_module("distmetrics.testing.shards")
+    shards = importlib.import_module(home("padded"))
 
     def make(original):
         def broken(*args):
