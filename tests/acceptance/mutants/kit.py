@@ -239,16 +239,15 @@ def a_fault_need_not_strike() -> None:
 
     def make(original):
         def broken(*args, **options):
-            ended = original(*args, **options)
-            never = [isinstance(each.error, ConfigurationError) for each in ended]
-            return [
-                dataclasses.replace(each, error=None) if unstruck else each
-                for each, unstruck in zip(ended, never, strict=True)
-            ]
+            try:
+                return original(*args, **options)
+            except ConfigurationError as error:
+                if "never reached" not in str(error):
+                    raise
 
         return broken
 
-    patch(testing, "outcomes", make)
+    patch(testing, "run", make)
 
 
 @mutant("test_kit.py::test_inputs_draw_what_was_asked_for")
