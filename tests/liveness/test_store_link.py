@@ -153,8 +153,13 @@ def test_a_broken_connection_is_made_again(host: Host, guard_of: Callable[[], Wa
     assert guard.connected.wait(60)
 
     class Broken:
-        def check(self, keys: Any) -> bool:
-            raise RuntimeError("Connection reset by peer")
+        """Fails whatever the guard asks of it first."""
+
+        def __getattr__(self, name: str) -> Any:
+            def fails(*_: Any) -> Any:
+                raise RuntimeError("Connection reset by peer")
+
+            return fails
 
     guard._guard.store = Broken()
     guard._bell.set()

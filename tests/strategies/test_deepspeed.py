@@ -22,7 +22,7 @@ slow = pytest.mark.timeout(400)  # a process that imports it builds an extension
 
 @pytest.mark.skipif(INSTALLED, reason="deepspeed is installed")
 def test_without_it_the_command_is_told():
-    with pytest.raises(MissingDependencyError, match=r"strategy='deepspeed' needs deepspeed(.|\n)*pip install deepspeed"):
+    with pytest.raises(MissingDependencyError, match=r"strategy='deepspeed' needs deepspeed(.|\n)*install deepspeed"):
         resolve("deepspeed", accelerator="cpu")
 
 

@@ -28,7 +28,7 @@ def confirm(args: argparse.Namespace) -> int:
     """``distlint confirm FILE:LINE``: run the code around a finding; the exit status."""
     path, line = _place(args.place)
     if importlib.util.find_spec("distmetrics") is None:
-        raise ConfirmError("confirm runs code under the guard of distmetrics, which is not installed: it is in the folder above distlint's")
+        raise ConfirmError("confirm runs code under the guard of distmetrics, which is not installed: pip install .")
     source = Path(path).read_bytes()
     found = findings(source, path, line)
     if not found:
