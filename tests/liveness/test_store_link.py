@@ -42,8 +42,9 @@ class Host:
             self.process = context.Process(target=serve, args=(theirs,), daemon=True)
             self.process.start()
             self.port = ours.recv()
-        patience = timedelta(seconds=3)  # for which a guard's thread may wait at the end of a test
-        self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=patience)  # type: ignore[attr-defined]
+        long = timedelta(seconds=60)
+        self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=long)  # type: ignore[attr-defined]
+        self.store.set_timeout(timedelta(seconds=3))  # a guard's thread may wait so long at the end of a test
 
     def send(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
