@@ -1,0 +1,119 @@
+"""The findings of one file: a pure function of its text, its path, the rules and the facts."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+import libcst as cst
+
+from distlint_new.facts import Facts
+from distlint_new.finding import Finding, unreadable
+from distlint_new.rules import RULES
+from distlint_new.rules.base import Rule
+from distlint_new.source import Source
+from distlint_new.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
+from distlint_new.text import Text
+from distlint_new.values import Values
+
+LARGEST = 1 << 20  # bytes: larger files are told of and not read
+_NOWHERE = Facts()
+
+
+def check_source(
+    source: bytes,
+    path: str,
+    rules: Iterable[type[Rule]],
+    facts: Facts = _NOWHERE,
+    *,
+    prefilter: bool = True,
+) -> list[Finding]:
+    """Return all findings in one file, in the order of lines.
+
+    Args:
+        source: the file's bytes.
+        path: how findings name the file.
+        rules: the rules to apply.
+        facts: what is known of the project.
+        prefilter: pass over rules whose tokens do not occur; findings are the same without.
+    """
+    applied = list(rules)
+    if len(source) > LARGEST:
+        said = f"a file of {len(source) >> 20} MiB is not read (1 MiB is the most): exclude it"
+        return [unreadable(path, 1, 1, said)]
+    asked = [rule for rule in applied if not prefilter or can_matter(rule, source, facts)]
+    try:
+        text = Text.decode(source)
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        return [unreadable(path, line, 1, f"cannot decode this line as {error.encoding}")]
+    except (SyntaxError, LookupError) as error:
+        return [unreadable(path, 1, 1, str(error))]
+    if not asked and _compiles(text.text):
+        return []
+    with _without_collector():
+        return _check(text, path, applied, asked, facts)
+
+
+def _check(
+    text: Text, path: str, applied: list[type[Rule]], asked: list[type[Rule]], facts: Facts
+) -> list[Finding]:
+    try:
+        source = Source(text, path, facts)
+    except cst.ParserSyntaxError as error:
+        return [unreadable(path, max(1, error.raw_line), error.raw_column + 1, error.message)]
+    except RecursionError:
+        return [unreadable(path, 1, 1, "too deeply nested")]
+    values = Values(source)
+    findings: list[Finding] = []
+    for kind in asked:
+        rule = kind(source, values)
+        rule.check()
+        findings += rule.findings
+    return sorted(_heed_comments(source, findings, applied), key=_place)
+
+
+def can_matter(rule: type[Rule], source: bytes, facts: Facts) -> bool:
+    """Return whether a rule could report anything in a file of these bytes."""
+    return all(any(token in source for token in group) for group in rule.needs(facts))
+
+
+def _heed_comments(
+    source: Source, findings: list[Finding], applied: Collection[type[Rule]]
+) -> Iterator[Finding]:
+    """Yield what comments leave to report, and comments that hide nothing."""
+    ignores = find_ignores(source)
+    kept, used = apply_ignores(findings, ignores)
+    yield from kept
+    codes = [rule.code() for rule in applied]
+    if UNUSED in codes:
+        yield from unused_ignores(source, ignores, used, applied=codes, known=RULES)
+
+
+def _place(found: Finding) -> tuple[int, int, str]:
+    return found.line, found.column, found.code
+
+
+def _compiles(text: str) -> bool:
+    """Return whether Python reads a text: quick, and never the last word on what it cannot read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return False
+    return True
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Look for no cycles within: trees are full of them, and stay to the end of a file."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

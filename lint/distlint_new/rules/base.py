@@ -1,0 +1,179 @@
+"""What every rule is made of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import libcst as cst
+
+from distlint_new.apis import EVALUATION, FUNCTIONS, METHODS
+from distlint_new.edits import Change, edits
+from distlint_new.facts import Facts
+from distlint_new.finding import Finding, Fix, Related
+from distlint_new.source import Source, dotted
+from distlint_new.values import Values
+
+Tokens = tuple[tuple[bytes, ...], ...]
+# What stands in the bytes of every file that tests the rank, or makes a collective.
+RANK_TOKENS = (
+    b"rank", b"RANK", b"PROCID", b"LOCALID", b"is_main", b"main_process", b"is_master", b"master_",
+    b"is_global", b"is_root", b"is_chief", b"is_primary", b"is_zero", b"is_world", b"get_ordinal",
+    b"process_index", b"proc_id", b"main_only", b"is_local", b"main_rank", b"is_first",
+)  # fmt: skip
+COLLECTIVE_TOKENS = tuple(
+    name.encode()
+    for name in sorted(
+        {each.rpartition(".")[2] for each in FUNCTIONS}
+        | {name for names in METHODS.values() for name in names.split()}
+        | {"sync_dist", "compute"}
+    )
+)
+# What a compound statement is shown by, so that not all of its body is marked.
+_HEADS = {
+    cst.If: "test", cst.While: "test", cst.For: "iter", cst.FunctionDef: "name",
+    cst.ClassDef: "name", cst.ExceptHandler: "type",
+}  # fmt: skip
+
+
+class Rule:
+    """One code. The docstring of a rule is its page, its folder of examples is its test.
+
+    Attributes:
+        name: stable, in words; the code is the name of the class.
+        severity: ``"error"`` where a job hangs, fails or reports a wrong number, else ``"warning"``.
+        tokens: a file can matter if it has at least one token of *each* group.
+        several_devices: whether a finding is one only where several devices run the project.
+
+    Args:
+        source: the file.
+        values: what is known of its values, shared between rules.
+    """
+
+    name: ClassVar[str]
+    severity: ClassVar[str] = "error"
+    tokens: ClassVar[Tokens] = ()
+    several_devices: ClassVar[bool] = False
+
+    def __init__(self, source: Source, values: Values) -> None:
+        self.source = source
+        self.facts = source.facts
+        self.values = values
+        self.findings: list[Finding] = []
+
+    def check(self) -> None:
+        """Report everything that is to be said of the file."""
+        raise NotImplementedError
+
+    def report(
+        self,
+        node: cst.CSTNode,
+        message: str,
+        *changes: Change,
+        safe: bool = True,
+        about: Sequence[tuple[cst.CSTNode, str, str]] = (),
+    ) -> None:
+        """Report a place.
+
+        Args:
+            node: the place.
+            message: one sentence of at most 120 characters, the remedy in it.
+            changes: what would mend it, all together.
+            safe: whether they cannot change what right code does.
+            about: further places: node, what it is to the finding, and what is to be seen there.
+        """
+        source = self.source
+        here = source.position(node)
+        end = here.end
+        head = getattr(node, _HEADS.get(type(node), ""), None)
+        if type(node) in _HEADS:
+            end = source.position(head).end if head is not None else here.start
+        made = edits(source, changes) if changes else ()
+        trace = tuple(Related(source.path, source.line(n), label, text) for n, label, text in about)
+        self.findings.append(
+            Finding(
+                self.code(),
+                self.name,
+                message,
+                source.path,
+                here.start.line,
+                here.start.column + 1,
+                end.line,
+                end.column + 1,
+                self.severity,
+                Fix(safe, made) if made else None,
+                trace,
+                statement=self._statement(node),
+                waits=self.several_devices and self.facts.devices != "many",
+            )
+        )
+
+    def _statement(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Return the lines on which a comment silences a finding."""
+        statement = self.source.statement(node)
+        here = self.source.position(statement)
+        if isinstance(statement, cst.SimpleStatementLine):
+            return here.start.line, here.end.line
+        place = self.source.position(node)
+        last = place.start.line if type(node) in _HEADS else place.end.line
+        return place.start.line, last
+
+    # What several rules ask
+
+    def stages(self, node: cst.CSTNode) -> frozenset[str]:
+        """Return which stages of Lightning run the method around a node, one call deep.
+
+        Among ``"training"``, ``"validation"``, ``"test"``, ``"predict"``.
+        """
+        method, owner = self.source.method(node), self.source.class_of(node)
+        if method is None or owner is None:
+            return frozenset()
+        own = stage_of(method.name.value)
+        if own:
+            return frozenset({own})
+        callers = {
+            stage_of(each.name.value)
+            for each in owner.methods.values()
+            for call in self.source.below(each, cst.Call)
+            if dotted(call.func) == f"self.{method.name.value}"
+        }
+        return frozenset(callers - {""})
+
+    def methods_of(self, *kinds: str) -> Iterator[cst.FunctionDef]:
+        """Yield the methods of the file's classes that are of one of these kinds."""
+        for node, found in self.source.classes.items():
+            if found.kinds & set(kinds):
+                yield from (m for m in found.methods.values() if self.source.is_within(m, node))
+
+    # What is shown of a rule
+
+    @classmethod
+    def code(cls) -> str:
+        """Return the code, such as ``DL101``."""
+        return cls.__name__
+
+    @classmethod
+    def page(cls) -> str:
+        """Return the documentation, without indentation."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the first line of the page."""
+        return cls.page().partition("\n")[0]
+
+    @classmethod
+    def needs(cls, facts: Facts) -> Tokens:
+        """Return the tokens of a project, for rules that the user can tell of more functions."""
+        return cls.tokens
+
+
+def stage_of(method: str) -> str:
+    """Return the stage that a step or hook of Lightning belongs to, or ``""``."""
+    if EVALUATION.fullmatch(method):
+        return "validation" if "validation" in method else "test"
+    for stage in ("training", "predict"):
+        if method in (f"{stage}_step", f"on_{stage[:5]}_epoch_end", f"{stage}_epoch_end"):
+            return stage
+    return "training" if method.startswith("on_train_") else ""

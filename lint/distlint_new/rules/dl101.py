@@ -1,0 +1,104 @@
+"""A collective that only some ranks reach."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from distlint_new.collectives import collective, hidden_collective, is_synced_log, names_group
+from distlint_new.edits import Change
+from distlint_new.facts import Facts
+from distlint_new.guards import Guard, guards
+from distlint_new.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule, Tokens
+
+
+class DL101(Rule):
+    """A collective that only some ranks reach: the others never answer, and the job hangs.
+
+    What goes wrong: rank 0 waits in the call for the others, which have gone on to their next
+    collective and wait there for rank 0:
+
+        rank 0   all_gather(x)   … waits for rank 1
+        rank 1   (next step)     … waits for rank 0 in the backward pass
+
+    Nothing is printed. After 10 to 30 minutes the time-out of the process group ends the job.
+
+    Why: every rank must make the same collectives in the same order. A test of the rank
+    (``is_global_zero``, ``rank == 0``, an early ``return``, ``@rank_zero_only``) lets some ranks
+    into the call and the others past it. ``save_state``, ``trainer.save_checkpoint``, ``compute()``
+    of a metric and ``self.log(…, sync_dist=True)`` are collectives, too.
+
+    How to fix: make the call on every rank, before the test, and keep under the test what one rank
+    does with the result: print, write, log with ``rank_zero_only=True``.
+
+    When it is silent: the same collective is in the other arm, or under the opposite test of that
+    function; the call names a process group; the test asks for the number of ranks; the collective
+    is more than one call away.
+    """
+
+    name = "collective-under-rank-guard"
+    tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
+
+    @classmethod
+    def needs(cls, facts: Facts) -> Tokens:
+        """Add the collectives of the user's own."""
+        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
+        return (RANK_TOKENS, (*COLLECTIVE_TOKENS, *own))
+
+    def check(self) -> None:
+        """Report each collective under a test of the rank."""
+        guarded = [
+            (call, guard, name)
+            for call in self.source.nodes(cst.Call)
+            if (guard := next(guards(self.source, call), None)) is not None
+            and (name := self._collective(call))
+        ]
+        for call, guard, name in guarded:
+            function = self.source.function(call)
+            opposite = any(
+                other == name and test.first != guard.first
+                for each, test, other in guarded
+                if self.source.function(each) is function
+            )
+            if not opposite:
+                self._tell(call, guard, name)
+
+    def _collective(self, call: cst.Call) -> str:
+        source = self.source
+        if names_group(source, call):
+            return ""
+        if is_synced_log(source, call):
+            return "self.log(…, sync_dist=True)"
+        called = call.func
+        if isinstance(called, cst.Attribute) and called.attr.value == "compute":
+            return "compute" if self.values.of(called.value).kind == "metric" else ""
+        return collective(source, call) or hidden_collective(source, call)
+
+    def _tell(self, call: cst.Call, guard: Guard, name: str) -> None:
+        who = "only rank 0 reaches" if guard.first else "rank 0 never reaches"
+        self.report(
+            call,
+            f"{who} this {name}, so the ranks hang: call it on every rank, before this test",
+            *self._moved(call, guard),
+            safe=False,
+            about=[(guard.node, "test", "only some ranks pass here")],
+        )
+
+    def _moved(self, call: cst.Call, guard: Guard) -> list[Change]:
+        """Return the changes that put the statement before the test, where nothing is between."""
+        statement = self.source.statement(call)
+        branch = guard.statement
+        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
+            return []
+        body = branch.body.body if not guard.leaves else self._after(branch)
+        if not body or body[0] is not statement or len(statement.body) != 1:
+            return []
+        if not isinstance(statement.body[0], cst.Expr | cst.Assign):
+            return []
+        text = self.source.module.code_for_node(statement.body[0])
+        return [Change(branch, text, "before"), Change(statement.body[0], "")]
+
+    def _after(self, branch: cst.If) -> list[cst.CSTNode]:
+        """Return the statements after a branch, in its block."""
+        parent = self.source.parent(branch)
+        siblings = list(parent.body) if isinstance(parent, cst.IndentedBlock) else []
+        return siblings[siblings.index(branch) + 1 :] if branch in siblings else []

@@ -1,0 +1,664 @@
+"""What is known of a value inside one function: a loss, this rank's share, a metric, …"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import libcst as cst
+
+from distlint_new import averageable
+from distlint_new.apis import EVALUATION, REDUCING, STEPS, family_of, is_world, names_loss
+from distlint_new.collectives import called, collective
+from distlint_new.source import (
+    Source,
+    dotted,
+    keyword,
+    last,
+    pairs,
+    parameters,
+    positional,
+    self_attribute,
+    string,
+)
+
+Kind = Literal[
+    "unknown", "constant", "metric", "result", "not averageable", "loss", "share", "reduced",
+    "criterion",
+]  # fmt: skip
+# Methods and functions that give back what they are given, as far as rules are concerned.
+_KEEPS = frozenset(
+    """item detach cpu cuda float double half long int numpy clone to tolist view reshape squeeze
+    unsqueeze flatten mean sum nanmean contiguous type type_as size abs round item_ cat stack tensor
+    as_tensor array asarray full_like enumerate list tuple sorted zip track tqdm float32 average
+    concatenate hstack vstack from_numpy max min get""".split()
+)
+_QUANTILES = frozenset({"median", "nanmedian", "quantile", "nanquantile", "percentile"})
+_ROOTS = frozenset({"sqrt"})
+_LOADER = re.compile(r"(?:^|_)(?:data)?(?:loader|dl)s?\d*$|^dataloader", re.IGNORECASE)
+_COUNTS = re.compile(r"(?:^|_)(?:tp|fp|fn|tn|true_pos\w*|false_pos\w*|false_neg\w*|n_pred\w*|"
+                     r"intersection|union|inter)s?(?:_|$)", re.IGNORECASE)  # fmt: skip
+_IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce", "_all_reduce", "all_reduce_"})
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a value.
+
+    Attributes:
+        kind: what it is; rules are silent on ``"unknown"``.
+        name: of the metric, where the kind is ``"not averageable"``.
+        reason: why its mean over ranks is wrong.
+        items: what a dict holds under constant keys.
+        is_call: whether it comes from calling something, rather than from an object's attribute.
+    """
+
+    kind: Kind = "unknown"
+    name: str = ""
+    reason: str = ""
+    items: Mapping[str, Value] = field(default_factory=dict)
+    is_call: bool = False
+
+
+class _Definition(NamedTuple):
+    order: int
+    node: cst.CSTNode  # the statement or expression that binds
+    value: cst.BaseExpression | None  # None for what a collective has changed in place
+    how: Literal["is", "element of", "joins", "reduced"]
+
+
+UNKNOWN = Value()
+_CONSTANT, _SHARE, _LOSS = Value("constant"), Value("share"), Value("loss")
+_REDUCED, _RESULT, _METRIC = Value("reduced"), Value("result"), Value("metric")
+_CRITERION = Value("criterion")
+_DEEPEST = 12
+
+
+class Values:
+    """Answers what expressions of one file are.
+
+    Args:
+        source: the file.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._definitions: dict[cst.CSTNode, dict[str, list[_Definition]]] = {}
+        self._known: dict[cst.CSTNode, Value] = {}
+        self._bound: dict[str, Value] | None = None  # the arguments, inside of a called function
+        self._depth = 0
+
+    def of(self, node: cst.BaseExpression | None) -> Value:
+        """Return what is known of an expression."""
+        if node is None:
+            return UNKNOWN
+        if self._bound is None and node in self._known:
+            return self._known[node]
+        if self._depth > _DEEPEST:
+            return UNKNOWN
+        self._depth += 1
+        try:
+            found = self._of(node)
+        finally:
+            self._depth -= 1
+        if self._bound is None and self._depth == 0:
+            self._known[node] = found
+        return found
+
+    def _of(self, node: cst.BaseExpression) -> Value:
+        match node:
+            case cst.Name():
+                return self._name(node)
+            case cst.Attribute():
+                return self._attribute(node)
+            case cst.Subscript():
+                return self._subscript(node)
+            case cst.Call():
+                return self._call(node)
+            case cst.BinaryOperation():
+                return self._arithmetic(node)
+            case cst.UnaryOperation():
+                return self.of(node.expression)
+            case cst.Comparison():
+                sides = [node.left, *(each.comparator for each in node.comparisons)]
+                return _SHARE if _SHARE in map(self.of, sides) else UNKNOWN
+            case cst.IfExp():
+                return _joined([self.of(node.body), self.of(node.orelse)])
+            case cst.BooleanOperation():
+                return _joined([self.of(node.left), self.of(node.right)])
+            case cst.Dict():
+                return Value(items=self._items(node))
+            case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
+                return self.of(node.elt)
+            case cst.List() | cst.Tuple():
+                return _joined([self.of(each.value) for each in node.elements])
+            case cst.NamedExpr():
+                return self.of(node.value)
+            case cst.SimpleString() | cst.Integer() | cst.Float():
+                return _CONSTANT
+        return UNKNOWN
+
+    def _items(self, node: cst.Dict) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        for each in node.elements:
+            if isinstance(each, cst.DictElement):
+                key = string(each.key)
+                if key is not None:
+                    found[key] = self.of(each.value)
+            else:
+                found |= self.of(each.value).items
+        return found
+
+    def entries(self, node: cst.BaseExpression) -> dict[str, Value]:
+        """Return what a dict holds by its constant keys, those that are set one by one included."""
+        found = dict(self.of(node).items)
+        prefix = f"{dotted(node)}["
+        function = self._source.function(node)
+        if not dotted(node) or function is None:
+            return found
+        for name, listed in self._bindings(function).items():
+            before = [each for each in listed if each.order < self._source.order(node)]
+            if name.startswith(prefix) and before:
+                found[name.removeprefix(prefix)[:-1]] = _joined([self._defined(e) for e in before])
+        return found
+
+    # Variables
+
+    def _name(self, node: cst.Name) -> Value:
+        if node.value in ("True", "False", "None"):
+            return _CONSTANT
+        element = self._comprehended(node)
+        if element is not None:
+            return element
+        found = self.definitions(node.value, node)
+        values = [self._defined(each) for each in found.listed]
+        if not found.is_complete:
+            values.append(self._parameter(node))
+        value = _joined(values)
+        if value == UNKNOWN and names_loss(node.value):
+            return _LOSS
+        return value
+
+    def _comprehended(self, node: cst.Name) -> Value | None:
+        """Return what a variable of a comprehension around a node is."""
+        for each in self._source.ancestors(node):
+            if isinstance(each, cst.BaseComp | cst.DictComp):
+                loop: cst.CompFor | None = each.for_in
+                while loop is not None:
+                    if node.value in names(loop.target) and not self._source.is_within(
+                        node, loop.iter
+                    ):
+                        return self._element(loop.iter)
+                    loop = loop.inner_for_in
+            elif isinstance(each, cst.BaseStatement):
+                return None
+        return None
+
+    def _element(self, iterated: cst.BaseExpression) -> Value:
+        """Return what the elements of something are."""
+        value = self.of(iterated)
+        if value == UNKNOWN and self._is_loader(iterated):
+            return _SHARE
+        return value if not value.items else UNKNOWN
+
+    def _is_loader(self, node: cst.BaseExpression) -> bool:
+        """Return whether a loop over this goes over batches."""
+        if isinstance(node, cst.Call) and node.args and last(node.func) not in ("range", "zip"):
+            return self._is_loader(node.args[0].value)
+        return _LOADER.search(last(node)) is not None
+
+    def _defined(self, definition: _Definition) -> Value:
+        if definition.how == "reduced":
+            return _REDUCED
+        if definition.how == "element of" and definition.value is not None:
+            return self._element(definition.value)
+        return self.of(definition.value)
+
+    def _parameter(self, node: cst.Name) -> Value:
+        function = self._source.function(node)
+        if function is None or node.value not in parameters(function):
+            return UNKNOWN
+        if self._bound is not None:
+            return self._bound.get(node.value, UNKNOWN)
+        name = function.name.value
+        given = parameters(function)
+        is_step = name in STEPS or EVALUATION.fullmatch(name) or name.endswith("_epoch_end")
+        if is_step and given[:1] == ["self"] and node.value in given[1:3]:
+            return UNKNOWN if node.value.endswith(("idx", "index")) else _SHARE
+        return _SHARE if node.value in ("batch", "outputs") and name != "__init__" else UNKNOWN
+
+    def definitions(self, name: str, at: cst.CSTNode) -> Reaching:
+        """Return what a variable may have been given before a node, the last one first."""
+        source = self._source
+        function = source.function(at)
+        scope = function if function is not None else source.module
+        order = source.order(at)
+        found: list[_Definition] = []
+        for each in reversed(self._bindings(scope).get(name, [])):
+            if each.order >= order or source.is_within(at, each.node) and each.how != "element of":
+                continue
+            if self._excludes(each.node, at):
+                continue
+            found.append(each)
+            if each.how != "joins" and self._dominates(each.node, at):
+                return Reaching(found, True)
+        return Reaching(found, False)
+
+    def _bindings(self, scope: cst.CSTNode) -> dict[str, list[_Definition]]:
+        known = self._definitions.get(scope)
+        if known is None:
+            known = {}
+            for name, definition in self._bind(scope):
+                known.setdefault(name, []).append(definition)
+            for listed in known.values():
+                listed.sort(key=lambda each: each.order)
+            self._definitions[scope] = known
+        return known
+
+    def _bind(self, scope: cst.CSTNode) -> Iterator[tuple[str, _Definition]]:
+        source = self._source
+        for assign in source.below(scope, cst.Assign):
+            for target in assign.targets:
+                yield from self._targets(target.target, assign.value, assign)
+        for annotated in source.below(scope, cst.AnnAssign):
+            if annotated.value is not None:
+                yield from self._targets(annotated.target, annotated.value, annotated)
+        for augmented in source.below(scope, cst.AugAssign):
+            name = key_of(augmented.target)
+            is_scale = isinstance(augmented.operator, cst.DivideAssign | cst.MultiplyAssign)
+            if name and not is_scale:
+                yield name, self._at(augmented, augmented.value, "joins")
+        for named in source.below(scope, cst.NamedExpr):
+            yield from self._targets(named.target, named.value, named)
+        for loop in source.below(scope, cst.For):
+            for name in names(loop.target):
+                order = source.order(loop.body) - 1
+                yield name, _Definition(order, loop, loop.iter, "element of")
+        for call in source.below(scope, cst.Call):
+            if last(call.func) in _IN_PLACE and collective(source, call) and call.args:
+                name = key_of(call.args[0].value)
+                if name:
+                    yield name, self._at(call, None, "reduced")
+            elif last(call.func) in ("append", "extend") and isinstance(call.func, cst.Attribute):
+                name = key_of(call.func.value)
+                if name and call.args:
+                    yield name, self._at(call, call.args[0].value, "joins")
+
+    def _targets(
+        self, target: cst.BaseExpression, value: cst.BaseExpression, node: cst.CSTNode
+    ) -> Iterator[tuple[str, _Definition]]:
+        for left, right in pairs(target, value):
+            if isinstance(left, cst.Tuple | cst.List):
+                for name in names(left):
+                    yield name, self._at(node, right, "is")
+            else:
+                name = key_of(left)
+                if name:
+                    yield name, self._at(node, right, "is")
+
+    def _at(
+        self,
+        node: cst.CSTNode,
+        value: cst.BaseExpression | None,
+        how: Literal["is", "element of", "joins", "reduced"],
+    ) -> _Definition:
+        return _Definition(self._source.order(node), node, value, how)
+
+    def _dominates(self, definition: cst.CSTNode, at: cst.CSTNode) -> bool:
+        """Return whether every way to a node passes a definition before it."""
+        source = self._source
+        for each in source.ancestors(definition):
+            if isinstance(each, cst.FunctionDef | cst.Module):
+                return True
+            if isinstance(each, cst.IndentedBlock):
+                if source.is_within(at, each):
+                    return True
+                if not self._always(source.parent(each)):
+                    return False
+            if isinstance(each, cst.IfExp | cst.BooleanOperation | cst.Lambda):
+                return False
+        return True
+
+    def _always(self, node: cst.CSTNode | None) -> bool:
+        """Return whether a block is run wherever several ranks run."""
+        if isinstance(node, cst.With | cst.Try):
+            return True
+        return isinstance(node, cst.If) and _is_about_world(self._source, node.test)
+
+    def _excludes(self, definition: cst.CSTNode, at: cst.CSTNode) -> bool:
+        """Return whether a definition is in another arm of a branch around a node."""
+        source = self._source
+        for each in source.ancestors(at):
+            if isinstance(each, cst.If) and each.orelse is not None:
+                if source.is_within(at, each.orelse) and source.is_within(definition, each.body):
+                    return True
+        return False
+
+    # Expressions
+
+    def _attribute(self, node: cst.Attribute) -> Value:
+        name = self_attribute(node)
+        if name:
+            found = self.definitions(dotted(node), node)
+            if found.listed:
+                return _joined([self._defined(each) for each in found.listed])
+            return self._member(node, name)
+        base = self.of(node.value)
+        if node.attr.value in ("shape", "device", "dtype", "ndim"):
+            return UNKNOWN
+        if base.kind in ("share", "reduced", "loss", "result"):
+            is_loss = base.kind == "share" and names_loss(node.attr.value)
+            return _LOSS if is_loss else base
+        if base.items:
+            return base.items.get(node.attr.value, UNKNOWN)
+        is_module = dotted(node).startswith("self.")
+        return _LOSS if names_loss(node.attr.value) and not is_module else UNKNOWN
+
+    def _member(self, node: cst.CSTNode, name: str) -> Value:
+        """Return what an attribute of ``self`` is that other methods have set."""
+        found = self._source.class_of(node)
+        given = found.attributes.get(name, []) if found is not None else []
+        kinds = {self.made(each) for each in given} - {_CONSTANT}
+        return kinds.pop() if len(kinds) == 1 else UNKNOWN
+
+    def made(self, value: cst.BaseExpression) -> Value:
+        """Return what an object is by what constructs it: a metric, a criterion, or unknown."""
+        if dotted(value) in ("None", "True", "False"):
+            return _CONSTANT
+        if isinstance(value, cst.IfExp):
+            return _joined([self.made(value.body), self.made(value.orelse)])
+        if not isinstance(value, cst.Call):
+            return UNKNOWN
+        name = self._source.name(value.func)
+        if family_of(name) == "metric":
+            return _METRIC
+        if isinstance(value.func, cst.Attribute) and value.func.attr.value in ("clone", "to"):
+            return self.made(value.func.value) if value.func.attr.value == "to" else (
+                _METRIC if self._is_metric(value.func.value) else UNKNOWN
+            )
+        if name in ("torch.nn.ModuleDict", "torch.nn.ModuleList") and value.args:
+            return self._container(value.args[0].value)
+        own = self._own_class(name)
+        if own is not None and "metric" in own:
+            return _METRIC
+        if name.startswith("torch.nn.") and name.endswith("Loss"):
+            return _CRITERION
+        return UNKNOWN
+
+    def _is_metric(self, node: cst.BaseExpression) -> bool:
+        return self.of(node).kind == "metric"
+
+    def _container(self, node: cst.BaseExpression) -> Value:
+        values: Iterable[cst.BaseExpression] = ()
+        if isinstance(node, cst.Dict):
+            values = [each.value for each in node.elements]
+        elif isinstance(node, cst.List | cst.Tuple):
+            values = [each.value for each in node.elements]
+        elif isinstance(node, cst.DictComp):
+            values = [node.value]
+        elif isinstance(node, cst.ListComp):
+            values = [node.elt]
+        kinds = {self.made(each) for each in values}
+        return kinds.pop() if len(kinds) == 1 else UNKNOWN
+
+    def _own_class(self, name: str) -> frozenset[str] | None:
+        for node, found in self._source.classes.items():
+            if node.name.value == name:
+                return found.kinds
+        known = self._source.facts.base(name).kinds
+        return known or None
+
+    def _subscript(self, node: cst.Subscript) -> Value:
+        key = constant_key(node)
+        if key is not None:
+            found = self.definitions(key_of(node), node)
+            if found.listed and found.is_complete:
+                return _joined([self._defined(each) for each in found.listed])
+        base = self.of(node.value)
+        if key is not None and base.items:
+            return base.items.get(key, UNKNOWN)
+        if base.kind in ("reduced", "result", "metric", "not averageable"):
+            return base
+        if key is not None and names_loss(key) and not dotted(node.value).startswith("self."):
+            return _LOSS
+        return base
+
+    def _arithmetic(self, node: cst.BinaryOperation) -> Value:
+        left, right = self.of(node.left), self.of(node.right)
+        if isinstance(node.operator, cst.Divide) and self._is_ratio_of_counts(node):
+            return Value(
+                "not averageable",
+                "a ratio of counts",
+                "its denominator differs between ranks",
+                is_call=True,
+            )
+        if "constant" in (left.kind, right.kind):
+            return right if left.kind == "constant" else left
+        return _combined([left, right])
+
+    def _is_ratio_of_counts(self, node: cst.BinaryOperation) -> bool:
+        """Return whether this is ``tp / (tp + fp)`` or ``intersection / union``."""
+        below = node.right
+        inside = [
+            each.value
+            for each in (below, *self._source.below(below, cst.Name))
+            if isinstance(each, cst.Name)
+        ]
+        above = {last(each) for each in (node.left, *self._source.below(node.left, cst.Name))}
+        counted = [each for each in inside if _COUNTS.search(each)]
+        is_sum = isinstance(below, cst.BinaryOperation) and len(counted) > 1
+        is_union = any("union" in each.lower() for each in counted)
+        return (is_sum or is_union) and any(_COUNTS.search(each) for each in above)
+
+    # Calls
+
+    def _call(self, node: cst.Call) -> Value:
+        source = self._source
+        name = source.name(node.func)
+        if collective(source, node):
+            return _REDUCED
+        method = last(node.func)
+        if isinstance(node.func, cst.Attribute) and (found := self._method(node, method)):
+            return found
+        listed = self._listed(node, name)
+        if listed is not None:
+            return listed
+        hop = self._hop(node)
+        if hop is not None:
+            return hop
+        if REDUCING.search(method) and not method.startswith("reduce_mean"):
+            return UNKNOWN
+        given = [self.of(each.value) for each in node.args]
+        if method in _KEEPS and given:
+            return given[0]
+        if names_loss(method) or method.startswith(("loss", "compute_loss", "criterion")):
+            return _LOSS
+        kinds = {each.kind for each in given}
+        is_share = bool({"share", "loss"} & kinds) and not {"reduced", "result"} & kinds
+        return Value("share", is_call=True) if is_share else Value(is_call=name != "")
+
+    def _method(self, node: cst.Call, method: str) -> Value | None:
+        """Return what a method call is by its object, or None where that tells nothing."""
+        assert isinstance(node.func, cst.Attribute)
+        owner = node.func.value
+        if dotted(owner) == "self" and self._source.class_of(node) is not None:
+            return self._member_call(node, method)
+        if self._source.name(owner) in ("torch", "numpy", "math", "torch.nn.functional"):
+            return None
+        base = self.of(owner)
+        if base.kind == "metric" or method == "compute":
+            return _RESULT
+        if base.kind == "criterion":
+            return _LOSS
+        if method in _QUANTILES and base.kind in ("share", "loss"):
+            return _quantile(method)
+        if method in _KEEPS and base.kind not in ("unknown", "constant"):
+            return base
+        if base.kind in ("share", "reduced", "result", "not averageable", "loss"):
+            return base
+        if method in ("pop", "get") and base.items and node.args:
+            return base.items.get(string(node.args[0].value) or "", UNKNOWN)
+        return None
+
+    def _member_call(self, node: cst.Call, method: str) -> Value | None:
+        """Return what ``self.method(…)`` is: a metric or criterion that is called, or one hop."""
+        kind = self._member(node, method).kind
+        if kind == "metric":
+            return _RESULT
+        return _LOSS if kind == "criterion" else None
+
+    def _listed(self, node: cst.Call, name: str) -> Value | None:
+        """Return what the tables say of a function."""
+        if not name:
+            return None
+        facts, end = self._source.facts, name.rpartition(".")[2]
+        for own in (name, end):
+            if own in facts.non_averageable:
+                reason = facts.non_averageable[own] or "as [tool.distlint] says"
+                return Value("not averageable", end, reason, is_call=True)
+            if own in facts.averageable:
+                return Value("share", is_call=True)
+        against = self._against(node, name)
+        if against is not None:
+            return Value("not averageable", end, against, is_call=True)
+        if name.startswith("torch.nn.functional.") and averageable.find(name) is not None:
+            return _LOSS
+        given = [self.of(each) for each in positional(node)[:1]]
+        kind = given[0].kind if given else "unknown"
+        if end in _QUANTILES and name.startswith(("torch.", "numpy.", "statistics.")):
+            return _quantile(end) if kind != "reduced" else UNKNOWN
+        if end == "exp" and kind == "loss" and name.startswith(("torch.", "numpy.", "math.")):
+            return Value("not averageable", "perplexity", averageable.EXP_REASON, is_call=True)
+        if end in _ROOTS and self._is_mean_of_squares(node):
+            return Value("not averageable", "a root", averageable.ROOT_REASON, is_call=True)
+        return None
+
+    def _against(self, node: cst.Call, name: str) -> str | None:
+        """Return why the mean over ranks of a library's metric is wrong."""
+        reason = averageable.reason_against(name)
+        end = name.rpartition(".")[2]
+        average = string(keyword(node, "average"))
+        if reason is not None and average in ("micro", "samples"):
+            return reason if "auroc" in end or "auc" in end else None
+        if end == "accuracy" and average == "macro":
+            return averageable.CLASSES_REASON
+        if dotted(keyword(node, "squared")) == "False":
+            return averageable.ROOT_REASON
+        return reason
+
+    def _is_mean_of_squares(self, node: cst.Call) -> bool:
+        """Return whether the root is of a mean of squared errors, as in RMSE."""
+        given = positional(node)
+        inner = given[0] if given else None
+        text = self._source.code(inner).lower() if inner is not None else ""
+        return "mse" in text or ("mean" in text and ("** 2" in text or "square" in text))
+
+    def _hop(self, node: cst.Call) -> Value | None:
+        """Return what a function of the file or a method of the class returns, one call deep."""
+        function = called(self._source, node)
+        if function is None or self._bound is not None:
+            return None
+        returns = list(self._source.own(function, cst.Return))
+        if len(returns) != 1 or returns[0].value is None:
+            return self._opaque(function)
+        given = parameters(function)
+        if given[:1] in (["self"], ["cls"]):
+            given = given[1:]
+        bound = {
+            name: self.of(value) for name, value in zip(given, positional(node), strict=False)
+        }
+        bound |= {
+            each.keyword.value: self.of(each.value)
+            for each in node.args
+            if each.keyword is not None
+        }
+        self._bound = bound
+        try:
+            found = self.of(returns[0].value)
+        finally:
+            self._bound = None
+        return None if found == UNKNOWN else found
+
+    def _opaque(self, function: cst.FunctionDef) -> Value | None:
+        """Return unknown for a function that may bring ranks together, None for any other."""
+        calls = self._source.below(function, cst.Call)
+        return UNKNOWN if any(REDUCING.search(last(each.func)) for each in calls) else None
+
+
+class Reaching(NamedTuple):
+    """What a variable may have been given.
+
+    Attributes:
+        listed: the definitions, the last one first.
+        is_complete: whether it is one of these on every way.
+    """
+
+    listed: Sequence[_Definition]
+    is_complete: bool
+
+
+def _quantile(name: str) -> Value:
+    reason = "a quantile of all data is not a mean of quantiles"
+    return Value("not averageable", name, reason, is_call=True)
+
+
+def _joined(values: Sequence[Value]) -> Value:
+    """Return what one of several values is, on different ways."""
+    left = [each for each in values if each.kind != "constant"]
+    if not left:
+        return values[0] if values else UNKNOWN
+    if any(each.items for each in left):
+        items: dict[str, Value] = {}
+        for each in reversed(left):
+            items |= each.items
+        return Value(items=items)
+    return _combined(left)
+
+
+def _combined(values: Sequence[Value]) -> Value:
+    """Return what comes of several values together: what is agreed wins, then what is unknown."""
+    kinds = {each.kind for each in values}
+    for kind in ("reduced", "result", "not averageable"):
+        if kind in kinds:
+            return next(each for each in values if each.kind == kind)
+    if kinds <= {"loss", "constant"}:
+        return next((each for each in values if each.kind == "loss"), UNKNOWN)
+    if kinds & {"share", "loss"} and "metric" not in kinds:
+        return _SHARE
+    return values[0] if len(kinds) == 1 else UNKNOWN
+
+
+def _is_about_world(source: Source, test: cst.BaseExpression) -> bool:
+    """Return whether a test asks for the number of ranks."""
+    inside = [test, *source.below(test, cst.Name), *source.below(test, cst.Attribute)]
+    return any(is_world(last(each)) for each in inside)
+
+
+def names(target: cst.CSTNode) -> list[str]:
+    """Return the variables that a target binds."""
+    if isinstance(target, cst.Name):
+        return [target.value]
+    if isinstance(target, cst.Tuple | cst.List):
+        return [name for each in target.elements for name in names(each.value)]
+    if isinstance(target, cst.StarredElement):
+        return names(target.value)
+    return []
+
+
+def constant_key(node: cst.BaseExpression) -> str | None:
+    """Return the constant string in ``x["key"]``, or None."""
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+        return None
+    index = node.slice[0].slice
+    return string(index.value) if isinstance(index, cst.Index) else None
+
+
+def key_of(node: cst.BaseExpression) -> str:
+    """Return by what a variable is known: ``x``, ``self.x`` or ``x[key]``; ``""`` for others."""
+    key = constant_key(node)
+    if key is not None and isinstance(node, cst.Subscript):
+        base = dotted(node.value)
+        return f"{base}[{key}]" if base else ""
+    return dotted(node)
