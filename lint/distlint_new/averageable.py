@@ -24,7 +24,9 @@ LIBRARIES = (
 )
 _LOSSES = ("torch.nn.functional.", "torch.nn.")
 # Functions that return several metrics under these names.
-DICT_FUNCTIONS = frozenset({"transformers.data.metrics.acc_and_f1", "sklearn.metrics.classification_report"})
+DICT_FUNCTIONS = frozenset(
+    {"transformers.data.metrics.acc_and_f1", "sklearn.metrics.classification_report"}
+)
 _DROPPED = ("windowed", "binned", "binary", "multiclass", "multilabel")
 _ENDINGS = ("score", "loss", "curve")
 EXP_REASON = "exp of a mean is not the mean of exps"
@@ -262,7 +264,9 @@ def _named() -> Iterator[tuple[str, Entry]]:
     for reason, lines in _NOT_AVERAGEABLE.items():
         for words in map(str.split, lines.splitlines()):
             metric = next((word for word in words if not word.islower()), "")
-            yield from ((word, Entry("not averageable", reason, metric)) for word in words if word != metric)
+            yield from (
+                (word, Entry("not averageable", reason, metric)) for word in words if word != metric
+            )
 
 
 NAMED = dict(_named())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from distlint_new.rules import RULES
 from distlint_new.rules.base import Rule
 from distlint_new.source import Source
 from distlint_new.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
+from distlint_new.syntax import broken, error_of
 from distlint_new.text import Text
 from distlint_new.values import Values
 
@@ -51,8 +51,9 @@ def check_source(
         return [unreadable(path, line, 1, f"cannot decode this line as {error.encoding}")]
     except (SyntaxError, LookupError) as error:
         return [unreadable(path, 1, 1, str(error))]
-    if not asked and _compiles(text.text):
-        return []
+    if not asked:
+        said = error_of(text.text)
+        return [] if said is None else [unreadable(path, *said)]
     with _without_collector():
         return _check(text, path, applied, asked, facts)
 
@@ -63,7 +64,7 @@ def _check(
     try:
         source = Source(text, path, facts)
     except cst.ParserSyntaxError as error:
-        return [unreadable(path, max(1, error.raw_line), error.raw_column + 1, error.message)]
+        return [unreadable(path, *broken(error))]
     except RecursionError:
         return [unreadable(path, 1, 1, "too deeply nested")]
     values = Values(source)
@@ -94,17 +95,6 @@ def _heed_comments(
 
 def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
-
-
-def _compiles(text: str) -> bool:
-    """Return whether Python reads a text: quick, and never the last word on what it cannot read."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(text, "", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return False
-    return True
 
 
 @contextmanager

@@ -15,8 +15,16 @@ from distlint_new.apis import (
 )
 from distlint_new.source import Source, argument, dotted, is_true, keyword, last
 
-_BRANCHES = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.Match, cst.IfExp,
-    cst.BooleanOperation)
+_BRANCHES = (
+    cst.If,
+    cst.For,
+    cst.While,
+    cst.Try,
+    cst.TryStar,
+    cst.Match,
+    cst.IfExp,
+    cst.BooleanOperation,
+)
 
 
 def collective(source: Source, call: cst.Call) -> str:
@@ -57,7 +65,9 @@ def receiver(source: Source, node: cst.BaseExpression) -> str:
 
 def uses_lightning(source: Source) -> bool:
     """Return whether a file imports Lightning."""
-    return any(name.startswith(("lightning", "pytorch_lightning")) for name in source.imports.values())
+    return any(
+        name.startswith(("lightning", "pytorch_lightning")) for name in source.imports.values()
+    )
 
 
 def names_group(source: Source, call: cst.Call) -> bool:
@@ -91,7 +101,9 @@ def is_log(source: Source, call: cst.Call) -> bool:
 def straight(source: Source, function: cst.FunctionDef) -> Iterator[cst.Call]:
     """Yield the calls that a function makes whenever it is called: no branch is around them."""
     for call in source.own(function, cst.Call):
-        around = next(e for e in source.ancestors(call) if e is function or isinstance(e, _BRANCHES))
+        around = next(
+            e for e in source.ancestors(call) if e is function or isinstance(e, _BRANCHES)
+        )
         if around is function:
             yield call
 
@@ -124,5 +136,7 @@ def hidden_collective(source: Source, call: cst.Call) -> str:
 def returns_before(source: Source, function: cst.FunctionDef, call: cst.Call) -> bool:
     """Return whether a function may have returned before it makes a call."""
     at = source.order(call)
-    return any(source.order(each) < at and not source.is_within(call, each)
-               for each in source.own(function, cst.Return))
+    return any(
+        source.order(each) < at and not source.is_within(call, each)
+        for each in source.own(function, cst.Return)
+    )

@@ -29,6 +29,7 @@ _MANY = {
     r"|accelerate launch.*(?:--multi_gpu|--num_processes[= ](?:[2-9]|\d\d|\$)|--config_file)"
     r"|^\s*deepspeed\s+\S*\.py|\bmpirun\b|\bhorovodrun\b",
     "accelerate": r"\bdistributed_type[\"']?:\s*[\"']?(?:MULTI_GPU|FSDP|DEEPSPEED|TPU|XLA)",
+    "gathers": r"\bself\.all_gather\s*\(",
     "wrapper": r"\b(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDPStrategy"
     r"|FSDPStrategy|DeepSpeedStrategy|DDPPlugin|DeepSpeedPlugin|init_process_group"
     r"|deepspeed\.initialize|DDPSpawnStrategy)\s*\(|_target_:.*(?:DDP|FSDP|DeepSpeed)\w*",
@@ -58,7 +59,7 @@ _PATTERNS = (
 _COMPILED = [(name, re.compile(pattern)) for name, pattern in _PATTERNS]
 # A line without one of these says nothing: most lines are passed over quickly.
 _WORDS = re.compile(
-    r"devices|gpus|nodes|nproc|ntasks|num_processes|SBATCH|tpu_cores|VISIBLE_DEVICES|strategy"
+    r"all_gather|devices|gpus|nodes|nproc|ntasks|num_processes|SBATCH|tpu_cores|VISIBLE_DEVICES|strategy"
     r"|accelerator|distributed|plugins|torchrun|accelerate|deepspeed|mpirun|horovod|DataParallel"
     r"|Sharded|fully_shard|Strategy|Plugin|init_process_group|_target_|spawn|Spawn|monitor"
     r"|metric_for|_metric|Trainer|LightningCLI|_sampler|start_method|get_context"
@@ -258,6 +259,11 @@ class Project:
         for path, found in scans.items():
             for each in found.classes:
                 self._by_name.setdefault(each.name, []).append((_module(path), each))
+        self._starred = {
+            _module(path)
+            for path, found in scans.items()
+            if any(name.endswith(".*") for name in found.imported)
+        }
         self.facts = [fact for found in scans.values() for fact in found.facts]
         kinds = {fact.what for fact in self.facts}
         several = any(kind.startswith("many") for kind in kinds)
@@ -302,11 +308,10 @@ class Project:
         package, _, own = name.rpartition(".")
         listed = self._by_name.get(own, [])
         if not package:  # of the file itself
-            listed = [each for each in listed if each[0] == _module(path)]
+            own_file = [each for each in listed if each[0] == _module(path)]
+            listed = own_file or (listed if _module(path) in self._starred else [])
         wanted = package.lstrip(".")
-        exact = [
-            each for each in listed if ("." + each[0]).endswith("." + wanted) or not wanted
-        ]
+        exact = [each for each in listed if ("." + each[0]).endswith("." + wanted) or not wanted]
         # A package may hand on what one of its modules defines.
         root = wanted.partition(".")[0]
         inside = [each for each in listed if root in each[0].split(".")]

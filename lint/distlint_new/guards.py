@@ -177,9 +177,7 @@ def guards(source: Source, node: cst.CSTNode) -> Iterator[Guard]:
         below = each
 
 
-def _left_before(
-    source: Source, suite: cst.IndentedBlock, below: cst.CSTNode
-) -> Iterator[Guard]:
+def _left_before(source: Source, suite: cst.IndentedBlock, below: cst.CSTNode) -> Iterator[Guard]:
     """Yield the tests above in a block after which some ranks have returned or gone on."""
     for statement in suite.body:
         if statement is below:

@@ -66,7 +66,9 @@ def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
         name, given = argument(call, 0, "name"), argument(call, 1, "value")
         if given is not None:
             is_exact = isinstance(name, cst.SimpleString | cst.ConcatenatedString)
-            yield Log(call, string(name) or _constant(values, name), is_exact, given, values.of(given))
+            yield Log(
+                call, string(name) or _constant(values, name), is_exact, given, values.of(given)
+            )
         return
     given = argument(call, 0, "dictionary")
     if given is None:
@@ -76,8 +78,11 @@ def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
         for each in given.elements:
             if isinstance(each, cst.DictElement):
                 shown[string(each.key) or ""] = each.value
-    for key, value in values.entries(given).items():
+    entries = values.entries(given)
+    for key, value in entries.items():
         yield Log(call, key, True, shown.get(key, given), value)
+    if not entries and not isinstance(given, cst.Dict):
+        yield Log(call, "", False, given, values.of(given))  # made elsewhere, as a whole
 
 
 def _constant(values: Values, name: cst.BaseExpression | None) -> str:

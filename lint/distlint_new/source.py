@@ -306,9 +306,7 @@ class Source:
             kinds.add("module")
         return Class(node, frozenset(kinds), own, frozenset(inherited), self._attributes(done))
 
-    def _attributes(
-        self, nodes: set[cst.ClassDef]
-    ) -> dict[str, list[cst.BaseExpression]]:
+    def _attributes(self, nodes: set[cst.ClassDef]) -> dict[str, list[cst.BaseExpression]]:
         """Return what the methods of classes assign to ``self.name``, by the name."""
         found: dict[str, list[cst.BaseExpression]] = {}
         for node in sorted(nodes, key=self.order):

@@ -14,7 +14,9 @@ from distlint_new.retired import RETIRED
 from distlint_new.source import Source
 from distlint_new.text import Edit, Text
 
-_COMMENT = re.compile(r"#\s*distlint:\s*(?P<what>ignore-file|ignore)\b(?:\[(?P<codes>[^\]]*)\])?[^#]*")
+_COMMENT = re.compile(
+    r"#\s*distlint:\s*(?P<what>ignore-file|ignore)\b(?:\[(?P<codes>[^\]]*)\])?[^#]*"
+)
 UNUSED, NAME = "DL900", "unused-ignore"
 
 

@@ -96,7 +96,6 @@ class Text:
         )
         ends = [0, *accumulate((end for _, end, _ in spans), max)]
         parts = [
-            self.text[end:start] + new
-            for end, (start, _, new) in zip(ends, spans, strict=False)
+            self.text[end:start] + new for end, (start, _, new) in zip(ends, spans, strict=False)
         ]
         return Text("".join(parts) + self.text[ends[-1] :], self.encoding)

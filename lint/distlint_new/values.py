@@ -17,6 +17,7 @@ from distlint_new.source import (
     dotted,
     keyword,
     last,
+    number,
     pairs,
     parameters,
     positional,
@@ -52,14 +53,16 @@ class Value:
         name: of the metric, where the kind is ``"not averageable"``.
         reason: why its mean over ranks is wrong.
         items: what a dict holds under constant keys.
-        is_call: whether it comes from calling something, rather than from an object's attribute.
+        is_call: whether a function makes it that cannot be seen, and that is no primitive of a library.
+        parts: what the elements of a tuple are.
     """
 
     kind: Kind = "unknown"
     name: str = ""
     reason: str = ""
-    items: Mapping[str, Value] = field(default_factory=dict)
+    items: Mapping[str, Value] = field(default_factory=dict, hash=False)
     is_call: bool = False
+    parts: tuple[Value, ...] = ()
 
 
 class _Definition(NamedTuple):
@@ -67,12 +70,21 @@ class _Definition(NamedTuple):
     node: cst.CSTNode  # the statement or expression that binds
     value: cst.BaseExpression | None  # None for what a collective has changed in place
     how: Literal["is", "element of", "joins", "reduced"]
+    index: int | None = None  # of the element that is taken, where a tuple is unpacked
 
 
 UNKNOWN = Value()
 _CONSTANT, _SHARE, _LOSS = Value("constant"), Value("share"), Value("loss")
 _REDUCED, _RESULT, _METRIC = Value("reduced"), Value("result"), Value("metric")
 _CRITERION = Value("criterion")
+_EXP = Value("not averageable", "perplexity", averageable.EXP_REASON)
+_ROOT = Value("not averageable", "a root of a mean", averageable.ROOT_REASON)
+# Libraries whose functions are arithmetic, as far as nothing else is said of them.
+_PRIMITIVES = frozenset(
+    "torch numpy math statistics torchvision einops operator functools itertools os time random copy "
+    "logging json pathlib typing collections pandas cv2 PIL torchaudio".split()
+)
+_ADDING = frozenset({"append", "extend", "update", "add"})
 _DEEPEST = 12
 
 
@@ -132,8 +144,12 @@ class Values:
                 return Value(items=self._items(node))
             case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
                 return self.of(node.elt)
-            case cst.List() | cst.Tuple():
+            case cst.Tuple():
+                return _tuple([self.of(each.value) for each in node.elements])
+            case cst.List():
                 return _joined([self.of(each.value) for each in node.elements])
+            case cst.StarredElement():
+                return self.of(node.value)
             case cst.NamedExpr():
                 return self.of(node.value)
             case cst.SimpleString() | cst.Integer() | cst.Float():
@@ -201,7 +217,7 @@ class Values:
         value = self.of(iterated)
         if value == UNKNOWN and self._is_loader(iterated):
             return _SHARE
-        return value if not value.items else UNKNOWN
+        return value if not value.items or value.kind == "share" else UNKNOWN
 
     def _is_loader(self, node: cst.BaseExpression) -> bool:
         """Return whether a loop over this goes over batches."""
@@ -214,7 +230,8 @@ class Values:
             return _REDUCED
         if definition.how == "element of" and definition.value is not None:
             return self._element(definition.value)
-        return self.of(definition.value)
+        value, index = self.of(definition.value), definition.index
+        return value.parts[index] if index is not None and index < len(value.parts) else value
 
     def _parameter(self, node: cst.Name) -> Value:
         function = self._source.function(node)
@@ -225,9 +242,22 @@ class Values:
         name = function.name.value
         given = parameters(function)
         is_step = name in STEPS or EVALUATION.fullmatch(name) or name.endswith("_epoch_end")
-        if is_step and given[:1] == ["self"] and node.value in given[1:3]:
+        is_runner = node.value in ("trainer", "pl_module")  # of a callback
+        if name.endswith("_epoch_end") and given[1:2] == [node.value] and self._bound is None:
+            return self._outputs(function)
+        if is_step and given[:1] == ["self"] and node.value in given[1:3] and not is_runner:
             return UNKNOWN if node.value.endswith(("idx", "index")) else _SHARE
         return _SHARE if node.value in ("batch", "outputs") and name != "__init__" else UNKNOWN
+
+    def _outputs(self, function: cst.FunctionDef) -> Value:
+        """Return what a hook is given of the steps before: shares, by the keys that the step returns."""
+        found = self._source.class_of(function)
+        name = function.name.value.replace("_epoch_end", "_step")
+        step = found.methods.get(name) if found is not None else None
+        returns = list(self._source.own(step, cst.Return)) if step is not None else []
+        if len(returns) != 1 or returns[0].value is None:
+            return _SHARE
+        return _kept([self.entries(returns[0].value)])
 
     def definitions(self, name: str, at: cst.CSTNode) -> Reaching:
         """Return what a variable may have been given before a node, the last one first."""
@@ -291,8 +321,12 @@ class Values:
     ) -> Iterator[tuple[str, _Definition]]:
         for left, right in pairs(target, value):
             if isinstance(left, cst.Tuple | cst.List):
-                for name in names(left):
-                    yield name, self._at(node, right, "is")
+                is_after_star = False
+                for index, element in enumerate(left.elements):
+                    is_after_star |= isinstance(element, cst.StarredElement)
+                    at = None if is_after_star else index
+                    for name in names(element.value):
+                        yield name, self._at(node, right, "is")._replace(index=at)
             else:
                 name = key_of(left)
                 if name:
@@ -325,7 +359,7 @@ class Values:
         """Return whether a block is run wherever several ranks run."""
         if isinstance(node, cst.With | cst.Try):
             return True
-        return isinstance(node, cst.If) and _is_about_world(self._source, node.test)
+        return isinstance(node, cst.If) and is_about_world(self._source, node.test)
 
     def _excludes(self, definition: cst.CSTNode, at: cst.CSTNode) -> bool:
         """Return whether a definition is in another arm of a branch around a node."""
@@ -348,7 +382,9 @@ class Values:
         base = self.of(node.value)
         if node.attr.value in ("shape", "device", "dtype", "ndim"):
             return UNKNOWN
-        if base.kind in ("share", "reduced", "loss", "result"):
+        if base.kind in ("reduced", "result", "not averageable"):
+            return base
+        if base.kind in ("share", "loss"):
             is_loss = base.kind == "share" and names_loss(node.attr.value)
             return _LOSS if is_loss else base
         if base.items:
@@ -361,7 +397,26 @@ class Values:
         found = self._source.class_of(node)
         given = found.attributes.get(name, []) if found is not None else []
         kinds = {self.made(each) for each in given} - {_CONSTANT}
+        if kinds in (set(), {UNKNOWN}) and found is not None:
+            return self._grown(found.node, name)
         return kinds.pop() if len(kinds) == 1 else UNKNOWN
+
+    def _grown(self, owner: cst.ClassDef, name: str) -> Value:
+        """Return what other methods of a class append to a list of ``self``."""
+        if self._bound is not None:
+            return UNKNOWN
+        added = [
+            self.of(call.args[0].value)
+            for call in self._source.below(owner, cst.Call)
+            if last(call.func) == "append"
+            and isinstance(call.func, cst.Attribute)
+            and call.args
+            and dotted(call.func.value) == f"self.{name}"
+        ]
+        value = _joined(added)
+        if value.items:
+            return _kept([value.items])
+        return value if value.kind not in ("unknown", "constant") else UNKNOWN
 
     def made(self, value: cst.BaseExpression) -> Value:
         """Return what an object is by what constructs it: a metric, a criterion, or unknown."""
@@ -375,8 +430,10 @@ class Values:
         if family_of(name) == "metric":
             return _METRIC
         if isinstance(value.func, cst.Attribute) and value.func.attr.value in ("clone", "to"):
-            return self.made(value.func.value) if value.func.attr.value == "to" else (
-                _METRIC if self._is_metric(value.func.value) else UNKNOWN
+            return (
+                self.made(value.func.value)
+                if value.func.attr.value == "to"
+                else (_METRIC if self._is_metric(value.func.value) else UNKNOWN)
             )
         if name in ("torch.nn.ModuleDict", "torch.nn.ModuleList") and value.args:
             return self._container(value.args[0].value)
@@ -418,7 +475,10 @@ class Values:
                 return _joined([self._defined(each) for each in found.listed])
         base = self.of(node.value)
         if key is not None and base.items:
-            return base.items.get(key, UNKNOWN)
+            return base.items.get(key, _SHARE if base.kind == "share" else UNKNOWN)
+        index = _whole(node)
+        if index is not None and index < len(base.parts):
+            return base.parts[index]
         if base.kind in ("reduced", "result", "metric", "not averageable"):
             return base
         if key is not None and names_loss(key) and not dotted(node.value).startswith("self."):
@@ -427,30 +487,58 @@ class Values:
 
     def _arithmetic(self, node: cst.BinaryOperation) -> Value:
         left, right = self.of(node.left), self.of(node.right)
+        if isinstance(node.operator, cst.Power) and number(node.right) == 0.5:
+            return self._root(node.left) or left
         if isinstance(node.operator, cst.Divide) and self._is_ratio_of_counts(node):
+            if self.is_agreed(node):
+                return _REDUCED
+            if self._is_per_element(node):
+                return _SHARE
             return Value(
                 "not averageable",
                 "a ratio of counts",
                 "its denominator differs between ranks",
-                is_call=True,
             )
         if "constant" in (left.kind, right.kind):
             return right if left.kind == "constant" else left
         return _combined([left, right])
 
     def _is_ratio_of_counts(self, node: cst.BinaryOperation) -> bool:
-        """Return whether this is ``tp / (tp + fp)`` or ``intersection / union``."""
-        below = node.right
-        inside = [
-            each.value
-            for each in (below, *self._source.below(below, cst.Name))
-            if isinstance(each, cst.Name)
-        ]
-        above = {last(each) for each in (node.left, *self._source.below(node.left, cst.Name))}
-        counted = [each for each in inside if _COUNTS.search(each)]
-        is_sum = isinstance(below, cst.BinaryOperation) and len(counted) > 1
-        is_union = any("union" in each.lower() for each in counted)
-        return (is_sum or is_union) and any(_COUNTS.search(each) for each in above)
+        """Return whether this is ``tp / (tp + fp)`` or ``intersection / union``, of plain numbers."""
+        above, below = self._counts(node.left), self._counts(node.right)
+        if len({name[:1] + name[-1:] for name in map(str.lower, below)} & {"tp", "tn"}) == 2:
+            return False  # all of the confusion matrix: the number of examples
+        is_sum = len(below) > 1 and any(
+            isinstance(each, cst.BinaryOperation)
+            for each in (node.right, *self._source.below(node.right, cst.BinaryOperation))
+        )
+        is_union = any("union" in each.lower() for each in below)
+        return (is_sum or is_union) and bool(above) and self._are_plain(node)
+
+    def _counts(self, node: cst.BaseExpression) -> dict[str, None]:
+        inside = [node, *self._source.below(node, cst.Name)]
+        return {each.value: None for each in inside
+                if isinstance(each, cst.Name) and _COUNTS.search(each.value)}  # fmt: skip
+
+    def _are_plain(self, node: cst.BaseExpression) -> bool:
+        """Return whether all counts of a ratio are sums over everything, so none is one of examples."""
+        for each in self._source.below(node, cst.Name):
+            if _COUNTS.search(each.value):
+                made = [found.value for found in self.definitions(each.value, each).listed]
+                if not made or not all(map(self._is_total, made)):
+                    return False
+        return True
+
+    def _is_total(self, node: cst.BaseExpression | None) -> bool:
+        """Return whether an expression is a number: a sum or a count over all dimensions."""
+        calls = [node, *self._source.below(node, cst.Call)] if node is not None else []
+        for call in calls:
+            if isinstance(call, cst.Call) and last(call.func) in ("sum", "len", "count_nonzero"):
+                is_method = last(call.func) == "sum" and not isinstance(call.func, cst.Name)
+                own = positional(call)[1 if dotted(call.func).startswith(("torch.", "np.")) else 0 :]
+                by_dimension = is_method and (own or keyword(call, "dim", "axis") is not None)
+                return not by_dimension
+        return number(node) is not None
 
     # Calls
 
@@ -464,6 +552,10 @@ class Values:
             return found
         listed = self._listed(node, name)
         if listed is not None:
+            if listed.kind == "not averageable" and self.is_agreed(node):
+                return _REDUCED
+            if listed.kind == "not averageable" and self._is_per_element(node):
+                return _SHARE
             return listed
         hop = self._hop(node)
         if hop is not None:
@@ -477,7 +569,22 @@ class Values:
             return _LOSS
         kinds = {each.kind for each in given}
         is_share = bool({"share", "loss"} & kinds) and not {"reduced", "result"} & kinds
-        return Value("share", is_call=True) if is_share else Value(is_call=name != "")
+        is_call = self._is_opaque(node, name)
+        return Value("share" if is_share else "unknown", method if is_call else "", is_call=is_call)
+
+    def _is_opaque(self, node: cst.Call, name: str) -> bool:
+        """Return whether a call is one of a function of the project, or of a library that is not known."""
+        head = name.partition(".")[0]
+        end = name.rpartition(".")[2]
+        function = called(self._source, node)
+        if function is not None:
+            inside = [last(each.func) for each in self._source.below(function, cst.Call)]
+            if any(REDUCING.search(each) or each == "compute" for each in inside):
+                return False
+        elif dotted(node.func).partition(".")[0] not in self._source.imports or not end.islower():
+            return False
+        is_primitive = head in _PRIMITIVES or averageable.find(name) is not None
+        return not is_primitive and not self.is_agreed(node) and not self._is_per_element(node)
 
     def _method(self, node: cst.Call, method: str) -> Value | None:
         """Return what a method call is by its object, or None where that tells nothing."""
@@ -490,6 +597,12 @@ class Values:
         base = self.of(owner)
         if base.kind == "metric" or method == "compute":
             return _RESULT
+        if method in _ROOTS and (root := self._root(owner)) is not None:
+            return root
+        if method == "exp" and base.kind == "loss":
+            return _EXP
+        if method in ("items", "values") and not node.args:
+            return base
         if base.kind == "criterion":
             return _LOSS
         if method in _QUANTILES and base.kind in ("share", "loss"):
@@ -517,12 +630,12 @@ class Values:
         for own in (name, end):
             if own in facts.non_averageable:
                 reason = facts.non_averageable[own] or "as [tool.distlint] says"
-                return Value("not averageable", end, reason, is_call=True)
+                return Value("not averageable", end, reason)
             if own in facts.averageable:
-                return Value("share", is_call=True)
+                return _SHARE
         against = self._against(node, name)
         if against is not None:
-            return Value("not averageable", end, against, is_call=True)
+            return Value("not averageable", end, against)
         if name.startswith("torch.nn.functional.") and averageable.find(name) is not None:
             return _LOSS
         given = [self.of(each) for each in positional(node)[:1]]
@@ -530,9 +643,9 @@ class Values:
         if end in _QUANTILES and name.startswith(("torch.", "numpy.", "statistics.")):
             return _quantile(end) if kind != "reduced" else UNKNOWN
         if end == "exp" and kind == "loss" and name.startswith(("torch.", "numpy.", "math.")):
-            return Value("not averageable", "perplexity", averageable.EXP_REASON, is_call=True)
-        if end in _ROOTS and self._is_mean_of_squares(node):
-            return Value("not averageable", "a root", averageable.ROOT_REASON, is_call=True)
+            return _EXP
+        if end in _ROOTS and node.args:
+            return self._root(node.args[0].value)
         return None
 
     def _against(self, node: cst.Call, name: str) -> str | None:
@@ -540,20 +653,121 @@ class Values:
         reason = averageable.reason_against(name)
         end = name.rpartition(".")[2]
         average = string(keyword(node, "average"))
+        if average is None and keyword(node, "average") is None and _is_micro(node, name):
+            average = "micro"
         if reason is not None and average in ("micro", "samples"):
             return reason if "auroc" in end or "auc" in end else None
+        if keyword(node, "reduction") is not None and "segmentation" in name:
+            return reason if string(keyword(node, "reduction")) in ("micro", "macro") else None
         if end == "accuracy" and average == "macro":
             return averageable.CLASSES_REASON
         if dotted(keyword(node, "squared")) == "False":
             return averageable.ROOT_REASON
         return reason
 
-    def _is_mean_of_squares(self, node: cst.Call) -> bool:
-        """Return whether the root is of a mean of squared errors, as in RMSE."""
-        given = positional(node)
-        inner = given[0] if given else None
-        text = self._source.code(inner).lower() if inner is not None else ""
-        return "mse" in text or ("mean" in text and ("** 2" in text or "square" in text))
+    def _root(self, node: cst.BaseExpression) -> Value | None:
+        """Return what the root of a mean of squared errors is, as in RMSE; None for other roots."""
+        text = self._source.code(node).lower()
+        is_mean = "mse" in text or "squared_error" in text
+        is_mean |= "mean" in text and ("** 2" in text or "square" in text or "pow(" in text)
+        inside = [node, *self._source.below(node, cst.Call)]
+        parts = [each for each in inside if isinstance(each, cst.Call)]
+        for each in parts:
+            own = positional(each)[0 if isinstance(each.func, cst.Attribute) else 1 :]
+            by = keyword(each, "dim", "axis", "reduction") or (own and last(each.func) == "mean")
+            if by and not dotted(each.func).startswith(("torch.", "np.", "F.")) or keyword(
+                each, "dim", "axis", "reduction"
+            ):
+                return None  # a root of each example, say
+        if not is_mean:
+            return None
+        value = self.of(node)
+        if value.kind in ("reduced", "result") or self.is_agreed(node):
+            return value if value.kind != "unknown" else _REDUCED
+        return _SHARE if self._is_per_element(node) else _ROOT
+
+    def is_agreed(self, node: cst.BaseExpression, depth: int = 4) -> bool:
+        """Return whether a collective may have a part in what an expression is made from."""
+        source = self._source
+        for call in (node, *source.below(node, cst.Call)):
+            if isinstance(call, cst.Call):
+                given = last(call.func)
+                if collective(source, call) or (
+                    REDUCING.search(given) and self.of(call).kind != "not averageable"
+                    if call is not node else False
+                ):
+                    return True
+        if depth == 0:
+            return False
+        for kind in (cst.Name, cst.Attribute):
+            for each in (node, *source.below(node, kind)):
+                if isinstance(each, kind) and self._is_made_together(each, depth - 1):
+                    return True
+        return False
+
+    def _is_made_together(self, node: cst.Name | cst.Attribute, depth: int) -> bool:
+        """Return whether a variable, or an attribute of ``self``, may hold what ranks have brought together."""
+        source, scope = self._source, self._source.function(node)
+        listed = self._bindings(scope if scope is not None else source.module).get(dotted(node), [])
+        found = source.class_of(node)
+        before = [each for each in listed if not source.is_within(node, each.node)]
+        if any(each.how == "reduced" for each in before):
+            return True
+        given = [each.value for each in before if each.value is not None]
+        name = self_attribute(node)
+        if name and found is not None:
+            given += found.attributes.get(name, [])
+            for call in source.below(found.node, cst.Call):
+                if isinstance(call.func, cst.Attribute) and call.args:
+                    if self_attribute(call.func.value) == name and last(call.func) in _ADDING:
+                        given.append(call.args[0].value)
+        return any(self.is_agreed(each, depth) or self._is_collective(each) for each in given)
+
+    def _is_collective(self, node: cst.BaseExpression) -> bool:
+        return isinstance(node, cst.Call) and REDUCING.search(last(node.func)) is not None
+
+    def _is_per_element(self, node: cst.BaseExpression) -> bool:
+        """Return whether a loop around an expression goes over examples, not over batches or classes."""
+        source = self._source
+        for each in source.ancestors(node):
+            if isinstance(each, cst.FunctionDef):
+                return False
+            loops: list[cst.For | cst.CompFor] = []
+            if isinstance(each, cst.For) and source.is_within(node, each.body):
+                loops = [each]
+            elif isinstance(each, cst.BaseComp):
+                loops = [each.for_in]
+            elif isinstance(each, cst.DictComp):
+                loops = [each.for_in]
+            for loop in loops:
+                bound = set(names(loop.target))
+                if not self._is_of_batches(loop.iter) and not self._is_of_columns(node, bound):
+                    return True
+        return False
+
+    def _is_of_batches(self, iterated: cst.BaseExpression) -> bool:
+        """Return whether a loop goes over batches, or over what steps have returned for each."""
+        while isinstance(iterated, cst.Call) and iterated.args and last(iterated.func) != "range":
+            iterated = iterated.args[0].value
+        return self._is_loader(iterated) or "output" in last(iterated)
+
+    def _is_of_columns(self, node: cst.BaseExpression, bound: set[str]) -> bool:
+        """Return whether the variables of a loop pick classes, as in ``y[:, i]`` or ``y == i``."""
+        source, used = self._source, False
+        for name in (node, *source.below(node, cst.Name)):
+            if not isinstance(name, cst.Name) or name.value not in bound:
+                continue
+            used = True
+            element = next(
+                (e for e in source.ancestors(name) if isinstance(e, cst.SubscriptElement)), None
+            )
+            at = source.parent(element) if element is not None else None
+            is_column = isinstance(at, cst.Subscript) and element in at.slice[1:]
+            is_compared = any(isinstance(e, cst.Comparison) for e in source.ancestors(name)
+                              if source.is_within(e, node))  # fmt: skip
+            if not is_column and not is_compared:
+                return False
+        return used
 
     def _hop(self, node: cst.Call) -> Value | None:
         """Return what a function of the file or a method of the class returns, one call deep."""
@@ -566,9 +780,7 @@ class Values:
         given = parameters(function)
         if given[:1] in (["self"], ["cls"]):
             given = given[1:]
-        bound = {
-            name: self.of(value) for name, value in zip(given, positional(node), strict=False)
-        }
+        bound = {name: self.of(value) for name, value in zip(given, positional(node), strict=False)}
         bound |= {
             each.keyword.value: self.of(each.value)
             for each in node.args
@@ -600,8 +812,44 @@ class Reaching(NamedTuple):
 
 
 def _quantile(name: str) -> Value:
-    reason = "a quantile of all data is not a mean of quantiles"
-    return Value("not averageable", name, reason, is_call=True)
+    return Value("not averageable", name, "a quantile of all data is not a mean of quantiles")
+
+
+def _tuple(values: Sequence[Value]) -> Value:
+    """Return what a tuple of values is: whole, what most rules ask of its elements."""
+    plain = [each for each in values if each.kind != "not averageable"]
+    joined = _joined(plain or values)
+    if all(each == UNKNOWN for each in values):
+        return joined
+    return Value(joined.kind, joined.name, joined.reason, {}, joined.is_call, tuple(values))
+
+
+def _kept(dicts: Sequence[Mapping[str, Value]]) -> Value:
+    """Return what a list is to which steps have added dicts: this rank's shares, by their keys."""
+    items = {key: value for each in dicts for key, value in each.items()}
+    return Value("share", items={
+        key: Value("share", value.name, "", {}, value.is_call) if value.kind == "unknown" else value
+        for key, value in items.items()
+    })  # fmt: skip
+
+
+def _whole(node: cst.Subscript) -> int | None:
+    """Return the constant index in ``x[0]``, or None."""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    value = number(index.value) if isinstance(index, cst.Index) else None
+    return int(value) if value is not None and value >= 0 else None
+
+
+def _is_micro(node: cst.Call, name: str) -> bool:
+    """Return whether a function averages over all decisions unless it is told otherwise."""
+    end = name.rpartition(".")[2]
+    if not name.startswith(("torchmetrics.", "torcheval.", "lightning.pytorch.metrics.")):
+        return False
+    if end.startswith("binary_") or end.startswith(("multiclass_", "multilabel_")):
+        return name.startswith("torcheval.") and end.startswith("multiclass_") and "au" not in end
+    listed = end in ("f1_score", "f1", "fbeta_score", "fbeta", "precision", "recall", "specificity",
+                     "dice", "precision_recall", "stat_scores")  # fmt: skip
+    return listed and string(keyword(node, "task")) != "binary"
 
 
 def _joined(values: Sequence[Value]) -> Value:
@@ -626,11 +874,11 @@ def _combined(values: Sequence[Value]) -> Value:
     if kinds <= {"loss", "constant"}:
         return next((each for each in values if each.kind == "loss"), UNKNOWN)
     if kinds & {"share", "loss"} and "metric" not in kinds:
-        return _SHARE
+        return _SHARE if len(values) > 1 else values[0]
     return values[0] if len(kinds) == 1 else UNKNOWN
 
 
-def _is_about_world(source: Source, test: cst.BaseExpression) -> bool:
+def is_about_world(source: Source, test: cst.BaseExpression) -> bool:
     """Return whether a test asks for the number of ranks."""
     inside = [test, *source.below(test, cst.Name), *source.below(test, cst.Attribute)]
     return any(is_world(last(each)) for each in inside)

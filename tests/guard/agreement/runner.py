@@ -1,4 +1,4 @@
-"""Run the linter's examples as the ranks of a world, and tell how each rank ended."""
+"""Run the programs of this folder as the ranks of a world, and tell how each rank ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distlint.rules import RULES
 from distmetrics import DivergedError, MismatchError, PeerLostError, guard
 from distmetrics.launch.processes import launch
 from distmetrics.testing import outcomes
@@ -31,6 +30,7 @@ from tests.integrations.modules import elastic
 __all__ = ["DRIVERS", "EXAMPLE", "Driver", "Ended", "drives", "ends", "examples", "nursery"]
 
 DEADLINE = 6.0  # seconds, the guard's
+_PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLE = "example"  # name of the module that an example becomes
 _LIMIT = 60.0  # seconds, the world's
 _GUARDS = (MismatchError, DivergedError, PeerLostError)
@@ -88,14 +88,10 @@ def drives(example: str, case: str = "", **more: Any) -> Callable[[Drive], Drive
     return enter
 
 
+@functools.cache
 def examples() -> dict[str, str]:
-    """Source of every example of DL101 to DL107, by ``DL101-bad-0``; later rules have ``distlint confirm``."""
-    found: dict[str, str] = {}
-    for code, rule in RULES.items():
-        if "DL101" <= code <= "DL107":
-            found |= {f"{code}-bad-{n}": each.source for n, each in enumerate(rule.bad)}
-            found |= {f"{code}-good-{n}": source for n, source in enumerate(rule.good)}
-    return found
+    """Return the source of each program, by ``DL101-bad-0``: faults that hang, and what looks like them."""
+    return {path.stem: path.read_text() for path in sorted(_PROGRAMS.glob("*.py"))}
 
 
 @dataclass(frozen=True)

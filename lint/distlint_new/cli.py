@@ -1,0 +1,132 @@
+"""The command line: ``check``, ``explain``, ``rules``, ``facts`` and ``server``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distlint_new import __version__
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the linter.
+
+    Returns: 0 clean, 1 findings, 2 error.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if list(argv) == ["--version"]:  # without importing what reads Python
+        sys.stdout.write(f"distlint {__version__}\n")
+        return 0
+    from distlint_new.commands import ERROR, UsageError
+    from distlint_new.config import ConfigError
+
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except (UsageError, ConfigError, OSError) as error:
+        sys.stderr.write(f"distlint: {error}\n")
+        return ERROR
+    except Exception:  # noqa: BLE001 - Python's own exit code, 1, would claim findings
+        sys.stderr.write("distlint: internal error, please report it\n" + traceback.format_exc())
+        return ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from distlint_new.commands import check, explain_rules, serve, show_facts, show_rules
+
+    parser = argparse.ArgumentParser(
+        prog="distlint", description="Finds what hangs or falsifies distributed PyTorch jobs."
+    )
+    parser.add_argument("--version", action="version", version=f"distlint {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check_ = commands.add_parser("check", help="check files, folders and notebooks")
+    check_.set_defaults(run=check)
+    _add_check(check_)
+    page = commands.add_parser("explain", help="print the pages of rules")
+    page.add_argument("codes", nargs="*", metavar="CODE", help="such as DL101; without: all")
+    page.add_argument("--markdown", action="store_true", help="as Markdown")
+    page.set_defaults(run=explain_rules)
+    rules = commands.add_parser("rules", help="list all rules")
+    how = rules.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="for programs")
+    how.add_argument("--pages", metavar="FOLDER", help="write a page for each rule, in Markdown")
+    rules.set_defaults(run=show_rules)
+    facts = commands.add_parser("facts", help="print what is known of a project, and from where")
+    facts.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="file or folder")
+    _add_configuration(facts)
+    facts.set_defaults(run=show_facts)
+    server = commands.add_parser("server", help="speak to an editor over standard input and output")
+    server.set_defaults(run=serve)
+    return parser
+
+
+def _add_check(check_: argparse.ArgumentParser) -> None:
+    check_.add_argument(
+        "paths", nargs="*", default=["."], metavar="PATH", help="file, folder, or - for stdin"
+    )
+    _add_selection(check_.add_argument_group("what to report"))
+    _add_configuration(check_.add_argument_group("configuration"))
+    _add_output(check_.add_argument_group("how to report"))
+    fixes = check_.add_argument_group("fixes")
+    add = fixes.add_argument
+    add("--fix", action="store_true", help="apply fixes that cannot change what right code does")
+    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: the other fixes, too")
+    add("--diff", action="store_true", help="print what --fix would change, and change nothing")
+    add("--add-ignores", action="store_true", help="add a comment that ignores it to each finding")
+    check_.add_argument(
+        "--stdin-filename", default="-", metavar="NAME", help="what to call standard input"
+    )
+    check_.add_argument(
+        "--jobs", type=int, default=0, metavar="N", help="processes; 0: as many as pay off"
+    )
+
+
+def _add_selection(group: argparse._ArgumentGroup) -> None:
+    codes = {"action": "append", "default": [], "metavar": "CODES"}
+    group.add_argument("--select", **codes, help="only these: DL101,DL2")  # type: ignore[arg-type]
+    group.add_argument("--extend-select", **codes, help="these, too")  # type: ignore[arg-type]
+    group.add_argument("--ignore", **codes, help="all but these")  # type: ignore[arg-type]
+    group.add_argument("--baseline", metavar="FILE", help="report only what is not known there")
+    group.add_argument(
+        "--write-baseline", action="store_true", help="take all findings for known from now on"
+    )
+
+
+def _add_configuration(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--config", metavar="FILE", help="this pyproject.toml, not the nearest")
+    which.add_argument("--isolated", action="store_true", help="no pyproject.toml at all")
+    paths = {"action": "append", "default": [], "metavar": "PATTERNS"}
+    add = group.add_argument
+    add("--exclude", **paths, help="not these paths")  # type: ignore[arg-type]
+    add("--extend-exclude", **paths, help="nor these")  # type: ignore[arg-type]
+    add("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+    add("--no-cache", action="store_true", help="neither read nor write what is known of files")
+    add(
+        "--cache-dir", metavar="FOLDER", help="where that is; else .distlint_cache, beside the file"
+    )
+    add("--show-settings", action="store_true", help="print the settings in effect and stop")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    from distlint_new.report import REPORTERS
+
+    group.add_argument("--output-format", choices=sorted(REPORTERS), default="text")
+    group.add_argument("--output-file", metavar="FILE", help="write the report there")
+    group.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="of text on a terminal"
+    )
+    group.add_argument("--statistics", action="store_true", help="count by code, do not list")
+    group.add_argument("--exit-zero", action="store_true", help="exit 0 even with findings")

@@ -1,0 +1,112 @@
+"""Whatever holds Python: a file of it, or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from distlint_new.check import check_source
+from distlint_new.facts import Facts
+from distlint_new.finding import Finding, unreadable
+from distlint_new.fix import Check, Fixed, Judge, fix_source, ignore_source
+from distlint_new.notebook import Notebook, NotebookError
+from distlint_new.rules.base import Rule
+from distlint_new.text import Text, split_lines
+
+NOTEBOOK = ".ipynb"
+Rules = Sequence[type[Rule]]
+
+
+def check_document(source: bytes, path: str, rules: Rules, facts: Facts) -> list[Finding]:
+    """Return all findings in a file, in the order of its lines or cells."""
+    if not path.endswith(NOTEBOOK):
+        return check_source(source, path, rules, facts)
+    try:
+        notebook = Notebook(source)
+    except NotebookError as error:
+        return [unreadable(path, error.line, error.column, str(error))]
+    return notebook.located(path, check_source(notebook.python, path, rules, facts))
+
+
+def python_of(source: bytes, path: str) -> bytes:
+    """Return the Python in a file; none of a broken notebook, which is a finding when checked."""
+    try:
+        return Notebook(source).python if path.endswith(NOTEBOOK) else source
+    except NotebookError:
+        return b""
+
+
+def fix_document(
+    source: bytes, path: str, rules: Rules, facts: Facts, *, unsafe: bool, is_wanted: Judge
+) -> Fixed:
+    """Fix a file, see ``fix_source``."""
+    change = partial(fix_source, unsafe=unsafe, is_wanted=is_wanted)
+    return _change(source, path, rules, facts, change)
+
+
+def ignore_document(
+    source: bytes, path: str, rules: Rules, facts: Facts, findings: Sequence[Finding]
+) -> Fixed:
+    """Add comments that hide findings of a file, see ``ignore_source``."""
+    wanted = {_key(found) for found in findings}
+    is_notebook = path.endswith(NOTEBOOK)
+    locate: Callable[[Finding], Finding] = Notebook(source).locate if is_notebook else _as_it_is
+
+    def change(python: bytes, check: Check) -> Fixed:
+        return ignore_source(python, check, path, lambda found: _key(locate(found)) in wanted)
+
+    return _change(source, path, rules, facts, change)
+
+
+def _key(found: Finding) -> tuple[str, str, int, int]:
+    return found.code, found.place, found.line, found.column
+
+
+def _as_it_is(found: Finding) -> Finding:
+    return found
+
+
+def _change(
+    source: bytes,
+    path: str,
+    rules: Rules,
+    facts: Facts,
+    change: Callable[[bytes, Check], Fixed],
+) -> Fixed:
+    """Change the Python of a file and write it back into the file."""
+
+    def check(python: bytes) -> list[Finding]:
+        return check_source(python, path, rules, facts)
+
+    if not path.endswith(NOTEBOOK):
+        return change(source, check)
+    try:
+        notebook = Notebook(source)
+    except NotebookError as error:
+        return Fixed(source, [unreadable(path, error.line, error.column, str(error))])
+    done = change(notebook.python, check)
+    try:
+        written = notebook.written(done.source)
+    except ValueError:  # a fix has reached into what is not Python
+        undone = [notebook.locate(found) for found in done.applied]
+        return Fixed(source, check_document(source, path, rules, facts), undone=undone)
+    located = Notebook(written)
+    return Fixed(
+        written,
+        located.located(path, done.findings),
+        [notebook.locate(found) for found in done.applied],
+        [located.locate(found) for found in done.undone],
+    )
+
+
+def lines_of(source: bytes, path: str) -> dict[str, list[str]]:
+    """Return the lines of a file, or of each cell, by the place that findings name."""
+    if path.endswith(NOTEBOOK):
+        try:
+            return Notebook(source).lines(path)
+        except NotebookError:
+            pass  # it is a finding, whose frame is the file itself
+    try:
+        return {path: Text.decode(source).lines}
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return {path: split_lines(source.decode("utf-8", "replace"))}

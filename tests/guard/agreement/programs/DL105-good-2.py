@@ -1,0 +1,17 @@
+from collections import defaultdict
+from lightning.pytorch import LightningModule
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.scores = defaultdict(list)
+
+    def validation_step(self, batch, batch_idx):
+        for name, value in batch.items():
+            self.scores[name].append(value)
+        for name in self.heads:
+            self.scores[name].append(self.loss(name, batch))
+
+    def on_validation_epoch_end(self):
+        for name, scores in self.scores.items():
+            self.log(name, sum(scores), sync_dist=True)
