@@ -108,11 +108,17 @@ _CONVENTIONS = {
 REDUCING = re.compile(
     r"reduc|gather|broadcast|sync|all_true|any_true|across|agree|average_over|world", re.IGNORECASE
 )
+_FIRST = r"(global_|world_)?(main|master|primary|root|chief|rank_?(zero|0))"
 _ZERO = re.compile(
-    r"(get_|is_|am_i_)?(global_|world_)?(main|master|primary|root|chief|rank_?(zero|0)|is_zero)"
-    r"(_(process|rank|proc|worker|node))?(_zero)?|is_global_zero|is_first_rank|is_rank_?(zero|0)"
+    rf"(is|am_i)_{_FIRST}(_(process|rank|proc|worker|node|ordinal))?(_zero)?"
+    rf"|{_FIRST}_(process|rank|proc)|(main|master)|(global_)?rank_?(zero|0)"
+    r"|is_(global_)?zero|is_first_(rank|worker|process)|is_(world_)?process_zero"
 )
-_LOCAL_ZERO = re.compile(r"is_local_(main|master|zero|rank_?(zero|0))(_(process|rank|proc|zero))?")
+_LOCAL_ZERO = re.compile(
+    r"is_local_(main|master|zero|process_zero|rank_?(zero|0))(_(process|rank|proc|zero))?"
+)
+# Such functions are the test of the rank whatever they are given; ``is_root(x)`` may be any.
+_ASKING = re.compile(r"(is|am_i)_(global_|world_|local_)?(main|master|rank_?(zero|0))(_\w+)?")
 _RANK = re.compile(
     r"(get_)?(my_|global_|world_|proc_|dist_|ddp_|distributed_|local_|node_|process_)?"
     r"(rank|RANK)(_id)?|LOCAL_RANK|(local_)?process_index|get_ordinal|proc_id"
@@ -188,6 +194,11 @@ def is_first_rank(name: str) -> bool:
     """Return whether a name is true on one rank alone, such as ``is_main_process``."""
     end = name.rpartition(".")[2].lstrip("_")
     return bool(_ZERO.fullmatch(end) or _LOCAL_ZERO.fullmatch(end))
+
+
+def asks_for_first_rank(name: str) -> bool:
+    """Return whether a function of this name tests the rank, also where it is given something."""
+    return _ASKING.fullmatch(name.rpartition(".")[2].lstrip("_")) is not None
 
 
 def is_rank(name: str) -> bool:

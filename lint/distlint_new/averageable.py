@@ -117,10 +117,6 @@ _NOT_AVERAGEABLE = {
         perceptual_path_length PerceptualPathLength
     """,
     "the extreme of all data is not a mean of extremes": "max_error",
-    "the logarithm of a mean is not the mean of logarithms": """
-        peak_signal_noise_ratio PeakSignalNoiseRatio
-        peak_signal_noise_ratio_with_blocked_effect PeakSignalNoiseRatioWithBlockedEffect
-    """,
     "it compares bands over all images before it takes a power or a product": """
         spectral_distortion_index SpectralDistortionIndex
         spatial_distortion_index SpatialDistortionIndex
@@ -181,7 +177,7 @@ _AVERAGEABLE = {
         learned_perceptual_image_patch_similarity spatial_correlation_coefficient
         deep_image_structure_and_texture_similarity spectral_angle_mapper arniqa
         error_relative_global_dimensionless_synthesis root_mean_squared_error_using_sliding_window clip
-        clip_image_quality_assessment
+        clip_image_quality_assessment peak_signal_noise_ratio peak_signal_noise_ratio_with_blocked_effect
     """,
     "a mean over frames": "lip_vertex_error video_multi_method_assessment_fusion",
     "a mean over recordings": """

@@ -11,9 +11,10 @@ from distlint_new.apis import (
     group_argument,
     is_collective_function,
     is_collective_method,
+    is_rank_guard,
     receiver_family,
 )
-from distlint_new.source import Source, argument, dotted, is_true, keyword, last
+from distlint_new.source import Source, argument, decorators, dotted, is_true, keyword, last
 
 _BRANCHES = (
     cst.If,
@@ -124,6 +125,8 @@ def hidden_collective(source: Source, call: cst.Call) -> str:
     function = called(source, call)
     if function is None or function is source.function(call):
         return ""
+    if any(is_rank_guard(source.name(each)) for each in decorators(function)):
+        return ""  # told inside of it
     for inner in straight(source, function):
         if returns_before(source, function, inner):
             return ""

@@ -9,6 +9,7 @@ from typing import Literal
 import libcst as cst
 from libcst.metadata import CodeRange
 
+from distlint_new.guards import Guard
 from distlint_new.source import Source
 from distlint_new.text import Edit, split_lines
 
@@ -108,3 +109,24 @@ def _without_argument(source: Source, call: cst.Call, argument: cst.Arg) -> Edit
         return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
     before = source.position(call.args[at - 1]).end
     return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")
+
+
+def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]:
+    """Return the changes that put a node's statement before a test, where nothing is between."""
+    statement, branch = source.statement(node), guard.statement
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
+        return []
+    body = list(branch.body.body)
+    if guard.leaves:
+        parent = source.parent(branch)
+        around = list(parent.body) if isinstance(parent, cst.IndentedBlock) else []
+        body = around[around.index(branch) + 1 :] if branch in around else []
+    if not body or body[0] is not statement or len(statement.body) != 1:
+        return []
+    if not isinstance(statement.body[0], cst.Expr | cst.Assign):
+        return []
+    text = source.module.code_for_node(statement.body[0])
+    comment = statement.trailing_whitespace.comment
+    if comment is not None:
+        text += f"  {comment.value}"
+    return [Change(branch, text, "before"), Change(statement.body[0], "")]

@@ -39,7 +39,12 @@ _SPAWNS = (
     r"|start_method[\"']?\s*[=(:]\s*[\"']spawn|get_context\(\s*[\"']spawn"
     r"|multiprocessing_context\s*=\s*[\"']spawn|strategy\s*=\s*[\"']xla"
 )
-_DP = rf"\b(?:strategy|accelerator|distributed_backend){_IS}dp\b|\bnn\.DataParallel\s*\("
+# Strategies that pickle the module, the data module and the callbacks of a trainer.
+_SPAWNING = (
+    r"\bstrategy[\"']?\s*[=:]\s*[\"']?ddp\w*_spawn\b|--(?:trainer\.)?strategy[= ]ddp\w*_spawn\b"
+    r"|\bDDPSpawn\w+\s*\("
+)
+_DP = rf"\b(?:strategy|accelerator|distributed_backend){_IS}dp\b|\bDataParallel(?:Strategy|Plugin)\s*\("
 _MONITOR = r"\b(?:monitor|monitor_metric|metric_for_best_model|early_stop_metric|checkpoint_metric)" \
     r"[\"']?\s*[=:]\s*(?P<quote>[\"']?)(?P<name>[\w./@-]+)"  # fmt: skip
 _TRAINER = (
@@ -51,6 +56,7 @@ _OWN_SAMPLER = r"\b(?:use_distributed_sampler|replace_sampler_ddp)[\"']?\s*[=:]\
 _PATTERNS = (
     *((f"many: {name}", pattern) for name, pattern in _MANY.items()),
     ("spawns", _SPAWNS),
+    ("spawning strategy", _SPAWNING),
     ("dp", _DP),
     ("monitors", _MONITOR),
     ("trainer", _TRAINER),
@@ -142,7 +148,8 @@ class Facts:
         devices: ``"one"``, ``"many"``, or ``""`` where nothing tells.
         monitored: the logged names that something monitors; ``""`` among them is a name not known.
         spawns: whether processes are started by spawning.
-        dp: whether modules are replicated by DataParallel.
+        spawning_strategy: whether a trainer is named a strategy that spawns.
+        dp: whether the trainer is told to replicate modules by DataParallel (dp).
         has_trainer: whether a Trainer of Lightning runs the project.
         own_sampler: whether the trainer is told to leave samplers alone.
         collectives: functions of the user's own that every rank must call.
@@ -154,6 +161,7 @@ class Facts:
     devices: str = ""
     monitored: frozenset[str] = frozenset()
     spawns: bool = False
+    spawning_strategy: bool = False
     dp: bool = False
     has_trainer: bool = False
     own_sampler: bool = False
@@ -272,6 +280,7 @@ class Project:
             devices=settings.devices or ("many" if several else ""),
             monitored=frozenset(fact.value for fact in self.facts if fact.what == "monitors"),
             spawns="spawns" in kinds,
+            spawning_strategy="spawning strategy" in kinds,
             dp="dp" in kinds,
             has_trainer="trainer" in kinds,
             own_sampler="own sampler" in kinds,
@@ -283,7 +292,12 @@ class Project:
         wanted = {base for each in here.classes for base in each.bases} | here.imported
         bases = {name: self._base(name, path) for name in wanted}
         known = {name: base for name, base in bases.items() if base != _NOTHING}
-        return replace(self._common, bases={**self._settings.bases, **known})
+        own_sampler = any(
+            fact.what == "own sampler" and path.startswith(_part(fact.path)) for fact in self.facts
+        )
+        return replace(
+            self._common, bases={**self._settings.bases, **known}, own_sampler=own_sampler
+        )
 
     def _base(self, name: str, path: str, seen: frozenset[str] = frozenset()) -> Base:
         """Return what a class is, through its bases in other files of the project."""
@@ -319,6 +333,14 @@ class Project:
             if len(candidates) == 1:
                 return candidates[0]
         return None
+
+
+def _part(settings: str) -> str:
+    """Return the folder whose code a file of settings is for: that around ``conf`` or ``configs``."""
+    if settings.endswith(".py"):
+        return ""
+    before = re.split(r"(?:^|/)(?:conf|config|configs|cfg|cfgs)/", settings, maxsplit=1)[0]
+    return before + "/" if before and before != settings else ""
 
 
 def _module(path: str) -> str:

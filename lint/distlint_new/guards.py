@@ -8,8 +8,15 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from distlint_new.apis import ENVIRONMENT, is_first_rank, is_rank, is_rank_guard
-from distlint_new.source import Source, decorators, dotted, number, pairs, string
+from distlint_new.apis import (
+    ENVIRONMENT,
+    asks_for_first_rank,
+    is_first_rank,
+    is_rank,
+    is_rank_guard,
+    is_world,
+)
+from distlint_new.source import Source, decorators, dotted, last, number, pairs, string
 
 _EQUALITIES = cst.Equal | cst.NotEqual | cst.In | cst.NotIn | cst.Is | cst.IsNot
 _ORDERS = cst.LessThan | cst.GreaterThan | cst.LessThanEqual | cst.GreaterThanEqual
@@ -55,6 +62,12 @@ def rank_test(source: Source, test: cst.BaseExpression, depth: int = 3) -> Arms:
     if isinstance(test, cst.BooleanOperation):
         left = rank_test(source, test.left, depth)
         right = rank_test(source, test.right, depth)
+        # ``not is_initialized() or rank == 0``: where several ranks run, the rank decides.
+        if isinstance(test.operator, cst.Or):
+            if _is_for_one(source, test.left):
+                return right
+            if _is_for_one(source, test.right):
+                return left
         if isinstance(test.operator, cst.And):
             first = (left if left.then else right).first
             return Arms(left.then or right.then, left.orelse and right.orelse, first)
@@ -63,7 +76,11 @@ def rank_test(source: Source, test: cst.BaseExpression, depth: int = 3) -> Arms:
     if isinstance(test, cst.Comparison):
         return _comparison(source, test)
     if isinstance(test, cst.Call):
-        yes = not test.args and is_first_rank(source.name(test.func))
+        name = source.name(test.func) or last(test.func)
+        given = [last(each.value) for each in test.args]
+        yes = is_first_rank(name) and (
+            not given or (asks_for_first_rank(name) and not any("group" in each for each in given))
+        )
         if dotted(test.func) == "bool" and len(test.args) == 1:
             return rank_test(source, test.args[0].value, depth)
         return Arms(yes, yes)
@@ -84,7 +101,11 @@ def _comparison(source: Source, test: cst.Comparison) -> Arms:
         left, right = right, left
     if not is_rank_value(source, left):
         # ``is_main_process == True`` and the like
-        return rank_test(source, left) if dotted(right) == "True" else Arms()
+        if dotted(right) not in ("True", "False") or not isinstance(operator, _EQUALITIES):
+            return Arms()
+        arms = rank_test(source, left)
+        is_same = isinstance(operator, cst.Equal | cst.Is) == (dotted(right) == "True")
+        return arms if is_same else arms.turned
     known = _numbers(right)
     if known is None or not isinstance(operator, _EQUALITIES | _ORDERS):
         return Arms()
@@ -104,8 +125,25 @@ def _numbers(node: cst.BaseExpression) -> list[float] | None:
     if isinstance(node, cst.List | cst.Tuple | cst.Set):
         found = [number(each.value) for each in node.elements]
         return [each for each in found if each is not None] if None not in found else None
-    value = number(node)
+    text = string(node)
+    value = float(text) if text is not None and text.isdecimal() else number(node)
     return None if value is None else [value]
+
+
+def _is_for_one(source: Source, test: cst.BaseExpression) -> bool:
+    """Return whether a test is true where one process runs alone: ``not is_initialized()``."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        asked = test.expression
+        return is_world(last(asked.func if isinstance(asked, cst.Call) else asked))
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return False
+    left, operator = test.left, test.comparisons[0].operator
+    limit = number(test.comparisons[0].comparator)
+    if is_rank_value(source, left):
+        return limit == -1 and isinstance(operator, cst.Equal)
+    about = is_world(last(left.func if isinstance(left, cst.Call) else left))
+    small = (cst.Equal, 1), (cst.LessThanEqual, 1), (cst.LessThan, 2)
+    return about and (type(operator), limit) in small
 
 
 def is_rank_value(source: Source, node: cst.BaseExpression) -> bool:
@@ -182,11 +220,34 @@ def _left_before(source: Source, suite: cst.IndentedBlock, below: cst.CSTNode) -
     for statement in suite.body:
         if statement is below:
             return
-        if not isinstance(statement, cst.If) or statement.orelse is not None:
+        if not isinstance(statement, cst.If) or isinstance(statement.orelse, cst.If):
             continue
         arms = rank_test(source, statement.test)
-        if leaves(statement.body) and arms.then:
+        then = arms.then and leaves(statement.body)
+        orelse = statement.orelse is not None and leaves(statement.orelse.body)
+        if then and not orelse:
             yield Guard(statement.test, statement, not arms.first, leaves=True)
+        elif orelse and arms.orelse and not leaves(statement.body):
+            yield Guard(statement.test, statement, arms.first, leaves=True)
+
+
+def deciding(source: Source, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield the tests by which a function comes to a node: around it, or left by before it."""
+    below: cst.CSTNode = node
+    for each in source.ancestors(node):
+        if isinstance(each, cst.If | cst.IfExp | cst.While) and below is not each.test:
+            yield each.test
+        elif isinstance(each, cst.BooleanOperation) and below is each.right:
+            yield each.left
+        elif isinstance(each, cst.IndentedBlock):
+            for before in each.body:
+                if before is below:
+                    break
+                if isinstance(before, cst.If) and leaves(before.body):
+                    yield before.test
+        elif isinstance(each, cst.FunctionDef):
+            return
+        below = each
 
 
 def leaves(suite: cst.BaseSuite) -> bool:

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import libcst as cst
 
 from distlint_new.collectives import is_log
-from distlint_new.source import Source, argument, has_spread, is_false, is_true, keyword, string
+from distlint_new.source import (
+    Source,
+    argument,
+    has_spread,
+    is_false,
+    is_true,
+    keyword,
+    last,
+    string,
+)
 from distlint_new.values import Value, Values
 
 
@@ -64,7 +73,12 @@ def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
     assert isinstance(call.func, cst.Attribute)
     if call.func.attr.value == "log":
         name, given = argument(call, 0, "name"), argument(call, 1, "value")
-        if given is not None:
+        looped = _looped(source, call, given)
+        items = values.entries(looped) if looped is not None else {}
+        if looped is not None and items:
+            for key, value in items.items():
+                yield Log(call, key, False, looped, value)
+        elif given is not None:
             is_exact = isinstance(name, cst.SimpleString | cst.ConcatenatedString)
             yield Log(
                 call, string(name) or _constant(values, name), is_exact, given, values.of(given)
@@ -83,6 +97,19 @@ def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
         yield Log(call, key, True, shown.get(key, given), value)
     if not entries and not isinstance(given, cst.Dict):
         yield Log(call, "", False, given, values.of(given))  # made elsewhere, as a whole
+
+
+def _looped(
+    source: Source, call: cst.Call, given: cst.BaseExpression | None
+) -> cst.BaseExpression | None:
+    """Return the dict over whose items a loop around a call goes, if a value of it is logged."""
+    for each in source.ancestors(call):
+        if isinstance(each, cst.For) and isinstance(each.target, cst.Tuple):
+            bound = [last(element.value) for element in each.target.elements]
+            over = each.iter.func if isinstance(each.iter, cst.Call) else None
+            if len(bound) == 2 and last(given) == bound[1] and isinstance(over, cst.Attribute):
+                return over.value if over.attr.value == "items" else None
+    return None
 
 
 def _constant(values: Values, name: cst.BaseExpression | None) -> str:

@@ -425,7 +425,7 @@ def has_spread(call: cst.Call) -> bool:
 
 
 def string(node: cst.CSTNode | None) -> str | None:
-    """Return the text of a constant string; of an f-string, its constant parts; else None."""
+    """Return the text of a constant string; its constant parts, where others are added; else None."""
     if isinstance(node, cst.SimpleString):
         value = node.evaluated_value
         return value if isinstance(value, str) else None
@@ -435,6 +435,9 @@ def string(node: cst.CSTNode | None) -> str | None:
     if isinstance(node, cst.FormattedString):
         parts = node.parts
         return "".join(p.value for p in parts if isinstance(p, cst.FormattedStringText))
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        left, right = string(node.left), string(node.right)
+        return None if left is None and right is None else (left or "") + (right or "")
     return None
 
 

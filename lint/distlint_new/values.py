@@ -14,6 +14,7 @@ from distlint_new.apis import EVALUATION, REDUCING, STEPS, family_of, is_world, 
 from distlint_new.collectives import called, collective
 from distlint_new.source import (
     Source,
+    argument,
     dotted,
     keyword,
     last,
@@ -70,7 +71,7 @@ class _Definition(NamedTuple):
     node: cst.CSTNode  # the statement or expression that binds
     value: cst.BaseExpression | None  # None for what a collective has changed in place
     how: Literal["is", "element of", "joins", "reduced"]
-    index: int | None = None  # of the element that is taken, where a tuple is unpacked
+    element: int | None = None  # the place of what is taken, where a tuple is unpacked
 
 
 UNKNOWN = Value()
@@ -85,7 +86,7 @@ _PRIMITIVES = frozenset(
     "logging json pathlib typing collections pandas cv2 PIL torchaudio".split()
 )
 _ADDING = frozenset({"append", "extend", "update", "add"})
-_DEEPEST = 12
+_DEEPEST = 80
 
 
 class Values:
@@ -100,23 +101,34 @@ class Values:
         self._definitions: dict[cst.CSTNode, dict[str, list[_Definition]]] = {}
         self._known: dict[cst.CSTNode, Value] = {}
         self._bound: dict[str, Value] | None = None  # the arguments, inside of a called function
-        self._depth = 0
+        self._known_inside: dict[cst.CSTNode, Value] = {}  # of that function
+        self._adds: dict[cst.ClassDef, dict[str, list[cst.BaseExpression]]] = {}
+        self._open: dict[cst.CSTNode, int] = {}  # what is being asked for, with how deep it is
+        self._lowest = 0  # the least deep of these that an answer has met again
 
     def of(self, node: cst.BaseExpression | None) -> Value:
         """Return what is known of an expression."""
         if node is None:
             return UNKNOWN
-        if self._bound is None and node in self._known:
-            return self._known[node]
-        if self._depth > _DEEPEST:
+        known = self._known if self._bound is None else self._known_inside
+        if node in known:
+            return known[node]
+        depth = len(self._open)
+        if node in self._open:
+            self._lowest = min(self._lowest, self._open[node])
+            return _CONSTANT  # made from itself, in a loop: adds nothing
+        if depth > _DEEPEST:
             return UNKNOWN
-        self._depth += 1
+        lowest, self._lowest = self._lowest, depth
+        self._open[node] = depth
         try:
             found = self._of(node)
         finally:
-            self._depth -= 1
-        if self._bound is None and self._depth == 0:
-            self._known[node] = found
+            del self._open[node]
+        if self._lowest >= depth or depth == 0:
+            known[node] = found  # else it is known in full only with what it is a part of
+            self._lowest = lowest
+        self._lowest = min(self._lowest, lowest)
         return found
 
     def _of(self, node: cst.BaseExpression) -> Value:
@@ -144,6 +156,8 @@ class Values:
                 return Value(items=self._items(node))
             case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
                 return self.of(node.elt)
+            case cst.DictComp():
+                return self.of(node.value)
             case cst.Tuple():
                 return _tuple([self.of(each.value) for each in node.elements])
             case cst.List():
@@ -190,10 +204,10 @@ class Values:
             return element
         found = self.definitions(node.value, node)
         values = [self._defined(each) for each in found.listed]
-        if not found.is_complete:
+        if not found.is_complete and (not values or self._is_parameter(node)):
             values.append(self._parameter(node))
         value = _joined(values)
-        if value == UNKNOWN and names_loss(node.value):
+        if (value == UNKNOWN or value.kind == "share" and not value.items) and names_loss(node.value):
             return _LOSS
         return value
 
@@ -230,8 +244,12 @@ class Values:
             return _REDUCED
         if definition.how == "element of" and definition.value is not None:
             return self._element(definition.value)
-        value, index = self.of(definition.value), definition.index
-        return value.parts[index] if index is not None and index < len(value.parts) else value
+        value, at = self.of(definition.value), definition.element
+        return value.parts[at] if at is not None and at < len(value.parts) else value
+
+    def _is_parameter(self, node: cst.Name) -> bool:
+        function = self._source.function(node)
+        return function is not None and node.value in parameters(function)
 
     def _parameter(self, node: cst.Name) -> Value:
         function = self._source.function(node)
@@ -247,7 +265,23 @@ class Values:
             return self._outputs(function)
         if is_step and given[:1] == ["self"] and node.value in given[1:3] and not is_runner:
             return UNKNOWN if node.value.endswith(("idx", "index")) else _SHARE
-        return _SHARE if node.value in ("batch", "outputs") and name != "__init__" else UNKNOWN
+        if node.value in ("batch", "outputs") and name != "__init__":
+            return _SHARE
+        return self._handed(function, given.index(node.value) - 1, node.value)
+
+    def _handed(self, function: cst.FunctionDef, index: int, name: str) -> Value:
+        """Return what all callers within the class give to a method's parameter."""
+        source, owner = self._source, self._source.class_of(function)
+        if owner is None or source.method(function) is not None or index < 0:
+            return UNKNOWN
+        called_as = f"self.{function.name.value}"
+        values = [
+            self.of(argument(call, index, name))
+            for call in source.below(owner.node, cst.Call)
+            if dotted(call.func) == called_as
+        ]
+        kinds = {each.kind for each in values}
+        return values[0] if values and kinds <= {"share", "loss"} else UNKNOWN
 
     def _outputs(self, function: cst.FunctionDef) -> Value:
         """Return what a hook is given of the steps before: shares, by the keys that the step returns."""
@@ -326,7 +360,7 @@ class Values:
                     is_after_star |= isinstance(element, cst.StarredElement)
                     at = None if is_after_star else index
                     for name in names(element.value):
-                        yield name, self._at(node, right, "is")._replace(index=at)
+                        yield name, self._at(node, right, "is")._replace(element=at)
             else:
                 name = key_of(left)
                 if name:
@@ -411,7 +445,7 @@ class Values:
             if last(call.func) == "append"
             and isinstance(call.func, cst.Attribute)
             and call.args
-            and dotted(call.func.value) == f"self.{name}"
+            and dotted(unsubscripted(call.func.value)) == f"self.{name}"
         ]
         value = _joined(added)
         if value.items:
@@ -535,9 +569,7 @@ class Values:
         for call in calls:
             if isinstance(call, cst.Call) and last(call.func) in ("sum", "len", "count_nonzero"):
                 is_method = last(call.func) == "sum" and not isinstance(call.func, cst.Name)
-                own = positional(call)[1 if dotted(call.func).startswith(("torch.", "np.")) else 0 :]
-                by_dimension = is_method and (own or keyword(call, "dim", "axis") is not None)
-                return not by_dimension
+                return not is_method or not _reduces_some(call)
         return number(node) is not None
 
     # Calls
@@ -547,9 +579,14 @@ class Values:
         name = source.name(node.func)
         if collective(source, node):
             return _REDUCED
+        made = self.made(node)
+        if made.kind == "metric":
+            return made
         method = last(node.func)
         if isinstance(node.func, cst.Attribute) and (found := self._method(node, method)):
             return found
+        if method in ("dict", "OrderedDict", "defaultdict", "Counter"):
+            return self._dict(node)
         listed = self._listed(node, name)
         if listed is not None:
             if listed.kind == "not averageable" and self.is_agreed(node):
@@ -571,6 +608,16 @@ class Values:
         is_share = bool({"share", "loss"} & kinds) and not {"reduced", "result"} & kinds
         is_call = self._is_opaque(node, name)
         return Value("share" if is_share else "unknown", method if is_call else "", is_call=is_call)
+
+    def _dict(self, node: cst.Call) -> Value:
+        """Return what a call of ``dict`` holds."""
+        items: dict[str, Value] = {}
+        for each in node.args:
+            if each.keyword is not None:
+                items[each.keyword.value] = self.of(each.value)
+            else:
+                items |= self.of(each.value).items
+        return Value(items=items)
 
     def _is_opaque(self, node: cst.Call, name: str) -> bool:
         """Return whether a call is one of a function of the project, or of a library that is not known."""
@@ -595,6 +642,8 @@ class Values:
         if self._source.name(owner) in ("torch", "numpy", "math", "torch.nn.functional"):
             return None
         base = self.of(owner)
+        if base.kind == "metric" and method in ("to", "clone"):
+            return base
         if base.kind == "metric" or method == "compute":
             return _RESULT
         if method in _ROOTS and (root := self._root(owner)) is not None:
@@ -670,17 +719,10 @@ class Values:
         text = self._source.code(node).lower()
         is_mean = "mse" in text or "squared_error" in text
         is_mean |= "mean" in text and ("** 2" in text or "square" in text or "pow(" in text)
-        inside = [node, *self._source.below(node, cst.Call)]
-        parts = [each for each in inside if isinstance(each, cst.Call)]
-        for each in parts:
-            own = positional(each)[0 if isinstance(each.func, cst.Attribute) else 1 :]
-            by = keyword(each, "dim", "axis", "reduction") or (own and last(each.func) == "mean")
-            if by and not dotted(each.func).startswith(("torch.", "np.", "F.")) or keyword(
-                each, "dim", "axis", "reduction"
-            ):
-                return None  # a root of each example, say
-        if not is_mean:
-            return None
+        inside = [each for each in (node, *self._source.below(node, cst.Call))
+                  if isinstance(each, cst.Call)]  # fmt: skip
+        if not is_mean or any(_reduces_some(each) for each in inside):
+            return None  # or a root of each example
         value = self.of(node)
         if value.kind in ("reduced", "result") or self.is_agreed(node):
             return value if value.kind != "unknown" else _REDUCED
@@ -689,42 +731,40 @@ class Values:
     def is_agreed(self, node: cst.BaseExpression, depth: int = 4) -> bool:
         """Return whether a collective may have a part in what an expression is made from."""
         source = self._source
-        for call in (node, *source.below(node, cst.Call)):
-            if isinstance(call, cst.Call):
-                given = last(call.func)
-                if collective(source, call) or (
-                    REDUCING.search(given) and self.of(call).kind != "not averageable"
-                    if call is not node else False
-                ):
-                    return True
-        if depth == 0:
-            return False
-        for kind in (cst.Name, cst.Attribute):
-            for each in (node, *source.below(node, kind)):
-                if isinstance(each, kind) and self._is_made_together(each, depth - 1):
-                    return True
-        return False
+        calls = (node, *source.below(node, cst.Call))
+        if any(isinstance(c, cst.Call) and REDUCING.search(last(c.func)) for c in calls):
+            return True
+        made = (node, *source.below(node, cst.Name), *source.below(node, cst.Attribute))
+        return depth > 0 and any(
+            self._is_made_together(each, depth - 1)
+            for each in made
+            if isinstance(each, cst.Name | cst.Attribute)
+        )
 
     def _is_made_together(self, node: cst.Name | cst.Attribute, depth: int) -> bool:
         """Return whether a variable, or an attribute of ``self``, may hold what ranks have brought together."""
-        source, scope = self._source, self._source.function(node)
-        listed = self._bindings(scope if scope is not None else source.module).get(dotted(node), [])
-        found = source.class_of(node)
-        before = [each for each in listed if not source.is_within(node, each.node)]
+        found = self._source.class_of(node)
+        before = self.definitions(dotted(node), node).listed
         if any(each.how == "reduced" for each in before):
             return True
         given = [each.value for each in before if each.value is not None]
         name = self_attribute(node)
         if name and found is not None:
             given += found.attributes.get(name, [])
-            for call in source.below(found.node, cst.Call):
-                if isinstance(call.func, cst.Attribute) and call.args:
-                    if self_attribute(call.func.value) == name and last(call.func) in _ADDING:
-                        given.append(call.args[0].value)
-        return any(self.is_agreed(each, depth) or self._is_collective(each) for each in given)
+            given += self._added(found.node).get(name, [])
+        return any(self.is_agreed(each, depth) for each in given)
 
-    def _is_collective(self, node: cst.BaseExpression) -> bool:
-        return isinstance(node, cst.Call) and REDUCING.search(last(node.func)) is not None
+    def _added(self, owner: cst.ClassDef) -> dict[str, list[cst.BaseExpression]]:
+        """Return what a class adds to containers on ``self``, by their names."""
+        known = self._adds.get(owner)
+        if known is None:
+            known = self._adds[owner] = {}
+            for call in self._source.below(owner, cst.Call):
+                if last(call.func) in _ADDING and isinstance(call.func, cst.Attribute) and call.args:
+                    name = self_attribute(call.func.value)
+                    if name:
+                        known.setdefault(name, []).append(call.args[0].value)
+        return known
 
     def _is_per_element(self, node: cst.BaseExpression) -> bool:
         """Return whether a loop around an expression goes over examples, not over batches or classes."""
@@ -735,13 +775,11 @@ class Values:
             loops: list[cst.For | cst.CompFor] = []
             if isinstance(each, cst.For) and source.is_within(node, each.body):
                 loops = [each]
-            elif isinstance(each, cst.BaseComp):
-                loops = [each.for_in]
-            elif isinstance(each, cst.DictComp):
+            elif isinstance(each, cst.BaseComp | cst.DictComp):
                 loops = [each.for_in]
             for loop in loops:
                 bound = set(names(loop.target))
-                if not self._is_of_batches(loop.iter) and not self._is_of_columns(node, bound):
+                if self._is_made_of(node, bound) and not self._is_of_batches(loop.iter):
                     return True
         return False
 
@@ -751,23 +789,32 @@ class Values:
             iterated = iterated.args[0].value
         return self._is_loader(iterated) or "output" in last(iterated)
 
-    def _is_of_columns(self, node: cst.BaseExpression, bound: set[str]) -> bool:
-        """Return whether the variables of a loop pick classes, as in ``y[:, i]`` or ``y == i``."""
-        source, used = self._source, False
-        for name in (node, *source.below(node, cst.Name)):
-            if not isinstance(name, cst.Name) or name.value not in bound:
+    def _is_made_of(self, node: cst.BaseExpression, bound: set[str], depth: int = 3) -> bool:
+        """Return whether an expression is made of what a loop takes, not of a class or key it names."""
+        inside = (each for each in (node, *self._source.below(node, cst.Name)))
+        for name in inside:
+            if not isinstance(name, cst.Name) or self._is_choice(name, node):
                 continue
-            used = True
-            element = next(
-                (e for e in source.ancestors(name) if isinstance(e, cst.SubscriptElement)), None
-            )
-            at = source.parent(element) if element is not None else None
-            is_column = isinstance(at, cst.Subscript) and element in at.slice[1:]
-            is_compared = any(isinstance(e, cst.Comparison) for e in source.ancestors(name)
-                              if source.is_within(e, node))  # fmt: skip
-            if not is_column and not is_compared:
+            if name.value in bound:
+                return True
+            listed = self.definitions(name.value, name).listed if depth else ()
+            made = [each.value for each in listed if each.value is not None and each.how == "is"]
+            if any(self._is_made_of(each, bound, depth - 1) for each in made):
+                return True
+        return False
+
+    def _is_choice(self, name: cst.Name, node: cst.BaseExpression) -> bool:
+        """Return whether a name chooses a class or an entry: ``y[:, i]``, ``y == i``, ``x[key + "y"]``."""
+        below: cst.CSTNode = name
+        for each in self._source.ancestors(name):
+            if isinstance(each, cst.Comparison):
+                return True
+            if isinstance(each, cst.Subscript) and below in each.slice:
+                return below in each.slice[1:] or constant_key(each) is not None
+            if each is node:
                 return False
-        return used
+            below = each
+        return False
 
     def _hop(self, node: cst.Call) -> Value | None:
         """Return what a function of the file or a method of the class returns, one call deep."""
@@ -786,7 +833,7 @@ class Values:
             for each in node.args
             if each.keyword is not None
         }
-        self._bound = bound
+        self._bound, self._known_inside = bound, {}
         try:
             found = self.of(returns[0].value)
         finally:
@@ -833,6 +880,14 @@ def _kept(dicts: Sequence[Mapping[str, Value]]) -> Value:
     })  # fmt: skip
 
 
+def _reduces_some(call: cst.Call) -> bool:
+    """Return whether a call keeps a dimension: ``x.mean(1)``, ``torch.mean(x, dim=1)``."""
+    if keyword(call, "dim", "axis", "reduction") is not None:
+        return True
+    is_function = dotted(call.func).startswith(("torch.", "np.", "numpy."))
+    return last(call.func) in ("mean", "sum") and len(positional(call)) > is_function
+
+
 def _whole(node: cst.Subscript) -> int | None:
     """Return the constant index in ``x[0]``, or None."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
@@ -845,7 +900,7 @@ def _is_micro(node: cst.Call, name: str) -> bool:
     end = name.rpartition(".")[2]
     if not name.startswith(("torchmetrics.", "torcheval.", "lightning.pytorch.metrics.")):
         return False
-    if end.startswith("binary_") or end.startswith(("multiclass_", "multilabel_")):
+    if end.startswith(("binary_", "multiclass_", "multilabel_")):
         return name.startswith("torcheval.") and end.startswith("multiclass_") and "au" not in end
     listed = end in ("f1_score", "f1", "fbeta_score", "fbeta", "precision", "recall", "specificity",
                      "dice", "precision_recall", "stat_scores")  # fmt: skip
@@ -857,11 +912,14 @@ def _joined(values: Sequence[Value]) -> Value:
     left = [each for each in values if each.kind != "constant"]
     if not left:
         return values[0] if values else UNKNOWN
+    if len(left) == 1:
+        return left[0]
     if any(each.items for each in left):
         items: dict[str, Value] = {}
         for each in reversed(left):
             items |= each.items
-        return Value(items=items)
+        is_list = all(each.kind == "share" for each in left)
+        return Value("share" if is_list else "unknown", items=items)
     return _combined(left)
 
 
@@ -901,6 +959,13 @@ def constant_key(node: cst.BaseExpression) -> str | None:
         return None
     index = node.slice[0].slice
     return string(index.value) if isinstance(index, cst.Index) else None
+
+
+def unsubscripted(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``x`` of ``x[a][b]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
 
 
 def key_of(node: cst.BaseExpression) -> str:

@@ -73,6 +73,7 @@ class Rule:
         *changes: Change,
         safe: bool = True,
         about: Sequence[tuple[cst.CSTNode, str, str]] = (),
+        several_devices: bool | None = None,
     ) -> None:
         """Report a place.
 
@@ -82,8 +83,10 @@ class Rule:
             changes: what would mend it, all together.
             safe: whether they cannot change what right code does.
             about: further places: node, what it is to the finding, and what is to be seen there.
+            several_devices: whether this one finding needs several devices; as the rule if None.
         """
         source = self.source
+        waits = self.several_devices if several_devices is None else several_devices
         here = source.position(node)
         end = here.end
         head = getattr(node, _HEADS.get(type(node), ""), None)
@@ -105,7 +108,7 @@ class Rule:
                 Fix(safe, made) if made else None,
                 trace,
                 statement=self._statement(node),
-                waits=self.several_devices and self.facts.devices != "many",
+                waits=waits and self.facts.devices != "many",
             )
         )
 

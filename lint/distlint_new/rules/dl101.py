@@ -5,10 +5,11 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint_new.collectives import collective, hidden_collective, is_synced_log, names_group
-from distlint_new.edits import Change
+from distlint_new.edits import before_test
 from distlint_new.facts import Facts
 from distlint_new.guards import Guard, guards
 from distlint_new.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule, Tokens
+from distlint_new.source import decorators
 
 
 class DL101(Rule):
@@ -70,35 +71,33 @@ class DL101(Rule):
             return "self.log(…, sync_dist=True)"
         called = call.func
         if isinstance(called, cst.Attribute) and called.attr.value == "compute":
-            return "compute" if self.values.of(called.value).kind == "metric" else ""
+            return "compute" if self._syncs(called.value) else ""
         return collective(source, call) or hidden_collective(source, call)
+
+    def _syncs(self, metric: cst.BaseExpression) -> bool:
+        """Return whether ``compute`` of an object brings ranks together, as torchmetrics do."""
+        if self.values.of(metric).kind != "metric" or "sync_on_compute" in self.source.text.text:
+            return False
+        return not any(name.startswith("torcheval") for name in self.source.imports.values())
 
     def _tell(self, call: cst.Call, guard: Guard, name: str) -> None:
         who = "only rank 0 reaches" if guard.first else "rank 0 never reaches"
+        where = (
+            "before this test" if isinstance(guard.statement, cst.If) else "outside of this test"
+        )
+        if guard.node in decorators_of(guard.statement):
+            where = "outside of this function"
+        # Writing a checkpoint may also end without the other ranks' part.
+        what = "which needs all ranks" if name.startswith(("save", "load")) else "so the ranks hang"
         self.report(
             call,
-            f"{who} this {name}, so the ranks hang: call it on every rank, before this test",
-            *self._moved(call, guard),
+            f"{who} this {name}, {what}: call it on every rank, {where}",
+            *before_test(self.source, call, guard),
             safe=False,
             about=[(guard.node, "test", "only some ranks pass here")],
         )
 
-    def _moved(self, call: cst.Call, guard: Guard) -> list[Change]:
-        """Return the changes that put the statement before the test, where nothing is between."""
-        statement = self.source.statement(call)
-        branch = guard.statement
-        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
-            return []
-        body = branch.body.body if not guard.leaves else self._after(branch)
-        if not body or body[0] is not statement or len(statement.body) != 1:
-            return []
-        if not isinstance(statement.body[0], cst.Expr | cst.Assign):
-            return []
-        text = self.source.module.code_for_node(statement.body[0])
-        return [Change(branch, text, "before"), Change(statement.body[0], "")]
 
-    def _after(self, branch: cst.If) -> list[cst.CSTNode]:
-        """Return the statements after a branch, in its block."""
-        parent = self.source.parent(branch)
-        siblings = list(parent.body) if isinstance(parent, cst.IndentedBlock) else []
-        return siblings[siblings.index(branch) + 1 :] if branch in siblings else []
+def decorators_of(node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return what decorates a function; nothing of other statements."""
+    return list(decorators(node)) if isinstance(node, cst.FunctionDef) else []

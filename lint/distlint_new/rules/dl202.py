@@ -6,16 +6,14 @@ import re
 
 import libcst as cst
 
+from distlint_new.averageable import named
+from distlint_new.branches import evaluates
 from distlint_new.edits import Change
-from distlint_new.guards import guards
 from distlint_new.logs import Log, logs
 from distlint_new.rules.base import Rule, stage_of
-from distlint_new.source import has_spread, keyword
-from distlint_new.values import is_about_world
+from distlint_new.source import keyword, last, string
 
-_TRAINING = re.compile(r"(?<![a-z])(?:is_)?train(?:ing)?(?![a-z])")
-_ALONE = re.compile(r"\b(?:use_distributed_sampler|replace_sampler_ddp)\s*=\s*False")
-_EVALUATING = re.compile(r"(?<![a-z])(?:is_)?(?:val|valid|validation|eval|test)(?![a-z])")
+_OWN = ("share", "loss", "not averageable")
 
 
 class DL202(Rule):
@@ -46,72 +44,52 @@ class DL202(Rule):
     several_devices = True
 
     def check(self) -> None:
-        """Report each evaluation log of this rank's own data."""
-        if self._evaluates_all():
+        """Report each evaluation log of this rank's own data, one a call."""
+        if self.facts.own_sampler:
             return
-        told: set[cst.Call] = set()
+        calls: dict[cst.Call, list[Log]] = {}
         for log in logs(self.source, self.values):
-            if log.call not in told and self._is_own(log) and self._is_evaluation(log):
-                told.add(log.call)
-                self._tell(log)
+            calls.setdefault(log.call, []).append(log)
+        for listed in calls.values():
+            kinds = {each.value.kind for each in listed}
+            own = [each for each in listed if each.value.kind in _OWN]
+            is_own = bool(own) and "result" not in kinds and self._is_kept(own[0])
+            if is_own and evaluates(self.source, own[0].call, self.stages(own[0].call), own[0].key):
+                self._tell(own)
 
-    def _evaluates_all(self) -> bool:
-        """Return whether the file tells its trainer to leave samplers alone, and makes none."""
-        text = self.source.text.text
-        return _ALONE.search(text) is not None and "Sampler(" not in text
+    def _is_kept(self, log: Log) -> bool:
+        """Return whether the value becomes one of the epoch, that of rank 0 alone."""
+        reduces = log.option("reduce_fx")
+        is_mean = reduces is None or "mean" in (string(reduces), last(reduces))
+        return is_mean and not (log.syncs or log.of_step_only or log.of_rank_zero)
 
-    def _is_own(self, log: Log) -> bool:
-        """Return whether the value is of this rank alone and becomes one of the epoch."""
-        if log.syncs or log.of_step_only or log.of_rank_zero or has_spread(log.call):
-            return False
-        return log.value.kind in ("share", "loss", "not averageable")
-
-    def _is_evaluation(self, log: Log) -> bool:
-        source, method = self.source, self.source.method(log.call)
-        stages = self.stages(log.call)
-        if method is None or not stages & {"validation", "test"}:
-            return False
-        if next(guards(source, log.call), None) is not None:
-            return False
-        is_helper = "training" in stages
-        below: cst.CSTNode = log.call
-        for each in source.ancestors(log.call):
-            if each is method:
-                break
-            if isinstance(each, cst.If) and below is not each.test:
-                if is_about_world(source, each.test):
-                    return False
-                if is_helper and self._is_training(each.test) == (below is each.body):
-                    return False
-            below = each
-        return not (is_helper and _TRAINING.search(log.key))
-
-    def _is_training(self, test: cst.BaseExpression) -> bool | None:
-        """Return whether a test is true in training, or None where it does not ask for the stage."""
-        text = self.source.code(test)
-        is_turned = "not " in text or "!=" in text
-        if _TRAINING.search(text):
-            return not is_turned
-        return is_turned if _EVALUATING.search(text) else None
-
-    def _tell(self, log: Log) -> None:
-        if log.value.kind == "not averageable":
-            said = "only rank 0's data make this value: update a metric object and log the object, which counts all"
+    def _tell(self, listed: list[Log]) -> None:
+        if any(map(_is_averageable, listed)):
+            said = "only rank 0's share of the data makes this value: average it by sync_dist=True"
         else:
-            said = "only rank 0's share of the data makes this value: pass sync_dist=True to average over all ranks"
-        self.report(log.call, said, *self._synced(log))
+            said = "only rank 0's data make this value: update a metric object and log the object"
+        self.report(listed[0].call, said, *self._synced(listed))
 
-    def _synced(self, log: Log) -> list[Change]:
-        """Return the change that adds ``sync_dist=True`` to a loss that every batch logs."""
-        source, call = self.source, log.call
+    def _synced(self, listed: list[Log]) -> list[Change]:
+        """Return the change that adds ``sync_dist=True`` to losses that every batch logs."""
+        source, call = self.source, listed[0].call
         method = source.method(call)
         is_step = method is not None and stage_of(method.name.value) in ("validation", "test")
-        statement = source.parent(source.statement(call))
-        is_straight = statement is not None and source.parent(statement) is method
-        if log.value.kind != "loss" or not is_step or not is_straight:
+        block = source.parent(source.statement(call))
+        is_straight = block is not None and source.parent(block) is method
+        if not is_step or not is_straight or any(each.value.kind != "loss" for each in listed):
             return []
         given = keyword(call, "sync_dist")
         if given is not None:
             return [Change(given, "True")]
-        last = call.args[-1]
-        return [Change(last, f"{source.module.code_for_node(last)}, sync_dist=True")]
+        end = call.args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return [Change(call.args[-1], f"{source.module.code_for_node(end)}, sync_dist=True")]
+
+
+def _is_averageable(log: Log) -> bool:
+    """Return whether a mean over ranks is right, as far as origin and name tell."""
+    if log.value.kind != "share":
+        return log.value.kind == "loss"
+    words = re.split(r"[^a-z0-9]+", f"{log.key} {last(log.node)}".lower())
+    entries = [named(word) for word in words if word]
+    return not any(entry is not None and entry.kind == "not averageable" for entry in entries)

@@ -1,0 +1,14 @@
+from lightning.pytorch import LightningDataModule, Trainer
+from torch.utils.data.distributed import DistributedSampler
+from torch_geometric.loader import DataLoader
+
+
+class Graphs(LightningDataModule):
+    def train_dataloader(self):
+        sampler = DistributedSampler(
+            self.train, shuffle=True, drop_last=True
+        )  # expect: DL004 a sampler
+        return DataLoader(self.train, batch_size=32, sampler=sampler)
+
+
+trainer = Trainer(max_epochs=3)

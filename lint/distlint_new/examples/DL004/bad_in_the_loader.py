@@ -1,0 +1,12 @@
+from lightning.pytorch import LightningDataModule, Trainer
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Images(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(
+            self.train, sampler=DistributedSampler(self.train)
+        )  # expect: DL004 a sampler
+
+
+trainer = Trainer(max_epochs=3)

@@ -1,0 +1,166 @@
+"""A device written into code that a trainer places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import libcst as cst
+
+from distlint_new.collectives import receiver
+from distlint_new.edits import Change
+from distlint_new.guards import deciding, guards
+from distlint_new.rules.base import Rule
+from distlint_new.source import Class, argument, dotted, keyword, parameters, self_attribute
+from distlint_new.tensors import FACTORIES, hard_coded, has_dimensions, made_in
+from distlint_new.values import is_about_world
+
+_ASKS = re.compile(r"cuda|gpu|device|accelerator|\bcpu", re.IGNORECASE)
+_MOVERS = frozenset({"cuda", "to", "_apply", "cpu"})
+_PLACING = frozenset({"setup", "setup_module", "setup_dataloaders", "backward"})
+_STARTS = frozenset(
+    {
+        "torch.distributed.init_process_group",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+    }
+)
+_STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
+_INIT = (
+    "in __init__ every rank puts this on the first GPU: leave the device out, the trainer moves it"
+)
+_FORWARD = "hard-coded CUDA fails on CPU and other devices: follow an input, as in .to(x.device)"
+_FABRIC = "hard-coded CUDA fails on CPU and other devices: use fabric.device, which Fabric sets"
+_FIRST = "every rank of a node puts this on GPU 0: write the device of its local rank instead"
+_EARLY = "self.device is still the CPU in __init__, so this stays there: use self.register_buffer"
+
+
+class DL001(Rule):
+    """A device is written into code that a trainer places, and every other device breaks it.
+
+    What goes wrong: the trainer moves modules and batches to the device of each process. A
+    ``.cuda()`` inside of them goes to the *current* CUDA device instead:
+
+        on a CPU or an Apple GPU   AssertionError: Torch not compiled with CUDA enabled
+        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which runs out of memory
+        self.device in __init__    the tensor stays on the CPU when the module moves
+
+    Why: which device a process has is known when the trainer has started, not when the code is
+    written, nor when ``__init__`` runs.
+
+    How to fix: leave the call out, as the trainer moves batches, parameters and buffers. What is
+    made in a step follows ``self.device`` or a tensor, ``.to(x.device)``; a tensor that is kept is a
+    buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
+    device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
+
+    When it is silent: code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a
+    device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's own; modules of
+    projects without a Lightning trainer; LightningLite and loaders with ``move_to_device=False``;
+    ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a program that starts
+    processes is reported only in the function that joins them, outside of tests of the rank.
+    """
+
+    name = "hard-coded-device"
+    severity = "warning"
+    tokens = (
+        (b"cuda", b"self.device", b".to("),
+        (b"class ", b"process_group", b"Parallel", b"abric"),
+    )
+
+    def check(self) -> None:
+        """Report each statement that names a device, and tensors made by an early self.device."""
+        found: dict[tuple[cst.CSTNode, str], list[cst.Call]] = {}
+        for call in self.source.nodes(cst.Call):
+            device = hard_coded(self.source, call)
+            said = self._said(call, device) if device is not None else ""
+            if said:
+                found.setdefault((self.source.statement(call), said), []).append(call)
+        for (_, said), calls in found.items():
+            self.report(calls[0], said, *self._changes(calls, said), safe=False)
+        for method in self.methods_of("lightning_module"):
+            if method.name.value == "__init__":
+                self._look_early(method)
+
+    def _said(self, call: cst.Call, device: str) -> str:
+        """Return what is wrong with a device that a call names, or ``""``."""
+        method, owner = self.source.method(call), self.source.class_of(call)
+        function = self.source.function(call)
+        if function is None or function.name.value in _MOVERS:
+            return ""
+        tests = list(deciding(self.source, call))
+        if device == "cuda:0" and self._calls(function, _STARTS):
+            is_told = any(is_about_world(self.source, test) for test in tests)
+            return "" if is_told or any(guards(self.source, call)) else _FIRST
+        if any(_ASKS.search(self.source.code(test)) for test in tests):
+            return ""
+        if owner is None or method is None or not owner.kinds & {"lightning_module", "module"}:
+            return _FABRIC if self._uses_fabric(function) else ""
+        if parameters(method)[:1] != ["self"]:
+            return ""
+        is_init = method.name.value == "__init__"
+        if "lightning_module" in owner.kinds:
+            return _INIT if is_init else _STEP
+        is_run = method.name.value == "forward" or self._is_called(owner, method)
+        return _FORWARD if self.facts.has_trainer and is_run and not is_init else ""
+
+    def _is_called(self, owner: Class, method: cst.FunctionDef) -> bool:
+        calls = self.source.below(owner.node, cst.Call)
+        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
+
+    def _calls(self, function: cst.FunctionDef, names: Collection[str]) -> bool:
+        calls = self.source.below(function, cst.Call)
+        return any(self.source.name(each.func) in names for each in calls)
+
+    def _uses_fabric(self, function: cst.FunctionDef) -> bool:
+        """Return whether Fabric places what a function makes."""
+        if "move_to_device=False" in self.source.code(function).replace(" ", ""):
+            return False
+        return any(
+            call.func.attr.value in _PLACING and receiver(self.source, call.func.value) == "fabric"
+            for call in self.source.below(function, cst.Call)
+            if isinstance(call.func, cst.Attribute)
+        )
+
+    def _changes(self, calls: list[cst.Call], said: str) -> list[Change]:
+        """Return the changes by which a statement follows the module, where they are plain."""
+        changes = [self._change(call, said) for call in calls]
+        is_nested = any(self.source.is_within(b, a) for a in calls for b in calls if a is not b)
+        return [] if is_nested else [each for each in changes if each is not None]
+
+    def _change(self, call: cst.Call, said: str) -> Change | None:
+        code, called = self.source.module.code_for_node, call.func
+        is_method = isinstance(called, cst.Attribute) and called.attr.value in ("cuda", "to")
+        given = argument(call, 0, "device") if is_method else keyword(call, "device")
+        if isinstance(called, cst.Attribute) and called.attr.value == "cuda":
+            if said == _INIT and made_in(self.source, called.value) is None:
+                return Change(call, code(called.value))
+            rest = [code(each).strip(", ") for each in call.args if each.value is not given]
+            text = f"{code(called.value)}.to({', '.join(['self.device', *rest])})"
+            return Change(call, text) if said == _STEP else None
+        return Change(given or call, "self.device") if said == _STEP else None
+
+    def _look_early(self, init: cst.FunctionDef) -> None:
+        """Report the tensors that ``__init__`` keeps on what self.device is too early."""
+        owner = self.source.class_of(init)
+        if owner is None or owner.defines("device") or "device" in owner.attributes:
+            return
+        for assign in self.source.own(init, cst.Assign):
+            name = self_attribute(assign.targets[0].target)
+            if len(assign.targets) > 1 or len(owner.attributes.get(name, [])) != 1:
+                continue
+            moved = re.search(rf"\bself\.{name}\.(to|cuda|type_as)\(", self.source.code(owner.node))
+            if moved is None and self._is_early(assign.value):
+                value = self.source.module.code_for_node(assign.value)
+                buffer = f'self.register_buffer("{name}", {value}, persistent=False)'
+                self.report(assign, _EARLY, Change(assign, buffer), safe=False)
+
+    def _is_early(self, value: cst.BaseExpression) -> bool:
+        """Return whether a tensor is made by self.device, or moved there."""
+        if not isinstance(value, cst.Call):
+            return False
+        if isinstance(value.func, cst.Attribute) and value.func.attr.value == "to":
+            is_own = dotted(argument(value, 0, "device")) == "self.device"
+            return is_own and made_in(self.source, value.func.value) is not None
+        kind = self.source.name(value.func).removeprefix("torch.")
+        is_own = dotted(keyword(value, "device")) == "self.device"
+        return is_own and kind in FACTORIES and has_dimensions(value, kind)

@@ -1,0 +1,99 @@
+"""A tensor that a module keeps as a plain attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint_new.apis import STEPS
+from distlint_new.edits import Change
+from distlint_new.rules.base import Rule
+from distlint_new.source import Class, self_attribute
+from distlint_new.tensors import FACTORIES, Places, made_in
+
+_MOVERS = frozenset({"to", "_apply", "cuda"})
+
+
+class DL003(Rule):
+    """A tensor is kept on a module as a plain attribute and stays on the CPU when the module moves.
+
+    What goes wrong: the trainer moves the module to the GPU, and the attribute is forgotten:
+
+        self.layer.weight   cuda:0
+        self.offsets        cpu       <- self.offsets = torch.arange(10) in __init__
+        RuntimeError: Expected all tensors to be on the same device, but found at least two devices
+
+    Why: ``module.to(device)`` moves parameters, buffers and submodules, and no other attribute.
+
+    How to fix: ``self.register_buffer("offsets", torch.arange(10), persistent=False)``. Without
+    ``persistent=False`` it becomes part of checkpoints, too. ``--fix`` writes it so.
+
+    When it is silent: tensors of no dimension; tensors that are given a device, are moved where
+    they are used (``self.offsets.to(x.device)``) or are assigned anew in another method; those that
+    serve as an index alone; modules that define ``to``, ``cuda`` or ``_apply``; modules of projects
+    without a Lightning trainer.
+    """
+
+    name = "tensor-attribute-not-buffer"
+    tokens = (
+        (b"torch.",),
+        (b"__init__",),
+        (b"def forward", b"_step("),
+        tuple(f".{name}(".encode() for name in sorted(FACTORIES)),
+    )
+
+    def check(self) -> None:
+        """Report each attribute that a step or ``forward`` combines with a tensor of the device."""
+        for node, owner in self.source.classes.items():
+            is_placed = "lightning_module" in owner.kinds or self.facts.has_trainer
+            if "module" not in owner.kinds or not is_placed or any(map(owner.defines, _MOVERS)):
+                continue
+            kept = dict(self._kept(node, owner))
+            if kept:
+                self._look(owner, kept)
+
+    def _kept(self, node: cst.ClassDef, owner: Class) -> Iterator[tuple[str, cst.Assign]]:
+        """Yield the attributes that ``__init__`` makes on the CPU and that nothing else sets."""
+        init = owner.methods.get("__init__")
+        if init is None or not self.source.is_within(init, node):
+            return
+        for assign in self.source.own(init, cst.Assign):
+            name = self_attribute(assign.targets[0].target)
+            is_once = len(assign.targets) == 1 and len(owner.attributes.get(name, [])) == 1
+            if name and is_once and made_in(self.source, assign.value) is not None:
+                yield name, assign
+
+    def _look(self, owner: Class, kept: dict[str, cst.Assign]) -> None:
+        calls = {name: made_in(self.source, assign.value) for name, assign in kept.items()}
+        made = {name: call for name, call in calls.items() if call is not None}
+        names = {call: name for name, call in made.items()}
+        told: set[str] = set()
+        for method in owner.methods.values():
+            if method.name.value not in ("forward", *STEPS):
+                continue
+            for met in Places(self.source, self.values, method, made).meetings():
+                name = names.get(met.origin, "")
+                if name and name not in told:
+                    told.add(name)
+                    self._tell(name, kept[name], met.node)
+
+    def _tell(self, name: str, assign: cst.Assign, meets: cst.CSTNode) -> None:
+        value = self.source.module.code_for_node(assign.value)
+        change = Change(assign, f'self.register_buffer("{name}", {value}, persistent=False)')
+        self.report(
+            assign,
+            "this tensor stays on the CPU when the trainer moves the module: use self.register_buffer",
+            *([change] if self._is_ready(assign) else []),
+            about=[(meets, "meets", "here it meets a tensor on the module's device")],
+        )
+
+    def _is_ready(self, assign: cst.Assign) -> bool:
+        """Return whether ``super().__init__()`` has run before."""
+        init = self.source.function(assign)
+        assert init is not None
+        return any(
+            isinstance(call.func, cst.Attribute) and call.func.attr.value == "__init__"
+            for call in self.source.below(init, cst.Call)
+            if self.source.order(call) < self.source.order(assign)
+        )

@@ -1,0 +1,120 @@
+"""A sampler made by hand where the trainer puts in its own."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from distlint_new.apis import is_world
+from distlint_new.edits import Change
+from distlint_new.guards import deciding, is_rank_value
+from distlint_new.rules.base import Rule
+from distlint_new.source import argument, dotted, keyword, last
+
+_SAMPLERS = frozenset(
+    {
+        "torch.utils.data.DistributedSampler",
+        "torch.utils.data.distributed.DistributedSampler",
+    }
+)
+_SAID = "the trainer puts in a sampler itself, and this one fails on one device: leave it out"
+
+
+class DL004(Rule):
+    """A ``DistributedSampler`` is made by hand in a loader to which the trainer gives its own.
+
+    What goes wrong: the same module fails on one device, where there is no process group,
+
+        ValueError: Default process group has not been initialized, please make sure to call
+        init_process_group.
+
+    and what the sampler was not told stays wrong: ``shuffle=True`` is the default of the class, in
+    validation too, and one that is made before the process group is there gives every rank all data.
+
+    Why: a Lightning trainer puts a sampler into the loaders of modules and data modules: shuffling
+    for training, in order for evaluation, with as many replicas as there are ranks. It leaves one
+    alone that is there already.
+
+    How to fix: leave the sampler out and say ``shuffle=True`` or ``shuffle=False`` to the loader.
+    Where the sampler must be one's own, tell the trainer so: ``use_distributed_sampler=False``.
+
+    When it is silent: the project says ``use_distributed_sampler=False`` or has no Lightning
+    trainer; samplers of other classes, or with replicas other than the ranks; loaders that are not
+    made by ``*_dataloader`` or a method that it calls; samplers under a switch of one's own.
+    """
+
+    name = "manual-distributed-sampler"
+    severity = "warning"
+    tokens = ((b"DistributedSampler",), (b"_dataloader",))
+
+    def check(self) -> None:
+        """Report each sampler that a loader of a trainer's hook is given."""
+        if self.facts.own_sampler or not self.facts.has_trainer:
+            return
+        for call in self.source.nodes(cst.Call):
+            if self.source.name(call.func) in _SAMPLERS and self._is_of_trainer(call):
+                loader = self._loader(call)
+                if loader is not None and self._is_of_all(call) and not self._is_by_switch(call):
+                    self.report(call, _SAID, *self._change(call, loader), safe=False)
+
+    def _is_of_trainer(self, call: cst.Call) -> bool:
+        """Return whether a hook that makes loaders makes the sampler, one call deep."""
+        method, owner = self.source.method(call), self.source.class_of(call)
+        if method is None or owner is None:
+            return False
+        if not owner.kinds & {"lightning_module", "data_module"}:
+            return False
+        name = method.name.value
+        makers = [name] + [
+            each.name.value
+            for each in owner.methods.values()
+            for inner in self.source.below(each, cst.Call)
+            if dotted(inner.func) == f"self.{name}"
+        ]
+        return any(
+            each.endswith(("_dataloader", "_dataloaders")) and each[0] != "_" for each in makers
+        )
+
+    def _loader(self, call: cst.Call) -> cst.Call | None:
+        """Return the loader of torch that is given the sampler."""
+        function = self.source.function(call)
+        assert function is not None
+        for loader in self.source.below(function, cst.Call):
+            if not last(loader.func).endswith("DataLoader"):
+                continue
+            given = keyword(loader, "sampler")
+            if given is call:
+                return loader
+            if isinstance(given, cst.Name):
+                listed = self.values.definitions(given.value, given).listed
+                if any(each.value is call for each in listed):
+                    return loader
+        return None
+
+    def _is_of_all(self, call: cst.Call) -> bool:
+        """Return whether the sampler shares the data among all ranks, as the trainer's own does."""
+        replicas, rank = argument(call, 1, "num_replicas"), argument(call, 2, "rank")
+        asked = replicas.func if isinstance(replicas, cst.Call) else replicas
+        is_all = replicas is None or dotted(replicas) == "None" or is_world(last(asked))
+        return is_all and (
+            rank is None or dotted(rank) == "None" or is_rank_value(self.source, rank)
+        )
+
+    def _is_by_switch(self, call: cst.Call) -> bool:
+        """Return whether an argument or a setting decides: who sets it may know the trainer."""
+        for test in deciding(self.source, call):
+            inner = (test, *self.source.below(test, cst.Call))
+            is_asked = any(isinstance(each, cst.Call) for each in inner)
+            if not is_asked and "trainer" not in self.source.code(test):
+                return True
+        return False
+
+    def _change(self, call: cst.Call, loader: cst.Call) -> list[Change]:
+        """Return ``shuffle=…`` instead of a sampler that is written inside of the loader."""
+        given = self.source.parent(call)
+        if not isinstance(given, cst.Arg) or self.source.parent(given) is not loader:
+            return []
+        if keyword(loader, "shuffle") is not None:
+            return []
+        shuffle = argument(call, 3, "shuffle")
+        text = self.source.code(shuffle) if shuffle is not None else "True"
+        return [Change(given, f"shuffle={text}")]

@@ -1,0 +1,162 @@
+"""A function that cannot be sent to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import libcst as cst
+
+from distlint_new.pickling import is_local_class, keeps, unpicklable
+from distlint_new.rules.base import Rule
+from distlint_new.source import (
+    Class,
+    argument,
+    dotted,
+    keyword,
+    last,
+    number,
+    self_attribute,
+    string,
+)
+
+_POOLS = frozenset(
+    {
+        "multiprocessing.Pool",
+        "multiprocessing.pool.Pool",
+        "torch.multiprocessing.Pool",
+        "concurrent.futures.ProcessPoolExecutor",
+        "concurrent.futures.process.ProcessPoolExecutor",
+    }
+)
+_SENDING = frozenset(
+    "map imap imap_unordered starmap map_async starmap_async apply apply_async submit".split()
+)
+_SPAWNS = frozenset(
+    {
+        "torch.multiprocessing.spawn",
+        "torch_xla.distributed.xla_multiprocessing.spawn",
+    }
+)
+_WHOLE = frozenset({"lightning_module", "data_module", "callback", "module"})
+_LOADER = "spawned workers cannot be sent this {} given as {}: use a function of the module"
+_DATA = "spawned workers cannot be sent a data set with this {}: use a method, or a function of the module"
+_SENT = "a strategy that spawns cannot send an object with this {}: use a method instead"
+_OTHER = "another process cannot be sent this {}: use a function of the module"
+
+
+class DL005(Rule):
+    """A lambda or local function is to be sent to another process, and cannot be pickled for it.
+
+    What goes wrong: on Linux all works as long as processes are forked. On macOS, on Windows, under
+    ``ddp_spawn`` and from Python 3.14 on, also on Linux, no worker starts:
+
+        AttributeError: Can't get local object 'Data.__init__.<locals>.<lambda>'
+
+    Why: what a spawned process is given is pickled, and functions are pickled by their names.
+    Lambdas, functions inside of functions and classes inside of functions have none that the other
+    process could look up.
+
+    How to fix: write a function at the level of the module, a method, or a class with
+    ``__call__``; give it what it must know by ``functools.partial``. ``operator.itemgetter`` and
+    ``torch.nn.Identity()`` replace many a lambda.
+
+    When it is silent: loaders without workers, or with ``multiprocessing_context="fork"``;
+    functions that are called at once (sort keys, ``map``); data sets with ``__getstate__``;
+    attributes of modules, data modules and callbacks, unless the project names a strategy that
+    spawns; objects that are no data sets.
+    """
+
+    name = "unpicklable"
+    severity = "warning"
+    tokens = (
+        (b"lambda", b"  def ", b"\tdef ", b"  class ", b"\tclass "),
+        (b"DataLoader", b"spawn", b"Pool", b"__init__", b"Lambda"),
+    )
+
+    def check(self) -> None:
+        """Report the functions that loaders, data sets and other processes are given."""
+        found = [*self._of_loaders(), *self._of_classes(), *self._of_processes()]
+        for node, said in dict(reversed(found)).items():
+            what = "lambda" if isinstance(node, cst.Lambda) else "local function or class"
+            self.report(node, said.format(what))
+
+    def _find(self, *given: cst.BaseExpression | None) -> Iterator[cst.CSTNode]:
+        for each in given:
+            yield from unpicklable(self.source, self.values, each)
+
+    @cached_property
+    def _loaders(self) -> list[cst.Call]:
+        return [c for c in self.source.nodes(cst.Call) if last(c.func).endswith("DataLoader")]
+
+    def _of_loaders(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        for loader in filter(_has_workers, self._loaders):
+            for name in ("collate_fn", "worker_init_fn"):
+                for node in self._find(keyword(loader, name)):
+                    yield node, _LOADER.format("{}", name)
+            data = argument(loader, 0, "dataset")
+            if isinstance(data, cst.Name):
+                listed = self.values.definitions(data.value, data).listed
+                data = listed[0].value if len(listed) == 1 and listed[0].how == "is" else None
+            if isinstance(data, cst.Call) and last(data.func)[:1].isupper():
+                if is_local_class(self.source, data.func):
+                    yield data.func, _DATA
+                given = [a.value for a in data.args if a.keyword and "transform" in a.keyword.value]
+                yield from ((node, _DATA) for node in self._find(*given))
+
+    def _of_classes(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Yield what data sets keep, and modules where a strategy sends them as a whole."""
+        loads = not self._loaders or any(map(_has_workers, self._loaders))
+        whole = _WHOLE if self.facts.spawning_strategy else frozenset()
+        for node, owner in self.source.classes.items():
+            if any(map(owner.defines, ("__getstate__", "__reduce__", "__reduce_ex__"))):
+                continue
+            is_data = loads and "dataset" in owner.kinds
+            for assign in self.source.below(node, cst.Assign):
+                function = self.source.function(assign)
+                is_init = function is not None and function.name.value == "__init__"
+                is_kept = is_init and self_attribute(assign.targets[0].target) != ""
+                if is_kept and (is_data or owner.kinds & whole):
+                    said = _DATA if is_data else _SENT
+                    yield from ((each, said) for each in self._find(assign.value))
+            if loads and owner.kinds & {"dataset", "data_module"}:
+                for call in self.source.below(node, cst.Call):
+                    is_kept = keeps(self.source, call) and last(call.func) == "Lambda"
+                    if is_kept and (
+                        "data_module" in owner.kinds or self._is_made_early(call, owner)
+                    ):
+                        yield from ((each, _DATA) for each in self._find(call))
+
+    def _is_made_early(self, node: cst.CSTNode, owner: Class) -> bool:
+        """Return whether ``__init__`` of a data set makes something, not one of its workers."""
+        method, init = self.source.method(node), owner.methods.get("__init__")
+        if method is None or init is None or method is init:
+            return method is init is not None
+        calls = self.source.below(init, cst.Call)
+        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
+
+    def _of_processes(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        pools = set(self._pools())
+        for call in self.source.nodes(cst.Call):
+            sent: list[cst.BaseExpression | None] = []
+            if self.source.name(call.func) in _SPAWNS:
+                sent = [argument(call, 0, "fn"), argument(call, 1, "args")]
+            elif isinstance(call.func, cst.Attribute) and dotted(call.func.value) in pools:
+                is_sending = call.func.attr.value in _SENDING
+                sent = [argument(call, 0, "func", "fn")] if is_sending else []
+            yield from ((node, _OTHER) for node in self._find(*sent))
+
+    def _pools(self) -> Iterator[str]:
+        """Yield the variables that hold a pool of processes."""
+        yield from (name for name, made in self.source.made.items() if made in _POOLS)
+        for item in self.source.nodes(cst.WithItem):
+            made = self.source.name(item.item.func) if isinstance(item.item, cst.Call) else ""
+            if made in _POOLS and item.asname is not None:
+                yield dotted(item.asname.name)
+
+
+def _has_workers(loader: cst.Call) -> bool:
+    """Return whether a loader is given workers that may be spawned."""
+    workers = keyword(loader, "num_workers")
+    context = string(keyword(loader, "multiprocessing_context"))
+    return workers is not None and number(workers) != 0 and context != "fork"

@@ -1,0 +1,127 @@
+"""A name that a callback monitors, logged where only some ranks come."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from distlint_new.collectives import is_log, is_synced_log
+from distlint_new.edits import Change, before_test
+from distlint_new.guards import Guard, guards
+from distlint_new.rules.base import RANK_TOKENS, Rule
+from distlint_new.source import argument, has_spread, is_false, is_true, keyword, string
+
+_ANY = ".*"
+# Hooks in which a value is one of the step, where nothing is said.
+_OF_STEP = re.compile(
+    r"training_step|on_train_batch_\w+|on_(before|after)_\w+|optimizer_step|configure_gradient\w+"
+)
+
+
+class DL102(Rule):
+    """A monitored name that only rank 0 logs: callbacks of the other ranks do not find it and fail.
+
+    What goes wrong: ``ModelCheckpoint`` and ``EarlyStopping`` run on every rank, each with the
+    values that its own rank has logged:
+
+        rank 0   score = 0.71                      … saves, and waits for the others
+        rank 1   no metric with the key "score"    … fails, or goes on without saving
+
+    Why: ``self.log`` under a test of the rank (``is_global_zero``, ``@rank_zero_only``) makes an
+    entry on that rank alone. Lightning reads it as if every rank had it.
+
+    How to fix: bring the ranks together first (``self.all_gather``, ``sync_dist=True``), and log the
+    result on every rank, outside of the test; only rank 0 writes it to the logger anyway. For a
+    value that no callback asks for, say ``self.log(…, rank_zero_only=True)``.
+
+    When it is silent: ``rank_zero_only`` is given; the value is one of the step alone
+    (``on_epoch=False``); nothing in code and settings monitors a name, or not this one; the other
+    ranks log in the other arm; loggers and trackers (``self.logger``, ``wandb``). ``sync_dist=True``
+    under the test is DL101.
+    """
+
+    name = "log-under-rank-guard"
+    tokens = (RANK_TOKENS, (b".log(", b".log_dict("))
+
+    def check(self) -> None:
+        """Report each log of a monitored name under a test of the rank."""
+        found = [
+            (call, guard)
+            for call in self.source.nodes(cst.Call)
+            if is_log(self.source, call)
+            and (guard := next(guards(self.source, call), None)) is not None
+        ]
+        for call, guard in found:
+            function = self.source.function(call)
+            is_opposite = any(
+                test.first != guard.first and self.source.function(other) is function
+                for other, test in found
+            )
+            if not is_opposite and not is_synced_log(self.source, call):
+                self._tell(call, guard)
+
+    def _tell(self, call: cst.Call, guard: Guard) -> None:
+        given = keyword(call, "rank_zero_only")
+        is_told = has_spread(call) or (given is not None and not is_false(given))
+        if is_told or is_false(keyword(call, "on_epoch")):
+            return
+        patterns = self._names(call)
+        monitored = {name for name in self.facts.monitored if name}
+        is_outside = not isinstance(guard.statement, cst.FunctionDef)
+        where = "outside of this test" if is_outside else "outside of this function"
+        who = "only rank 0 logs" if guard.first else "rank 0 never logs"
+        changes = before_test(self.source, call, guard)
+        if any(re.fullmatch(p, name) for p in patterns if p != _ANY for name in monitored):
+            message = f"a callback monitors this name, but {who} it: log it on every rank, {where}"
+        elif _ANY in patterns and self.facts.monitored and not self._is_of_step(call):
+            message = f"{who} this, and a callback may monitor it: log it on every rank, {where}"
+            changes = changes or self._flagged(call)
+        else:
+            return
+        self.report(
+            call,
+            message,
+            *changes,
+            safe=False,
+            about=[(guard.node, "test", "only some ranks pass here")],
+        )
+
+    def _is_of_step(self, call: cst.Call) -> bool:
+        method = self.source.method(call)
+        is_hook = method is not None and _OF_STEP.fullmatch(method.name.value) is not None
+        return is_hook and not is_true(keyword(call, "on_epoch"))
+
+    def _names(self, call: cst.Call) -> list[str]:
+        """Return patterns of the names that a call logs; ``".*"`` for one that is not seen."""
+        first = argument(call, 0, "name", "dictionary")
+        assert isinstance(call.func, cst.Attribute)
+        if call.func.attr.value == "log" or first is None:
+            return [_pattern(first)]
+        if isinstance(first, cst.Name):
+            found = self.values.definitions(first.value, first)
+            if len(found.listed) == 1 and isinstance(found.listed[0].value, cst.Dict):
+                first = found.listed[0].value
+        if not isinstance(first, cst.Dict):
+            return [_ANY]
+        entries = first.elements
+        return [_pattern(e.key) if isinstance(e, cst.DictElement) else _ANY for e in entries]
+
+    def _flagged(self, call: cst.Call) -> list[Change]:
+        end = call.args[-1].value
+        text = self.source.module.code_for_node(end)
+        return [Change(end, f"{text}, rank_zero_only=True")]
+
+
+def _pattern(name: cst.BaseExpression | None) -> str:
+    """Return a regular expression of a name: what is not constant in it may be anything."""
+    if isinstance(name, cst.FormattedString):
+        parts = [
+            re.escape(p.value) if isinstance(p, cst.FormattedStringText) else _ANY
+            for p in name.parts
+        ]
+        return re.sub(r"(\.\*)+", _ANY, "".join(parts))
+    if isinstance(name, cst.BinaryOperation) and isinstance(name.operator, cst.Add):
+        return re.sub(r"(\.\*)+", _ANY, _pattern(name.left) + _pattern(name.right))
+    text = string(name)
+    return re.escape(text) if text is not None else _ANY

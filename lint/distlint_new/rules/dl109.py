@@ -1,0 +1,107 @@
+"""A failure before a collective that is caught and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint_new.collectives import collective, hidden_collective, names_group
+from distlint_new.facts import Facts
+from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule, Tokens
+from distlint_new.source import dotted, last
+from distlint_new.training import goes_on, is_backward, is_distributed, loop_of, works
+
+
+class DL109(Rule):
+    """A failure of one rank is caught, and it goes on: the others wait in the collective it missed.
+
+    What goes wrong: a broken sample, or a batch too large for the memory, takes one rank out of a
+    collective or a backward pass in the ``try`` block. The handler hides it:
+
+        rank 0   all_reduce of batch 7         … waits for rank 2
+        rank 2   out of memory, continue       → all_reduce of batch 8: different batches are added
+
+    The numbers are wrong from there on, and the job hangs when rank 2 has no batch left.
+
+    Why: what fails on one rank alone does not fail on the others. They are in the call already, and
+    nothing tells them.
+
+    How to fix: let the exception end the process, the launcher then stops the others. Or catch it
+    around the local work alone, and let all ranks decide: ``dist.all_reduce(failed)``, then all skip.
+
+    When it is silent: the handler raises, exits or takes the process group down; it makes a
+    collective itself; the exception is the same on all ranks (``ImportError``, ``StopIteration``);
+    nothing but the collective is tried, or nothing before it; the call names a process group.
+    """
+
+    name = "swallowed-collective"
+    tokens = ((*COLLECTIVE_TOKENS, b"backward", b".step("), (b"except",))
+
+    @classmethod
+    def needs(cls, facts: Facts) -> Tokens:
+        """Add the collectives of the user's own."""
+        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
+        return ((*cls.tokens[0], *own), cls.tokens[1])
+
+    def check(self) -> None:
+        """Report each handler after which a rank goes on without the others."""
+        source = self.source
+        for tried in source.nodes(cst.Try):
+            handlers = [each for each in tried.handlers if goes_on(source, each)]
+            missed = next(self._missed(tried), None) if handlers else None
+            if missed is None:
+                continue
+            node, what = missed
+            self.report(
+                handlers[0],
+                f"a rank that fails here misses the {what}, and the others hang: "
+                "let the exception end the job",
+                about=[(node, "collective", "the other ranks wait here")],
+            )
+
+    def _missed(self, tried: cst.Try) -> Iterator[tuple[cst.Call, str]]:
+        """Yield the collectives of a block that something before them may miss."""
+        source = self.source
+        loop = loop_of(source, tried)
+        calls = [
+            each
+            for each in source.below(tried.body, cst.Call)
+            if source.scope(each) is source.scope(tried) and self._is_innermost(each, tried)
+        ]
+        for at, call in enumerate(calls):
+            if loop is not None and is_backward(source, call) and is_distributed(source):
+                yield call, "backward"
+            name = collective(source, call) or hidden_collective(source, call)
+            if name and not names_group(source, call) and self._may_fail(calls[:at], call):
+                yield call, name
+        if loop is not None and is_distributed(source) and self._steps_after(loop, tried):
+            yield from ((call, "training step") for call in calls if works(source, call))
+
+    def _may_fail(self, before: list[cst.Call], call: cst.Call) -> bool:
+        """Return whether a call before a collective works on this rank's own data."""
+        return any(
+            works(self.source, each) and self.values.of(each).kind in ("share", "loss")
+            for each in (*before, *self.source.below(call, cst.Call))
+        )
+
+    def _is_innermost(self, call: cst.Call, tried: cst.Try) -> bool:
+        """Return whether no other ``try`` is between."""
+        around = self.source.ancestors(call)
+        return next(each for each in around if isinstance(each, cst.Try)) is tried
+
+    def _steps_after(self, loop: cst.CSTNode, tried: cst.Try) -> bool:
+        """Return whether the turn steps an optimizer after a block in which backward must be."""
+        source = self.source
+        calls = [each for each in source.below(loop, cst.Call) if not source.is_within(each, tried)]
+        if any(last(each.func) == "backward" for each in calls):
+            return False
+        return any(
+            last(each.func) == "step"
+            and source.order(each) > source.order(tried)
+            and any("optim" in name.lower() for name in self._about(each))
+            for each in calls
+        )
+
+    def _about(self, call: cst.Call) -> list[str]:
+        return [dotted(call.func), *(dotted(each.value) for each in call.args)]

@@ -1,0 +1,198 @@
+"""A metric that is averaged over ranks though it must not be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint_new.apis import is_world
+from distlint_new.collectives import collective, names_group, receiver
+from distlint_new.logs import Log, logs
+from distlint_new.rules.base import Rule
+from distlint_new.source import argument, keyword, last, string
+from distlint_new.values import Value, is_about_world, key_of
+
+_METRICS = re.compile(
+    r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|iou|miou|jaccard|pearson|spearman|kendall|pcc"
+    r"|srcc|plcc|r2|kappa|qwk|mcc|median|perplexity|ppl"
+)
+# Words of names that tell of a mean over queries or examples, or of something else.
+_OTHERS = re.compile(r"loss|losses|k|at|top\d?|time|lr|rouge|sample|instance|@")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d?|\d+|@")
+_EVALUATES = re.compile(
+    r"(?:^|_)(?:val|valid|validation|validate|eval|evaluate|evaluation|test)(?:_|$)"
+)
+_GATHERS = frozenset({"gather", "all_gather", "gather_for_metrics", "allgather"})
+
+
+class DL201(Rule):
+    """A metric that is no mean over examples is averaged over ranks: the number is wrong, silently.
+
+    What goes wrong: ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all
+    data for a loss or an accuracy; it is not for F1, precision, recall, AUC, a correlation, a median,
+    RMSE or perplexity:
+
+        rank 0   9 of 10 positives found, 1 false alarm    F1 0.90
+        rank 1   0 of 1 positives found, 9 false alarms    F1 0.00
+        logged   0.45                                      F1 of all data 0.60
+
+    Early stopping and checkpoints then follow a number that depends on how the data were split.
+
+    Why: such a metric is a ratio, a root or a ranking over all examples. Its denominator differs
+    between ranks, or it compares examples of one rank with those of another. ``all_reduce`` with
+    ``ReduceOp.AVG``, ``accelerator.reduce(x, "mean")`` and ``gather(x).mean()`` do the same.
+
+    How to fix: keep a metric object on ``self`` (such as ``torchmetrics.F1Score``), update it in the
+    step and log the object: it adds up the counts of all ranks. For perplexity, average the loss and
+    take ``exp`` of the mean; for RMSE, average the squared error and take the root. Without metric
+    objects, gather predictions and labels on every rank and compute once.
+
+    When it is silent: metric objects and their ``compute()``; values made from gathered or reduced
+    ones; means over scores of single examples; ``average="micro"`` over classes, which is the
+    accuracy; PSNR and SSIM; other reductions (``reduce_fx="max"``); training steps; and every value
+    of which neither what makes it nor its name tells what it is.
+    """
+
+    name = "sync-dist-non-averageable"
+    tokens = ((b"sync_dist", b"reduce", b"gather"),)
+
+    def check(self) -> None:
+        """Report each mean over ranks of such a metric, one a call."""
+        told: set[cst.Call] = set()
+        for log in logs(self.source, self.values):
+            if log.call not in told and self._is_averaged(log):
+                name = self._against(log.value, log.key, log.node)
+                if name:
+                    told.add(log.call)
+                    self._tell(log.call, name, log.value)
+        for call in self.source.nodes(cst.Call):
+            given = self._mean_of(call)
+            if given is not None and self.stages(call) != {"training"}:
+                value = self.values.of(given)
+                is_gather = last(call.func) in ("mean", *_GATHERS)
+                name = value.name if is_gather else self._against(value, "", given)
+                if name and (value.kind == "not averageable" or not is_gather):
+                    self._tell(call, name, value)
+
+    def _against(self, value: Value, key: str, node: cst.BaseExpression) -> str:
+        """Return what a value is called of which a mean over ranks is wrong, or ``""``."""
+        if value.kind == "not averageable":
+            return value.name
+        if not value.is_call or value.kind not in ("share", "unknown"):
+            return ""
+        called = value.name if isinstance(node, cst.Call) else ""
+        own = "" if self.values.of(node).items else last(node)
+        shown = [key.rpartition("/")[2], own, called]
+        words = [[word.lower() for word in _WORD.findall(name)] for name in shown]
+        if any(_OTHERS.fullmatch(word) for each in words for word in each):
+            return ""
+        return next((word for each in words for word in each if _METRICS.fullmatch(word)), "")
+
+    # Logs
+
+    def _is_averaged(self, log: Log) -> bool:
+        """Return whether evaluation logs the mean over ranks of a value."""
+        given = log.option("reduce_fx") or log.option("sync_dist_op")
+        is_mean = given is None or "mean" in (string(given), last(given))
+        if not log.syncs or log.option("sync_dist") is None or not is_mean:
+            return False
+        if log.of_step_only or log.of_rank_zero:
+            return False
+        return self._evaluates(log.call) and not self._is_of_one_process(log.call)
+
+    def _evaluates(self, call: cst.Call) -> bool:
+        stages, method = self.stages(call), self.source.method(call)
+        if stages or method is None:
+            return bool(stages & {"validation", "test"})
+        return _EVALUATES.search(method.name.value) is not None
+
+    def _is_of_one_process(self, call: cst.Call) -> bool:
+        """Return whether a test around a call chooses between it and what several ranks do."""
+        source = self.source
+        below: cst.CSTNode = call
+        for each in source.ancestors(call):
+            if isinstance(each, cst.If) and below is not each.test:
+                other = each.orelse if below is each.body else each.body
+                calls = source.below(other, cst.Call) if other is not None else ()
+                if any(collective(source, inner) for inner in calls):
+                    return True
+                if is_about_world(source, each.test) and below is not each.body:
+                    return True
+            below = each
+        return False
+
+    # Collectives
+
+    def _mean_of(self, call: cst.Call) -> cst.BaseExpression | None:
+        """Return the value of which a call makes the mean over ranks, or None."""
+        source, name = self.source, self.source.name(call.func)
+        if last(call.func) == "mean":
+            return self._gathered(call)
+        if not collective(source, call) or names_group(source, call):
+            return None
+        family = receiver(source, call.func.value) if isinstance(call.func, cst.Attribute) else ""
+        method, given = last(call.func), argument(call, 0, "tensor")
+        by = argument(call, 1, "op", "reduce_op", "reduction")
+        said = (string(by) or last(by)).lower()
+        if method == "mesh_reduce":
+            return argument(call, 1, "data") if "mean" in last(argument(call, 2)) else None
+        if method not in ("all_reduce", "reduce", "allreduce") or given is None:
+            return None
+        if said in ("avg", "mean", "average"):
+            return given
+        if by is None and family in ("fabric", "strategy"):
+            return given
+        is_sum = name.startswith("torch.distributed.") and said in ("", "sum")
+        return given if is_sum and self._is_divided(call, key_of(given)) else None
+
+    def _gathered(self, call: cst.Call) -> cst.BaseExpression | None:
+        """Return what has been gathered, of ``gather(x).mean()`` and ``torch.mean(gather(x))``."""
+        inner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if call.args and not keyword(call, "dim", "axis"):
+            inner = call.args[0].value
+        if isinstance(inner, cst.Name):
+            found = self.values.definitions(inner.value, inner)
+            inner = found.listed[0].value if len(found.listed) == 1 else None
+        if not isinstance(inner, cst.Call) or last(inner.func) not in _GATHERS:
+            return None
+        is_one = collective(self.source, inner) and not names_group(self.source, inner)
+        return argument(inner, 0, "tensor", "data") if is_one else None
+
+    def _is_divided(self, call: cst.Call, name: str) -> bool:
+        """Return whether a variable is divided by the number of ranks after a call."""
+        source, function = self.source, self.source.function(call)
+        scope = function if function is not None else source.module
+        pairs = [
+            (each.left, each.right)
+            for each in source.below(scope, cst.BinaryOperation)
+            if isinstance(each.operator, cst.Divide)
+        ] + [
+            (each.target, each.value)
+            for each in source.below(scope, cst.AugAssign)
+            if isinstance(each.operator, cst.DivideAssign)
+        ]
+        return bool(name) and any(
+            source.order(left) > source.order(call)
+            and name in (key_of(left), key_of(getattr(getattr(left, "func", None), "value", left)))
+            and any(is_world(last(e)) for e in (right, *self._inside(right)))
+            for left, right in pairs
+        )
+
+    def _inside(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        yield from self.source.below(node, cst.Attribute)
+        yield from self.source.below(node, cst.Name)
+
+    def _tell(self, call: cst.Call, name: str, value: Value) -> None:
+        if name in ("perplexity", "ppl"):
+            remedy = "average the loss, then take exp"
+        elif name == "a root of a mean":
+            remedy = "average the squared error, then take the root"
+        elif last(call.func) in ("log", "log_dict"):
+            remedy = "log a metric object, such as torchmetrics'"
+        else:
+            remedy = "gather predictions and labels, compute once"
+        said = f"the mean over ranks of {name} is not that of all data: {remedy}"
+        about = [(call, "value", value.reason)] if value.reason else []
+        self.report(call, said, about=about)

@@ -1,0 +1,68 @@
+"""What rank 0 logs alone though every rank has another value of it."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from distlint_new.logs import Log, logs
+from distlint_new.rules.base import Rule
+from distlint_new.source import is_true
+
+
+class DL203(Rule):
+    """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all data.
+
+    What goes wrong: the flag only says who logs. It brings nothing together, and it switches
+    ``sync_dist=True`` off: with both, Lightning reduces nothing and logs rank 0's value.
+
+        rank 0   half of the validation set    accuracy 0.91   <- logged
+        rank 1   the other half                accuracy 0.74
+        all data                               accuracy 0.825
+
+    Why: each rank sees its own part of the data, so a value that is made from a batch differs between
+    ranks. The number that is logged, and the checkpoint that is chosen by it, are those of one part.
+
+    How to fix: drop the flag and pass ``sync_dist=True``, or log a metric object; or bring the value
+    together first, on every rank (``self.all_gather``, ``compute()`` of a metric), and then log it on
+    rank 0.
+
+    When it is silent: gathered, broadcast and reduced values, metric objects and their ``compute()``;
+    values that are no data of this rank (learning rate, epoch); logs of the training step, unless
+    both flags are set; a log under a test that calls a function, which may choose the rank that holds
+    the value (the last stage of a pipeline); a trainer that is told to leave samplers alone.
+    """
+
+    name = "rank-zero-only-not-synced"
+    tokens = ((b"rank_zero_only",), (b".log",))
+
+    def check(self) -> None:
+        """Report each value of one rank that rank 0 alone logs, one a call."""
+        told: set[cst.Call] = set()
+        for log in logs(self.source, self.values):
+            if (
+                log.call in told
+                or not is_true(log.option("rank_zero_only"))
+                or not self._is_own(log)
+            ):
+                continue
+            if is_true(log.option("sync_dist")):
+                said = "rank_zero_only=True switches sync_dist=True off, so this is rank 0's value alone: drop it"
+            elif log.of_step_only or not self.stages(log.call) & {"validation", "test"}:
+                continue
+            elif log.value.kind == "not averageable":
+                said = "this logs rank 0's share of the data alone: update a metric object on every rank and log it"
+            else:
+                said = "this logs rank 0's share of the data alone: write sync_dist=True instead of rank_zero_only"
+            told.add(log.call)
+            self.report(log.call, said)
+
+    def _is_own(self, log: Log) -> bool:
+        """Return whether a value is made from this rank's share of the data, and from nothing else."""
+        if log.value.kind not in ("share", "loss", "not averageable") or self.facts.own_sampler:
+            return False
+        tests = [each.test for each in self.source.ancestors(log.call) if isinstance(each, cst.If)]
+        return not self.values.is_agreed(log.node) and not any(
+            isinstance(call, cst.Call)
+            for test in tests
+            for call in (test, *self.source.below(test, cst.Call))
+        )

@@ -1,0 +1,120 @@
+"""A shuffling sampler that repeats examples, in an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint_new.guards import guards
+from distlint_new.rules.base import Rule
+from distlint_new.samplers import assigned, is_sampler, names_evaluation, names_training
+from distlint_new.source import argument, dotted, has_spread, last
+
+
+class DL205(Rule):
+    """A shuffling ``DistributedSampler`` feeds an evaluation: examples are drawn anew and repeated.
+
+    What goes wrong: some examples count twice, others the next time, and the order is not that of
+    the data set:
+
+        5 examples, 2 ranks, 1 miss          accuracy 4/5 = 0.80
+        6 drawn, a hit twice                 accuracy 5/6 = 0.83
+        6 drawn, the miss twice              accuracy 4/6 = 0.67
+
+    Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to fill
+    up. ``shuffle=True``, its default, draws anew which ones these are.
+
+    How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number must
+    be exact, gather and cut to ``len(dataset)``, or give each rank ``range(rank, n, world_size)``.
+
+    When it is silent: ``shuffle`` is written out; nothing names an evaluation; the
+    function around it is called under a test of the rank; the file joins results by key, or cuts gathered ones to length.
+    """
+
+    name = "evaluation-sampler-repeats"
+    tokens = ((b"DistributedSampler",),)
+
+    def check(self) -> None:
+        """Report each sampler of an evaluation that shuffles since nobody said otherwise."""
+        calls = [each for each in self.source.nodes(cst.Call) if is_sampler(self.source, each)]
+        made = [e for e in calls if self._is_for_evaluation(e) and not self._is_of_one_rank(e)]
+        if not made or self._joins():
+            return
+        for call in made:
+            self.report(
+                call,
+                "this sampler draws the evaluation's examples at random and repeats some: "
+                "pass shuffle=False",
+            )
+
+    def _is_for_evaluation(self, call: cst.Call) -> bool:
+        if has_spread(call) or argument(call, 3, "shuffle") is not None:
+            return False
+        own = list(self._names(call))
+        if any(map(names_training, own)) or self._is_of_training_arm(call):
+            return False
+        method = self.source.function(call)
+        if any(map(names_evaluation, own)) or method is None:
+            return any(map(names_evaluation, own))
+        name = method.name.value
+        is_test = name.startswith("test_") and name != "test_dataloader"  # of pytest
+        return (names_evaluation(name) and not is_test) or self._serves_evaluation(method)
+
+    def _names(self, call: cst.Call) -> Iterator[str]:
+        """Yield the names of the data set and of what the sampler is assigned to."""
+        yield last(argument(call, 0, "dataset"))
+        for each in self.source.ancestors(call):
+            if isinstance(each, cst.Assign):
+                yield from (last(target.target) for target in each.targets)
+            if isinstance(each, cst.BaseStatement):
+                return
+
+    def _is_of_training_arm(self, call: cst.Call) -> bool:
+        tests = (e.test for e in self.source.ancestors(call) if isinstance(e, cst.If | cst.IfExp))
+        return any("train" in self.source.code(test).lower() for test in tests)
+
+    def _serves_evaluation(self, method: cst.FunctionDef) -> bool:
+        """Return whether a method makes loaders for ``val_dataloader`` too, one call away."""
+        owner = self.source.class_of(method)
+        hooks = owner.methods if owner is not None else {}
+        called = f"self.{method.name.value}"
+        calls = (
+            self.source.code(call.func)
+            for name in ("val_dataloader", "test_dataloader")
+            if name in hooks
+            for call in self.source.below(hooks[name], cst.Call)
+        )
+        return called in calls
+
+    def _is_of_one_rank(self, call: cst.Call) -> bool:
+        """Return whether the function around a sampler is only called under a test of the rank."""
+        function = self.source.function(call)
+        name = function.name.value if function is not None else ""
+        calls = [each for each in self.source.nodes(cst.Call) if dotted(each.func) == name]
+        return any(next(guards(self.source, each), None) is not None for each in calls)
+
+    def _joins(self) -> bool:
+        """Return whether repeats drop out: results by key, or cut to the length of the data set."""
+        source = self.source
+        called = [last(call.func) for call in source.nodes(cst.Call)]
+        if "gather_for_metrics" in called or any(map(self._merges, source.nodes(cst.Call))):
+            return True
+        return any("gather" in name for name in called) and any(
+            isinstance(each.upper, cst.Call) and last(each.upper.func) == "len"
+            for each in source.nodes(cst.Slice)
+        )
+
+    def _merges(self, call: cst.Call) -> bool:
+        """Return whether a call in a loop adds the entries of a dict to another one."""
+        if last(call.func) != "update" or len(call.args) != 1:
+            return False
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else call.func
+        made = assigned(self.source, owner)
+        is_dict = any(isinstance(e, cst.Dict) or last(_called(e)) == "dict" for e in made)
+        is_looped = any(isinstance(each, cst.For) for each in self.source.ancestors(call))
+        return is_dict and is_looped and isinstance(call.args[0].value, cst.Name)
+
+
+def _called(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    return node.func if isinstance(node, cst.Call) else None

@@ -1,0 +1,66 @@
+"""A metric that is updated on a replica of the module."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from distlint_new.apis import STEPS
+from distlint_new.rules.base import Rule
+from distlint_new.source import dotted
+
+
+class DL211(Rule):
+    """A metric is updated in a step under data parallel (dp): its counts go to a replica that is lost.
+
+    What goes wrong: ``dp`` copies the module to every device for each batch, runs the step on the
+    copies, and drops them. What a copy wrote into its metric is lost, so the metric of the module that
+    is kept has seen nothing:
+
+        UserWarning: The ``compute`` method of metric Accuracy was called before the ``update`` method
+
+    Why: a metric object keeps its counts on itself. Only what a step *returns* comes back from the
+    replicas.
+
+    How to fix: train with ``strategy="ddp"``, where each process has a module of its own and metrics
+    add up their counts. To stay with ``dp``, return predictions and labels from the step and update
+    the metric in ``validation_step_end`` (``training_step_end``, ``test_step_end``), which runs on the
+    module itself.
+
+    When it is silent: nothing in the project asks for ``dp``; updates in ``*_step_end`` and in hooks;
+    functions of ``torchmetrics.functional``; metrics that are made elsewhere.
+    """
+
+    name = "metric-updated-on-replica"
+    tokens = ((b"_step",),)
+
+    def check(self) -> None:
+        """Report each metric that a step of a LightningModule updates or calls."""
+        if not self.facts.dp:
+            return
+        for method in self.methods_of("lightning_module"):
+            name = method.name.value
+            if name not in STEPS and not self._is_called_by_step(method):
+                continue
+            for call in self.source.below(method, cst.Call):
+                if self._is_update(call):
+                    self.report(
+                        call,
+                        "under dp a replica that is thrown away counts here: use ddp, or update in the *_step_end hook",
+                    )
+
+    def _is_update(self, call: cst.Call) -> bool:
+        called = call.func
+        if isinstance(called, cst.Attribute) and called.attr.value in ("update", "forward"):
+            return self.values.of(called.value).kind == "metric"
+        return self.values.of(called).kind == "metric"
+
+    def _is_called_by_step(self, method: cst.FunctionDef) -> bool:
+        """Return whether steps call a method, and nothing else of its class does."""
+        owner = self.source.class_of(method)
+        callers = {
+            each.name.value in STEPS
+            for each in (owner.methods.values() if owner is not None else ())
+            for call in self.source.below(each, cst.Call)
+            if dotted(call.func) == f"self.{method.name.value}"
+        }
+        return callers == {True}

@@ -1,0 +1,155 @@
+"""A reduction whose result is thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint_new.collectives import receiver
+from distlint_new.edits import Change
+from distlint_new.rules.base import Rule
+from distlint_new.source import Source, argument, dotted, last, number, positional, string
+
+# What returns something new and leaves its argument as it is.
+_METHODS = {
+    "accelerator": ("reduce", "gather", "gather_for_metrics", "pad_across_processes"),
+    "fabric": ("all_gather",),
+    "strategy": ("reduce", "all_gather"),
+    "lightning_module": ("all_gather",),
+}
+_FUNCTIONS = {
+    "accelerate.utils": ("reduce", "gather", "gather_object", "pad_across_processes"),
+    "torch.distributed.nn": (
+        "all_reduce", "all_gather", "broadcast", "gather", "reduce", "all_to_all",
+    ),
+    "horovod.torch": ("allreduce", "allgather", "broadcast"),
+    "torchmetrics.utilities.distributed": ("gather_all_tensors",),
+    "detectron2.utils.comm": ("all_gather", "gather", "reduce_dict"),
+    "distmetrics": ("all_gather", "all_reduce", "mean", "gather_samples", "all_gather_cat"),
+}  # fmt: skip
+_NEW = frozenset(f"{package}.{name}" for package, names in _FUNCTIONS.items() for name in names)
+# What changes its argument in place, so that the result in a new tensor is lost.
+_IN_PLACE = (
+    "torch.distributed.all_reduce",
+    "torch.distributed.broadcast",
+    "torch.distributed.reduce",
+)
+_COMPUTING = frozenset({"mean", "sum", "item", "clone", "float", "max", "min", "tolist"})
+_WHOLE = frozenset({"reduce", "all_reduce", "allreduce", "broadcast"})
+
+
+class DL212(Rule):
+    """The result of a reduction is thrown away: each rank goes on with its own value.
+
+    What goes wrong: ``accelerator.reduce`` returns the sum of all ranks and leaves its argument as
+    it is. Every rank pays for the call and logs its own number:
+
+        accelerator.reduce(correct, reduction="sum")
+        print(correct / seen)                            # 0.68 on rank 0, 0.74 on rank 1
+
+    Why: some reductions change their argument (``torch.distributed.all_reduce``,
+    ``fabric.all_reduce``), others return something new (``accelerator.reduce`` and ``gather``,
+    ``self.all_gather``, ``torch.distributed.nn``, ``hvd.allreduce``). What is reduced in place must
+    have a name: the result of ``dist.all_reduce(loss.mean())`` is lost as well.
+
+    How to fix: give the result a name and use that one,
+    ``correct = accelerator.reduce(correct, reduction="sum")``. Give a tensor that is reduced in
+    place a name before.
+
+    When it is silent: the result is used in any way, also as ``_ = …``; what is given is a constant
+    (``torch.zeros(1)``), as for a warm-up or to make ranks wait for each other.
+    """
+
+    name = "reduction-lost"
+    tokens = ((b"reduce", b"gather", b"broadcast", b"pad_across", b"all_to_all", b".mean("),)
+
+    def check(self) -> None:
+        """Report each such call that is a statement of its own."""
+        for statement in self.source.nodes(cst.Expr):
+            call = statement.value
+            if not isinstance(call, cst.Call):
+                continue
+            given = argument(call, 0, "tensor", "data", "input_data", "obj", "object")
+            if given is None or self._is_constant(given) or self._is_to_fail(statement):
+                continue
+            method = last(call.func)
+            if self._returns_new(call):
+                self.report(
+                    call,
+                    f"{method} returns something new, and here it is lost: assign it to a name"
+                    ", else each rank keeps its own value",
+                    *self._kept(call, given, method),
+                    safe=False,
+                )
+            elif self._changes(call) and _is_temporary(given):
+                self.report(
+                    call,
+                    f"{method} changes a tensor that has no name, so the result is lost: "
+                    "name the tensor first, and use it after",
+                )
+
+    def _is_constant(self, given: cst.BaseExpression) -> bool:
+        """Return whether a constant is sent, which warms up or makes ranks wait."""
+        function = self.source.function(given)
+        if not isinstance(given, cst.Name) or function is None:
+            return _is_made_here(self.source, given)
+        made = [
+            assign.value
+            for assign in self.source.below(function, cst.Assign)
+            if any(dotted(each.target) == given.value for each in assign.targets)
+        ]
+        return bool(made) and all(_is_made_here(self.source, each) for each in made)
+
+    def _is_to_fail(self, statement: cst.CSTNode) -> bool:
+        """Return whether a test expects an error from a statement."""
+        around = (each for each in self.source.ancestors(statement) if isinstance(each, cst.With))
+        items = (item.item for each in around for item in each.items)
+        names = (last(each.func) for each in items if isinstance(each, cst.Call))
+        return any("raise" in name.lower() or "assert" in name for name in names)
+
+    def _returns_new(self, call: cst.Call) -> bool:
+        if self.source.name(call.func) in _NEW:
+            return True
+        if not isinstance(call.func, cst.Attribute):
+            return False
+        family = receiver(self.source, call.func.value)
+        return call.func.attr.value in _METHODS.get(family, ())
+
+    def _changes(self, call: cst.Call) -> bool:
+        if self.source.name(call.func) in _IN_PLACE:
+            return True
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "all_reduce":
+            return False
+        return receiver(self.source, call.func.value) == "fabric"
+
+    def _kept(self, call: cst.Call, given: cst.BaseExpression, method: str) -> list[Change]:
+        """Return the change that assigns the result, where it has the shape of what is given."""
+        if method not in _WHOLE or not dotted(given):
+            return []
+        text = self.source.module.code_for_node(call)
+        return [Change(call, f"{dotted(given)} = {text}")]
+
+
+def _is_temporary(given: cst.BaseExpression) -> bool:
+    """Return whether an argument is a new tensor or number that nothing else can read."""
+    if isinstance(given, cst.Call):
+        return last(given.func) in _COMPUTING and isinstance(given.func, cst.Attribute)
+    return isinstance(given, cst.BinaryOperation)
+
+
+def _is_made_here(source: Source, given: cst.BaseExpression) -> bool:
+    """Return whether an argument is a constant, as in ``torch.zeros(1, device=device).cuda()``."""
+    while isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
+        if not isinstance(given.func.value, cst.Call):
+            break
+        given = given.func.value
+    if isinstance(given, cst.Call) and source.name(given.func).startswith("torch."):
+        return not any(True for each in positional(given) for _ in _variables(source, each))
+    return number(given) is not None or string(given) is not None
+
+
+def _variables(source: Source, node: cst.BaseExpression) -> Iterator[cst.Name]:
+    if isinstance(node, cst.Name):
+        yield node
+    yield from source.below(node, cst.Name)

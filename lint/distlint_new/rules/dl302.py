@@ -1,0 +1,77 @@
+"""A log of Lightning that all ranks wait for in every training step."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from distlint_new.branches import asks_training, tests_around
+from distlint_new.guards import guards
+from distlint_new.logs import Log, logs, on_step
+from distlint_new.rules.base import Rule
+from distlint_new.source import dotted, is_true, self_attribute
+from distlint_new.values import is_about_world
+
+
+class DL302(Rule):
+    """All ranks wait for each other in every training step, for a number that is only logged.
+
+    What goes wrong: the step gets slower with every value that is logged, and with every device:
+
+        10 values logged with sync_dist, 0.2 ms each over the network: 2 ms of a step of 20 ms
+
+    Why: in ``training_step`` values are logged per step by default, and ``sync_dist=True`` reduces
+    each of them over all ranks in each step, whether or not the logger writes it.
+
+    How to fix: ``on_step=False, on_epoch=True`` reduces once, at the end of the epoch. Or leave
+    ``sync_dist`` out of ``training_step``: the value of rank 0 shows the trend as well.
+
+    When it is silent: nothing tells of several devices; ``on_step=False``; flags that are not written
+    out; metric objects, which ``sync_dist`` does not touch; logs under a test, such as
+    ``if batch_idx % 100 == 0``; validation and test. Of several logs of a step, the first is told.
+    """
+
+    name = "sync-dist-every-step"
+    severity = "warning"
+    tokens = ((b"sync_dist",), (b"training_step",), (b".log",))
+    several_devices = True
+
+    def check(self) -> None:
+        """Report the first log of each step that all ranks wait for."""
+        told: set[cst.FunctionDef] = set()
+        for log in logs(self.source, self.values):
+            method = self.source.method(log.call)
+            if method is None or method in told or not self._syncs(log):
+                continue
+            if self._is_each_step(log, method):
+                told.add(method)
+                self.report(
+                    log.call,
+                    "every rank waits here in each training step: log with on_step=False, "
+                    "on_epoch=True, or without sync_dist",
+                )
+
+    def _syncs(self, log: Log) -> bool:
+        if not is_true(log.option("sync_dist")) or log.of_rank_zero:
+            return False
+        unseen = log.value.kind == "unknown" and self_attribute(log.node) != ""  # may be a metric
+        return log.value.kind != "metric" and not unseen and on_step(log, "training")
+
+    def _is_each_step(self, log: Log, method: cst.FunctionDef) -> bool:
+        source = self.source
+        if not self._is_of_step(method) or next(guards(source, log.call), None) is not None:
+            return False
+        return all(
+            asks_training(source, test) == holds
+            or "optimizer_idx" in source.code(test)
+            or is_about_world(source, test)
+            for test, holds in tests_around(source, log.call, method)
+        )
+
+    def _is_of_step(self, method: cst.FunctionDef) -> bool:
+        """Return whether a method is ``training_step``, or called by it."""
+        if method.name.value == "training_step":
+            return True
+        owner = self.source.class_of(method)
+        step = owner.methods.get("training_step") if owner is not None else None
+        calls = self.source.below(step, cst.Call) if step is not None else ()
+        return any(dotted(call.func) == f"self.{method.name.value}" for call in calls)
