@@ -16,7 +16,7 @@ _VERSION = 1
 
 
 def content_hash(found: Finding, lines: Sequence[str]) -> str:
-    """The same as long as code and statement are, wherever the statement moves, however it is indented."""
+    """Return a hash of code and statement, wherever it moves and however it is indented."""
     first, last = found.statement if found.statement != (0, 0) else (found.line, found.end_line)
     statement = [line.strip() for line in lines[first - 1 : last]]
     return hashlib.sha256(

@@ -1,4 +1,4 @@
-"""What is known of files from runs before, by their content and by all else that findings depend on."""
+"""What is known of files from runs before, by their content and all that findings depend on."""
 
 from __future__ import annotations
 

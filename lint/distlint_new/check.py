@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,11 +15,12 @@ from distlint_new.rules import RULES
 from distlint_new.rules.base import Rule
 from distlint_new.source import Source
 from distlint_new.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
-from distlint_new.syntax import broken, error_of
+from distlint_new.syntax import TOO_DEEP, broken, error_of, is_too_deep
 from distlint_new.text import Text
 from distlint_new.values import Values
 
 LARGEST = 1 << 20  # bytes: larger files are told of and not read
+_FRAMES = 10_000
 _NOWHERE = Facts()
 
 
@@ -52,21 +54,23 @@ def check_source(
     except (SyntaxError, LookupError) as error:
         return [unreadable(path, 1, 1, str(error))]
     if not asked:
-        said = error_of(text.text)
-        return [] if said is None else [unreadable(path, *said)]
-    with _without_collector():
-        return _check(text, path, applied, asked, facts)
+        wrong = error_of(text.text)
+        return [] if wrong is None else [unreadable(path, *wrong)]
+    if is_too_deep(text.text):
+        return [unreadable(path, *TOO_DEEP)]
+    with _without_collector(), _with_deep_trees():
+        try:
+            return _check(text, path, applied, asked, facts)
+        except cst.ParserSyntaxError as error:
+            return [unreadable(path, *broken(error))]
+        except RecursionError:
+            return [unreadable(path, *TOO_DEEP)]
 
 
 def _check(
     text: Text, path: str, applied: list[type[Rule]], asked: list[type[Rule]], facts: Facts
 ) -> list[Finding]:
-    try:
-        source = Source(text, path, facts)
-    except cst.ParserSyntaxError as error:
-        return [unreadable(path, *broken(error))]
-    except RecursionError:
-        return [unreadable(path, 1, 1, "too deeply nested")]
+    source = Source(text, path, facts)
     values = Values(source)
     findings: list[Finding] = []
     for kind in asked:
@@ -95,6 +99,17 @@ def _heed_comments(
 
 def _place(found: Finding) -> tuple[int, int, str]:
     return found.line, found.column, found.code
+
+
+@contextmanager
+def _with_deep_trees() -> Iterator[None]:
+    """Let LibCST go down a chain of a thousand operators: its visitors are functions of Python."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @contextmanager

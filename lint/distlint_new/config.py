@@ -1,4 +1,4 @@
-"""``[tool.distlint]`` of the nearest pyproject.toml: read, checked, and joined with the command line."""
+"""``[tool.distlint]`` of the nearest pyproject.toml, joined with the command line."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Config:
         return not (self.ignore and code.startswith(self.ignore))
 
     def reports(self, code: str, path: str) -> bool:
-        """Whether a finding of this code is to be shown for a file; in tests, only those of hangs and wrong values."""
+        """Whether a finding is shown for a file; in tests, only those of hangs and wrong values."""
         if self.ignore and code.startswith(self.ignore):
             return False
         if not code.startswith(_IN_TESTS) and self._is_test(path):
@@ -88,12 +88,12 @@ class Config:
     def _is_test(self, path: str) -> bool:
         """Return whether a file is one of tests, by its name or by a folder below the root."""
         relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.root))  # noqa: PTH100
-        folders = relative.split(os.sep)[:-1]
+        folders = Path(relative).parts[:-1]
         is_named = _TEST_FILE.fullmatch(os.path.basename(path)) is not None  # noqa: PTH119
         return is_named or not _TEST_FOLDERS.isdisjoint(folders)
 
     def matches(self, path: str | Path, patterns: Iterable[str]) -> bool:
-        """Whether a path, or a folder that it is in, fits a pattern; those without ``/`` fit any part of a path."""
+        """Whether a path, or a folder that it is in, fits a pattern; without ``/``, any part does."""
         full = os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
         relative = os.path.relpath(full, self.root).replace(os.sep, "/")
         parts = relative.split("/")
@@ -119,10 +119,8 @@ def find_config(start: Path) -> Path | None:
 
 def common_folder(paths: Sequence[Path]) -> Path:
     """The folder that all paths are in."""
-    found = [
-        path if path.is_dir() else path.parent
-        for path in (Path(os.path.abspath(path)) for path in paths)
-    ]  # noqa: PTH100
+    full = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100
+    found = [path if path.is_dir() else path.parent for path in full]
     try:
         return Path(os.path.commonpath(found))
     except ValueError:  # on different drives, or none at all

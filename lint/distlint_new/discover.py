@@ -30,11 +30,11 @@ SKIPPED_FOLDERS = frozenset(
 def discover(
     paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool = False
 ) -> Iterator[Path]:
-    """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
+    """Python files and notebooks below folders, in order of names, and every file that is named.
 
-    Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
-    are named. A file that several links lead to is given once, by its own name if that is among them; links to nowhere
-    are passed over.
+    Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over,
+    unless they are named. A file that several links lead to is given once, by its own name if that
+    is among them; links to nowhere are passed over.
 
     Args:
         paths: files and folders.
@@ -60,7 +60,7 @@ def discover(
 
 
 def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
-    """Files without further links to the same; what the user named goes first, then what is no link."""
+    """Files without further links to the same; what is named goes first, then what is no link."""
     real = {file: os.path.realpath(file) for file in files}
     kept: dict[str, Path] = {}
     for file in sorted(files, key=lambda file: (file not in named, file.is_symlink())):
@@ -97,9 +97,9 @@ def members(root: Path, config: Config = EVERYTHING) -> Iterator[Path]:
         for name in sorted(files):
             path = here / name
             is_settings = name.endswith(SETTINGS) or name.startswith(_SETTINGS_NAMES)
-            if is_settings and path.is_file() and path.stat().st_size <= _LARGEST_SETTINGS:
-                yield path
-            elif name.endswith(".py") and path.is_file():
+            if not (is_settings or name.endswith(".py")) or not path.is_file():
+                continue
+            if not is_settings or path.stat().st_size <= _LARGEST_SETTINGS:
                 yield path
 
 

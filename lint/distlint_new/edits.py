@@ -54,7 +54,7 @@ def _replace(here: CodeRange, text: str) -> Edit:
 
 
 def _beside(source: Source, change: Change) -> Edit | None:
-    """Lines with the statement's own indentation; one that shares its line has no room beside it."""
+    """Lines with the statement's indentation; one that shares its line has no room beside it."""
     statement = source.statement(change.node)
     here = source.position(statement)
     lines = source.text.lines
@@ -116,10 +116,12 @@ def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]
     statement, branch = source.statement(node), guard.statement
     if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
         return []
-    body = list(branch.body.body)
+    body: list[cst.CSTNode] = list(branch.body.body)
     if guard.leaves:
         parent = source.parent(branch)
-        around = list(parent.body) if isinstance(parent, cst.IndentedBlock) else []
+        around: list[cst.CSTNode] = []
+        if isinstance(parent, cst.IndentedBlock):
+            around = list(parent.body)
         body = around[around.index(branch) + 1 :] if branch in around else []
     if not body or body[0] is not statement or len(statement.body) != 1:
         return []

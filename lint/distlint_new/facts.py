@@ -45,6 +45,7 @@ _SPAWNING = (
     r"|\bDDPSpawn\w+\s*\("
 )
 _DP = rf"\b(?:strategy|accelerator|distributed_backend){_IS}dp\b|\bDataParallel(?:Strategy|Plugin)\s*\("
+_QUOTED_DP = re.compile(r"[\"']dp[\"']|DataParallel")
 _MONITOR = r"\b(?:monitor|monitor_metric|metric_for_best_model|early_stop_metric|checkpoint_metric)" \
     r"[\"']?\s*[=:]\s*(?P<quote>[\"']?)(?P<name>[\w./@-]+)"  # fmt: skip
 _TRAINER = (
@@ -203,6 +204,8 @@ def _facts(text: str, path: str) -> Iterator[Fact]:
             match = pattern.search(shown)
             if match is None:
                 continue
+            if what == "dp" and path.endswith(".py") and not _QUOTED_DP.search(shown):
+                continue  # a docstring, or a variable
             line += text.count("\n", at, start)
             at = start
             value = match["name"] if "name" in pattern.groupindex else ""

@@ -13,7 +13,8 @@ from distlint_new.syntax import error_of
 # Their body is Python; that of all others, such as %%bash and %%html, is not.
 _PYTHON_CELLS = frozenset({"capture", "debug", "memit", "mprun", "lprun", "prun", "time", "timeit"})
 _LINE = re.compile(r"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{1,2}\s*(?:#.*)?$)")
-# A command without a mark, which IPython takes for some and shells for all: words follow each other as in no Python.
+# A command without a mark, which IPython takes for some and shells for all: words follow each
+# other as in no Python.
 _COMMAND = re.compile(
     r"""\s*(?:[A-Z_]+=[^\s()\[\]{},]*\s+)*
     (?:(?P<name>[\w.~/-]+)\s+(?P<next>\w+|[./~$'"]|-{1,2}\w|\*\.)|[.~]*/[\w./-]+\s*$)""",
@@ -46,7 +47,7 @@ class Magics:
         return "\n".join(self._hide_lines(lines))
 
     def hide_all(self, cell: str) -> str:
-        """The cell that was hidden last as nothing but comments, for what is not Python after all."""
+        """The cell that was hidden last as nothing but comments, for what is not Python."""
         del self._hidden[self._before :]
         return "\n".join(self._as_comment(line) for line in cell.split("\n"))
 
@@ -98,7 +99,7 @@ class Magics:
 
 
 def _is_command(line: str) -> bool:
-    """Whether a line is no Python, and begins as commands do: not with a word of Python, old or new."""
+    """Whether a line is no Python, and begins as commands do: with no word of Python."""
     found = _COMMAND.match(line)
     if found is None or error_of(line.strip()) is None:
         return False
@@ -109,7 +110,7 @@ def _is_command(line: str) -> bool:
 
 
 def _is_complete(lines: list[str]) -> bool:
-    """Whether a statement can start after these lines: no string, bracket or continued line is open."""
+    """Whether a statement can start after these lines: nothing is open, nor goes on."""
     if lines and lines[-1].rstrip().endswith("\\"):
         return False
     try:

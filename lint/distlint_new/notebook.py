@@ -1,4 +1,4 @@
-"""Notebooks: all code cells as one module, with positions by cell, and fixes written back into them."""
+"""Notebooks: all code cells as one module, positions by cell, and fixes written back into them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Notebook:
         return replace(edit, cell=cell.number, line=line, end_line=max(1, edit.end_line - start))
 
     def _cell(self, line: int) -> tuple[Cell, int]:
-        """The cell of a line, and the line of its mark; a mark itself counts as the end of the cell before."""
+        """The cell of a line, and the line of its mark; a mark is the end of the cell before."""
         at = max(0, bisect_left(self._starts, line) - 1)
         return self.cells[at], self._starts[at]
 

@@ -26,6 +26,10 @@ Paint = Callable[[str, str], str]
 _BOLD, _DIM, _CYAN = "1", "2", "36"
 _COLOURS = {"error": "1;31", "warning": "1;33"}  # red, yellow
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+_FIELDS = (
+    *("code", "name", "message", "path"),
+    *("line", "column", "end_line", "end_column", "severity"),
+)
 _ESCAPED = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _GITHUB, _PROPERTY = str.maketrans(_ESCAPED), str.maketrans({**_ESCAPED, ":": "%3A", ",": "%2C"})
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -132,8 +136,7 @@ def as_json(findings: Sequence[Finding], _sources: Sources) -> str:
 
 
 def _object(found: Finding) -> dict[str, Any]:
-    names = "code name message path line column end_line end_column severity".split()
-    shown = {name: getattr(found, name) for name in names}
+    shown = {name: getattr(found, name) for name in _FIELDS}
     fix = found.fix
     shown["fix"] = None
     if fix is not None:

@@ -1,4 +1,4 @@
-"""The language server: findings while one types, fixes and comments as code actions, pages on hover."""
+"""The language server: findings while one types, fixes as code actions, pages on hover."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def serve() -> None:
 
 
 def _option(options: Any, name: str) -> tuple[str, ...]:
-    """A list of codes from what the editor has sent along, which pygls makes an object or a dictionary."""
+    """A list of codes from what the editor has sent along, an object or a dictionary."""
     given = options.get(name) if isinstance(options, dict) else getattr(options, name, None)
     return tuple(str(code).upper() for code in given or ())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -28,7 +28,7 @@ _SPELLING = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """Return the fields of a kind of node that may hold other nodes, the last one first."""
     names = [each.name for each in fields(kind) if not each.name.startswith(_SPELLING)]
@@ -45,7 +45,7 @@ class Class:
 
     Attributes:
         node: its definition.
-        kinds: what it is to the frameworks, through its bases: ``"lightning_module"``, ``"dataset"`` …
+        kinds: what its bases make it: ``"lightning_module"``, ``"dataset"`` …
         methods: its own functions by name.
         inherited: names of functions that bases within the project have.
     """
@@ -159,7 +159,7 @@ class Source:
         return self.module
 
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
-        """Return the function that a node runs in; lambdas and comprehensions are part of theirs."""
+        """Return the function that a node runs in; lambdas are part of theirs."""
         scope = self.scope(node)
         while isinstance(scope, cst.Lambda):
             scope = self.scope(scope)
@@ -263,15 +263,16 @@ class Source:
 
     @cached_property
     def made(self) -> dict[str, str]:
-        """Variables and attributes that one call makes, with the qualified name of what is called."""
+        """Variables and attributes that one call makes, with the name of what is called."""
         found: dict[str, str] = {}
         for assign in self.nodes(cst.Assign):
             if not isinstance(assign.value, cst.Call):
                 continue
             for target in (each.target for each in assign.targets):
+                made: cst.BaseExpression = target
                 if isinstance(target, cst.Tuple) and target.elements:
-                    target = target.elements[0].value  # engine, optimizer, … = initialize(…)
-                found[dotted(target)] = self.name(assign.value.func)
+                    made = target.elements[0].value  # engine, optimizer, … = initialize(…)
+                found[dotted(made)] = self.name(assign.value.func)
         return found
 
     # Classes
@@ -425,7 +426,7 @@ def has_spread(call: cst.Call) -> bool:
 
 
 def string(node: cst.CSTNode | None) -> str | None:
-    """Return the text of a constant string; its constant parts, where others are added; else None."""
+    """Return the text of a constant string, or the constant parts of another; else None."""
     if isinstance(node, cst.SimpleString):
         value = node.evaluated_value
         return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""``# distlint: ignore[DL101] reason`` on a statement's first or last line; ``ignore-file`` anywhere."""
+"""``# distlint: ignore[DL101] reason`` on a statement's first or last line; ``ignore-file``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_ignores(source: Source) -> list[Ignore]:
     """Return the comments of a file."""
     if "distlint:" not in source.text.text:
         return []
-    found = []
+    found: list[Ignore] = []
     for comment in matchers.findall(source.module, matchers.Comment()):
         assert isinstance(comment, cst.Comment)
         start = source.position(comment).start

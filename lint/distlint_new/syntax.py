@@ -8,8 +8,19 @@ from typing import NamedTuple
 
 import libcst as cst
 
-
 _MESSAGE = re.compile(r"parser error: error at (\d+):(\d+): (.*)", re.DOTALL)
+
+
+# LibCST's parser, which is no Python, ends the process where it runs out of stack.
+_DEEPEST = 200  # brackets in brackets, as in Python
+_LONGEST = 1000  # operators, attributes or strings that follow each other in one expression
+_BRACKETS = bytes.maketrans(b"[{]}", b"(())")
+_OTHERS = bytes(each for each in range(256) if each not in b"()[]{}")
+_TOKENS = re.compile(
+    r"""[bfrtu]{0,2}(?P<quote>\"{3}|'{3})(?:\\.|.)*?(?P=quote)|[bfrtu]{0,2}"(?:\\.|[^"\\\n])*"
+    |[bfrtu]{0,2}'(?:\\.|[^'\\\n])*'|\#[^\n]*|(?P<mark>[()\[\]{},;]|\\?\n)|\w+|[^\w\s]""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
 
 
 class Broken(NamedTuple):
@@ -20,28 +31,70 @@ class Broken(NamedTuple):
     message: str
 
 
+TOO_DEEP = Broken(1, 1, "too deeply nested")
+
+
+def is_too_deep(text: str) -> bool:
+    """Return whether an expression, or a chain of branches, is nested deeper than can be read."""
+    if text.count("elif") > _LONGEST or _depth(text) > _DEEPEST:
+        return True
+    parts = (part for piece in text.split(",") for part in piece.split("\n\n"))
+    return max(map(len, parts)) > 2 * _LONGEST and _longest(text) > _LONGEST
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets are nested, those in strings and comments included."""
+    left = text.encode("utf-8", "replace").translate(_BRACKETS, _OTHERS)
+    for depth in range(_DEEPEST + 1):
+        inner = left.replace(b"()", b"")
+        if inner == left:
+            return depth
+        left = inner
+    return _DEEPEST + 1
+
+
+def _longest(text: str) -> int:
+    """Return how many words, operators and strings the longest chain without a comma has."""
+    most, counts = 0, [0]
+    for token in _TOKENS.finditer(text):
+        mark = token["mark"]
+        counts[-1] += 1
+        most = max(most, counts[-1])
+        if mark is None:
+            continue
+        if mark in "([{":
+            counts.append(0)
+        elif mark in ")]}":
+            counts = counts[:-1] or [0]
+        elif mark in ",;" or (mark == "\n" and len(counts) == 1):
+            counts[-1] = 0
+    return most
+
+
 def error_of(text: str) -> Broken | None:
     """Return what is wrong with a text, or None.
 
     This Python is asked first, since it is quick; what it cannot read may be newer than it is.
     """
+    if is_too_deep(text):
+        return TOO_DEEP
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(text, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return parse_error(text)
+        return _parse_error(text)
     return None
 
 
-def parse_error(text: str) -> Broken | None:
+def _parse_error(text: str) -> Broken | None:
     """Return what LibCST cannot read in a text, or None."""
     try:
         cst.parse_module(text)
     except cst.ParserSyntaxError as error:
         return broken(error)
     except RecursionError:
-        return Broken(1, 1, "too deeply nested")
+        return TOO_DEEP
     return None
 
 

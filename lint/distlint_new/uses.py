@@ -16,6 +16,7 @@ _SHOWS = re.compile(
     r"|print|info|debug|warning|write|writeln|report|desc"
 )
 _METERS = re.compile(r"meter|metric|loss|acc|avg|average|stat|log|track|monitor", re.IGNORECASE)
+_CHANGES = frozenset({"update", "append", "extend", "clear", "pop", "div_", "mul_", "zero_"})
 _PURE = re.compile(
     r"float|int|str|round|sum|len|max|min|dict|list|tuple|zip|format|join|sorted|isinstance"
     r"|(torch|numpy|math)\.\w+"
@@ -33,7 +34,7 @@ class Uses:
     def __init__(self, source: Source, call: cst.Call) -> None:
         self._source = source
         self._function = source.function(call) or source.module
-        self._order = source.order(call)
+        self._call = call
         self._names: set[str] = set()
         self.seen = False
 
@@ -54,8 +55,9 @@ class Uses:
                 isinstance(parent, cst.Arg) and parent.value is each
             )
             is_field = isinstance(parent, cst.Attribute) and parent.attr is each
-            is_later = self._source.order(each) > self._order
-            if each.value == name and is_read and not is_field and is_later:
+            is_later = self._source.order(each) > self._source.order(self._call)
+            is_own = self._source.is_within(each, self._call)
+            if each.value == name and is_read and not is_field and is_later and not is_own:
                 yield each
 
     def is_shown(self, node: cst.CSTNode) -> bool:
@@ -69,7 +71,9 @@ class Uses:
                 return all(self._goes_to(target.target) for target in each.targets)
             elif isinstance(each, cst.AugAssign | cst.AnnAssign):
                 return below is each.target or self._goes_to(each.target)
-            elif isinstance(each, cst.Expr | cst.Del):
+            elif isinstance(each, cst.Expr):
+                return self._is_kept_in(below)
+            elif isinstance(each, cst.Del):
                 return True
             elif isinstance(each, cst.BaseStatement | cst.Return | cst.Comparison | cst.Raise):
                 return (
@@ -79,6 +83,10 @@ class Uses:
                 return False
             below = each
         return False
+
+    def _is_kept_in(self, node: cst.CSTNode) -> bool:
+        """Return whether a statement calls a method of a number or container that only changes it."""
+        return isinstance(node, cst.Call) and last(node.func) in _CHANGES
 
     def _passes(self, call: cst.Call) -> bool:
         """Return whether a call gives back what it is given, in another form."""

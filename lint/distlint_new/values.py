@@ -585,6 +585,10 @@ class Values:
         method = last(node.func)
         if isinstance(node.func, cst.Attribute) and (found := self._method(node, method)):
             return found
+        if isinstance(node.func, cst.Subscript):  # of a ModuleDict
+            kind = self.of(node.func).kind
+            if kind in ("metric", "criterion"):
+                return _RESULT if kind == "metric" else _LOSS
         if method in ("dict", "OrderedDict", "defaultdict", "Counter"):
             return self._dict(node)
         listed = self._listed(node, name)
@@ -626,8 +630,9 @@ class Values:
         function = called(self._source, node)
         if function is not None:
             inside = [last(each.func) for each in self._source.below(function, cst.Call)]
-            if any(REDUCING.search(each) or each == "compute" for each in inside):
-                return False
+            is_known = any(REDUCING.search(each) or each == "compute" for each in inside)
+            if is_known or dotted(node.func).startswith("self."):
+                return False  # it may ask a metric object
         elif dotted(node.func).partition(".")[0] not in self._source.imports or not end.islower():
             return False
         is_primitive = head in _PRIMITIVES or averageable.find(name) is not None

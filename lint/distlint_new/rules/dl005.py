@@ -77,9 +77,14 @@ class DL005(Rule):
     def check(self) -> None:
         """Report the functions that loaders, data sets and other processes are given."""
         found = [*self._of_loaders(), *self._of_classes(), *self._of_processes()]
-        for node, said in dict(reversed(found)).items():
-            what = "lambda" if isinstance(node, cst.Lambda) else "local function or class"
-            self.report(node, said.format(what))
+        told: set[cst.CSTNode] = set()
+        for node, said in sorted(found, key=lambda each: self.source.order(each[0])):
+            statement = self.source.statement(node)
+            if statement not in told:
+                told.add(statement)
+                kind = "class" if is_local_class(self.source, node) else "function"
+                what = "lambda" if isinstance(node, cst.Lambda) else f"local {kind}"
+                self.report(node, said.format(what))
 
     def _find(self, *given: cst.BaseExpression | None) -> Iterator[cst.CSTNode]:
         for each in given:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
-from distlint_new.apis import is_world
-from distlint_new.collectives import collective, names_group, receiver
+from distlint_new.averages import averaged
+from distlint_new.collectives import collective
 from distlint_new.logs import Log, logs
 from distlint_new.rules.base import Rule
-from distlint_new.source import argument, keyword, last, string
-from distlint_new.values import Value, is_about_world, key_of
+from distlint_new.source import last, string
+from distlint_new.values import Value, is_about_world
 
 _METRICS = re.compile(
-    r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|iou|miou|jaccard|pearson|spearman|kendall|pcc"
+    r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|miou|jaccard|pearson|spearman|kendall|pcc"
     r"|srcc|plcc|r2|kappa|qwk|mcc|median|perplexity|ppl"
 )
 # Words of names that tell of a mean over queries or examples, or of something else.
@@ -24,7 +23,6 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d?|\d+|@")
 _EVALUATES = re.compile(
     r"(?:^|_)(?:val|valid|validation|validate|eval|evaluate|evaluation|test)(?:_|$)"
 )
-_GATHERS = frozenset({"gather", "all_gather", "gather_for_metrics", "allgather"})
 
 
 class DL201(Rule):
@@ -68,10 +66,10 @@ class DL201(Rule):
                     told.add(log.call)
                     self._tell(log.call, name, log.value)
         for call in self.source.nodes(cst.Call):
-            given = self._mean_of(call)
+            given = averaged(self.source, self.values, call)
             if given is not None and self.stages(call) != {"training"}:
                 value = self.values.of(given)
-                is_gather = last(call.func) in ("mean", *_GATHERS)
+                is_gather = last(call.func) == "mean"
                 name = value.name if is_gather else self._against(value, "", given)
                 if name and (value.kind == "not averageable" or not is_gather):
                     self._tell(call, name, value)
@@ -122,67 +120,6 @@ class DL201(Rule):
                     return True
             below = each
         return False
-
-    # Collectives
-
-    def _mean_of(self, call: cst.Call) -> cst.BaseExpression | None:
-        """Return the value of which a call makes the mean over ranks, or None."""
-        source, name = self.source, self.source.name(call.func)
-        if last(call.func) == "mean":
-            return self._gathered(call)
-        if not collective(source, call) or names_group(source, call):
-            return None
-        family = receiver(source, call.func.value) if isinstance(call.func, cst.Attribute) else ""
-        method, given = last(call.func), argument(call, 0, "tensor")
-        by = argument(call, 1, "op", "reduce_op", "reduction")
-        said = (string(by) or last(by)).lower()
-        if method == "mesh_reduce":
-            return argument(call, 1, "data") if "mean" in last(argument(call, 2)) else None
-        if method not in ("all_reduce", "reduce", "allreduce") or given is None:
-            return None
-        if said in ("avg", "mean", "average"):
-            return given
-        if by is None and family in ("fabric", "strategy"):
-            return given
-        is_sum = name.startswith("torch.distributed.") and said in ("", "sum")
-        return given if is_sum and self._is_divided(call, key_of(given)) else None
-
-    def _gathered(self, call: cst.Call) -> cst.BaseExpression | None:
-        """Return what has been gathered, of ``gather(x).mean()`` and ``torch.mean(gather(x))``."""
-        inner = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if call.args and not keyword(call, "dim", "axis"):
-            inner = call.args[0].value
-        if isinstance(inner, cst.Name):
-            found = self.values.definitions(inner.value, inner)
-            inner = found.listed[0].value if len(found.listed) == 1 else None
-        if not isinstance(inner, cst.Call) or last(inner.func) not in _GATHERS:
-            return None
-        is_one = collective(self.source, inner) and not names_group(self.source, inner)
-        return argument(inner, 0, "tensor", "data") if is_one else None
-
-    def _is_divided(self, call: cst.Call, name: str) -> bool:
-        """Return whether a variable is divided by the number of ranks after a call."""
-        source, function = self.source, self.source.function(call)
-        scope = function if function is not None else source.module
-        pairs = [
-            (each.left, each.right)
-            for each in source.below(scope, cst.BinaryOperation)
-            if isinstance(each.operator, cst.Divide)
-        ] + [
-            (each.target, each.value)
-            for each in source.below(scope, cst.AugAssign)
-            if isinstance(each.operator, cst.DivideAssign)
-        ]
-        return bool(name) and any(
-            source.order(left) > source.order(call)
-            and name in (key_of(left), key_of(getattr(getattr(left, "func", None), "value", left)))
-            and any(is_world(last(e)) for e in (right, *self._inside(right)))
-            for left, right in pairs
-        )
-
-    def _inside(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-        yield from self.source.below(node, cst.Attribute)
-        yield from self.source.below(node, cst.Name)
 
     def _tell(self, call: cst.Call, name: str, value: Value) -> None:
         if name in ("perplexity", "ppl"):

@@ -45,10 +45,15 @@ class DL203(Rule):
                 or not self._is_own(log)
             ):
                 continue
-            if is_true(log.option("sync_dist")):
-                said = "rank_zero_only=True switches sync_dist=True off, so this is rank 0's value alone: drop it"
-            elif log.of_step_only or not self.stages(log.call) & {"validation", "test"}:
+            is_off = is_true(log.option("sync_dist"))
+            if not is_off and (
+                self.facts.own_sampler
+                or log.of_step_only
+                or not self.stages(log.call) & {"validation", "test"}
+            ):
                 continue
+            if is_off and log.value.kind != "not averageable":
+                said = "rank_zero_only=True switches sync_dist=True off, so rank 0 logs its own: drop rank_zero_only"
             elif log.value.kind == "not averageable":
                 said = "this logs rank 0's share of the data alone: update a metric object on every rank and log it"
             else:
@@ -58,7 +63,7 @@ class DL203(Rule):
 
     def _is_own(self, log: Log) -> bool:
         """Return whether a value is made from this rank's share of the data, and from nothing else."""
-        if log.value.kind not in ("share", "loss", "not averageable") or self.facts.own_sampler:
+        if log.value.kind not in ("share", "loss", "not averageable"):
             return False
         tests = [each.test for each in self.source.ancestors(log.call) if isinstance(each, cst.If)]
         return not self.values.is_agreed(log.node) and not any(

@@ -28,8 +28,8 @@ class DL205(Rule):
     How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number must
     be exact, gather and cut to ``len(dataset)``, or give each rank ``range(rank, n, world_size)``.
 
-    When it is silent: ``shuffle`` is written out; nothing names an evaluation; the
-    function around it is called under a test of the rank; the file joins results by key, or cuts gathered ones to length.
+    When it is silent: ``shuffle`` is written out; nothing names an evaluation; the function around
+    it is called under a test of the rank; results are joined by key, or gathered and cut to length.
     """
 
     name = "evaluation-sampler-repeats"
@@ -100,10 +100,13 @@ class DL205(Rule):
         called = [last(call.func) for call in source.nodes(cst.Call)]
         if "gather_for_metrics" in called or any(map(self._merges, source.nodes(cst.Call))):
             return True
-        return any("gather" in name for name in called) and any(
-            isinstance(each.upper, cst.Call) and last(each.upper.func) == "len"
+        cuts = (
+            last(inner.func) == "len"
             for each in source.nodes(cst.Slice)
+            if each.upper is not None
+            for inner in source.below(each, cst.Call)
         )
+        return any("gather" in name for name in called) and any(cuts)
 
     def _merges(self, call: cst.Call) -> bool:
         """Return whether a call in a loop adds the entries of a dict to another one."""

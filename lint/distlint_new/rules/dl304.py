@@ -84,7 +84,7 @@ class DL304(Rule):
         )
 
     def _counts(self, branch: cst.If) -> bool:
-        return any(self.source.below(branch.test, cst.Modulo))
+        return "%" in self.source.code(branch.test)
 
     def _is_shown(self, call: cst.Call) -> bool:
         """Return whether the result of a reduction goes nowhere but to logs."""

@@ -5,9 +5,7 @@ from torch_geometric.loader import DataLoader
 
 class Graphs(LightningDataModule):
     def train_dataloader(self):
-        sampler = DistributedSampler(
-            self.train, shuffle=True, drop_last=True
-        )  # expect: DL004 a sampler
+        sampler = DistributedSampler(self.train, drop_last=True)  # expect: DL004 itself
         return DataLoader(self.train, batch_size=32, sampler=sampler)
 
 

@@ -4,9 +4,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 class Images(LightningDataModule):
     def train_dataloader(self):
-        return DataLoader(
-            self.train, sampler=DistributedSampler(self.train)
-        )  # expect: DL004 a sampler
+        return DataLoader(self.data, sampler=DistributedSampler(self.data))  # expect: DL004 itself
 
 
 trainer = Trainer(max_epochs=3)

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 class Folds(LightningDataModule):
     def train_dataloader(self):
         return [
-            DataLoader(fold, sampler=DistributedSampler(fold))  # expect: DL004 a sampler
+            DataLoader(fold, sampler=DistributedSampler(fold))  # expect: DL004 itself
             for fold in self.folds
         ]
 

@@ -7,7 +7,7 @@ class Videos(LightningDataModule):
     def _loader(self, dataset):
         sampler = None
         if dist.is_initialized():
-            sampler = data.distributed.DistributedSampler(  # expect: DL004 a sampler
+            sampler = data.distributed.DistributedSampler(  # expect: DL004 itself
                 dataset, num_replicas=dist.get_world_size(), rank=dist.get_rank()
             )
         return data.DataLoader(dataset, sampler=sampler, shuffle=sampler is None)

@@ -6,7 +6,7 @@ from torch.utils.data import IterableDataset
 class Stream(IterableDataset):
     def __init__(self, files):
         self.files = files
-        self.seen = defaultdict(lambda: 0)  # expect: DL005 data set
+        self.seen = defaultdict(lambda: 0)  # expect: DL005 workers
 
     def __iter__(self):
         for file in self.files:

@@ -9,6 +9,4 @@ def make_collate(pad):
 
 
 def loader(data, pad):
-    return DataLoader(
-        data, num_workers=2, collate_fn=make_collate(pad)
-    )  # expect: DL005 local function
+    return DataLoader(data, num_workers=2, collate_fn=make_collate(pad))  # expect: DL005 local

@@ -9,7 +9,7 @@ class Radar(Dataset):
         if augment:
             self.augment = nn.Sequential(transforms.RandomHorizontalFlip())
         else:
-            self.augment = lambda x: x  # expect: DL005 data set
+            self.augment = lambda x: x  # expect: DL005 workers
 
     def __getitem__(self, index):
         return self.augment(self.frames[index])

@@ -9,7 +9,7 @@ class Concepts(Dataset):
                 transforms.Resize(size),
                 transforms.CenterCrop(size)
                 if center
-                else transforms.Lambda(lambda x: x),  # expect: DL005 data set
+                else transforms.Lambda(lambda x: x),  # expect: DL005 workers
                 transforms.ToTensor(),
             ]
         )

@@ -9,5 +9,5 @@ def encode(texts, tokenizer, model):
         def __getitem__(self, index):
             return tokenizer(texts[index])
 
-    loader = DataLoader(Texts(), batch_size=64, num_workers=8)  # expect: DL005 data set
+    loader = DataLoader(Texts(), batch_size=64, num_workers=8)  # expect: DL005 workers
     return [model(batch) for batch in loader]

@@ -6,7 +6,7 @@ class Tiles(Dataset):
         def remap(label):
             return classes[label]
 
-        self.remap = remap  # expect: DL005 data set
+        self.remap = remap  # expect: DL005 workers
 
     def __getitem__(self, index):
         return self.remap(self.labels[index])

@@ -5,7 +5,7 @@ from torchvision.transforms import Compose, Lambda, ToTensor
 
 class Digits(LightningDataModule):
     def transform(self):
-        return Compose([ToTensor(), Lambda(lambda x: x * 2 - 1)])  # expect: DL005 data set
+        return Compose([ToTensor(), Lambda(lambda x: x * 2 - 1)])  # expect: DL005 workers
 
     def train_dataloader(self):
         return DataLoader(self.train, batch_size=32, num_workers=4)

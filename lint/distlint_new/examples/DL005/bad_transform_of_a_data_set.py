@@ -3,7 +3,5 @@ from torchvision.datasets import ImageFolder
 
 
 def loader(root, processor):
-    images = ImageFolder(
-        root, transform=lambda image: processor(image)["pixels"]
-    )  # expect: DL005 data set
+    images = ImageFolder(root, transform=lambda image: processor(image))  # expect: DL005 workers
     return DataLoader(images, batch_size=8, num_workers=4)

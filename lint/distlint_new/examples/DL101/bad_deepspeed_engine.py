@@ -9,4 +9,4 @@ def fit(model, config, loader, folder):
         engine.backward(loss)
         engine.step()
         if step % 1000 == 0 and dist.get_rank() == 0:
-            engine.save_checkpoint(folder, tag=step)  # expect: DL101 only rank 0 reaches this save_checkpoint
+            engine.save_checkpoint(folder, tag=step)  # expect: DL101 only rank 0 reaches this

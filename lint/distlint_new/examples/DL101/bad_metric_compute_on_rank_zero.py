@@ -7,5 +7,5 @@ def evaluate(model, loader, rank, device):
     for images, labels in loader:
         accuracy.update(model(images.to(device)), labels.to(device))
     if rank == 0:
-        print(f"accuracy: {accuracy.compute():.3f}")  # expect: DL101 only rank 0 reaches this compute
+        print(f"accuracy: {accuracy.compute():.3f}")  # expect: DL101 only rank 0 reaches this
     accuracy.reset()

@@ -12,4 +12,4 @@ def train(model, optimizer, loader, epochs, folder):
             optimizer.zero_grad()
         if accelerator.is_main_process:
             print(f"epoch {epoch} is done")
-            accelerator.save_state(f"{folder}/{epoch}")  # expect: DL101 only rank 0 reaches this save_state, which needs all ranks
+            accelerator.save_state(f"{folder}/{epoch}")  # expect: DL101 only rank 0 reaches this

@@ -1,0 +1,13 @@
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(net, loader, optimizer):
+    model = DDP(net)
+    for batch in loader:
+        loss = model(batch)
+        if torch.isnan(loss):
+            loss = torch.nan_to_num(loss) * 0.0
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

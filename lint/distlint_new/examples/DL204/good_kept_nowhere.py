@@ -1,0 +1,17 @@
+import torchmetrics
+from lightning.pytorch import LightningModule, Trainer
+
+
+class Tagger(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.f1 = torchmetrics.F1Score(task="multiclass", num_classes=9)
+
+    def validation_step(self, batch, batch_idx):
+        tokens, tags = batch
+        value = self.f1(self(tokens), tags)
+        self.log("bar_f1", value, prog_bar=True, logger=False, on_epoch=False)
+        self.log("val_f1", self.f1)
+
+
+Trainer(devices=4, strategy="ddp").fit(Tagger())

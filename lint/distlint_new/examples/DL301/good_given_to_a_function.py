@@ -1,0 +1,16 @@
+import torch
+from lightning.pytorch import LightningModule
+
+from project.tools import summarize_and_clear
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+
+    def validation_step(self, batch, batch_idx):
+        self.outputs.append(self(batch))
+
+    def on_validation_epoch_end(self):
+        print(summarize_and_clear(self.outputs))
