@@ -91,6 +91,23 @@ METHODS = {
 _METHODS = {family: frozenset(names.split()) for family, names in METHODS.items()}
 # Methods that are collectives on whatever they are called.
 _TELLING = frozenset({"gather_for_metrics", "wait_for_everyone", "save_16bit_model"})
+# Collectives that return something new and leave what they are given as it is.
+_NEW = frozenset(
+    f"{package}.{name}"
+    for package, names in {
+        "accelerate.utils": "reduce gather gather_object pad_across_processes",
+        "torch.distributed.nn": "all_reduce all_gather broadcast gather reduce all_to_all",
+        "horovod.torch": "allreduce allgather broadcast",
+        "torchmetrics.utilities.distributed": "gather_all_tensors",
+        "detectron2.utils.comm": "all_gather gather reduce_dict",
+        "distmetrics": "all_gather all_reduce mean gather_samples all_gather_cat",
+        "accelerator": "reduce gather gather_for_metrics pad_across_processes",
+        "fabric": "all_gather",
+        "strategy": "reduce all_gather",
+        "lightning_module": "all_gather",
+    }.items()
+    for name in names.split()
+)
 # What a receiver is by its name, where its class cannot be seen.
 _CONVENTIONS = {
     "accelerator": "accelerator",
@@ -182,6 +199,11 @@ def is_collective_function(name: str) -> bool:
 def is_collective_method(family: str, method: str) -> bool:
     """Return whether every rank must call a method of what a receiver is."""
     return method in _METHODS.get(family, ()) or method in _TELLING
+
+
+def returns_new(name: str, family: str) -> bool:
+    """Return whether a collective leaves its argument as it is: a function, or a receiver's method."""
+    return name in _NEW or f"{family}.{name.rpartition('.')[2]}" in _NEW
 
 
 def group_argument(name: str) -> int | None:

@@ -73,8 +73,8 @@ def _is_divided(source: Source, call: cst.Call, name: str) -> bool:
 
 def _owner(node: cst.BaseExpression) -> str:
     """Return ``x`` of ``x.item()``."""
-    is_method = isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
-    return key_of(node.func.value) if is_method else ""
+    func = node.func if isinstance(node, cst.Call) else None
+    return key_of(func.value) if isinstance(func, cst.Attribute) else ""
 
 
 def _tells_world(source: Source, node: cst.BaseExpression) -> bool:

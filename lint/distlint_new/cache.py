@@ -44,12 +44,13 @@ class Cache:
 
     def _read(self) -> None:
         try:
-            stored = json.loads(self._file.read_bytes())
-            self._scans, self._findings = stored["scans"], stored["findings"]
+            hashed, _, stored = self._file.read_bytes().partition(b"\n")
         except OSError:
             return  # the first run
-        except (ValueError, KeyError, TypeError):
-            return  # damaged, or not ours: it will be written anew
+        if hashed.decode("ascii", "replace") == digest(stored):
+            known = json.loads(stored)
+            self._scans, self._findings = known["scans"], known["findings"]
+        # else damaged, or not ours: it will be written anew
 
     def _content(self, path: str) -> str:
         if path not in self._contents:
@@ -107,8 +108,8 @@ class Cache:
         for name, text in ((".gitignore", "*\n"), ("CACHEDIR.TAG", _TAG)):
             if not (folder / name).exists():
                 write_atomically(folder / name, text.encode())
-        stored = json.dumps({"scans": self._scans, "findings": self._findings})
-        write_atomically(self._file, stored.encode("utf-8", "surrogatepass"))
+        stored = json.dumps({"scans": self._scans, "findings": self._findings}).encode()
+        write_atomically(self._file, digest(stored).encode() + b"\n" + stored)
 
 
 def _finding(stored: dict[str, Any]) -> Finding:

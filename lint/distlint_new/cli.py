@@ -77,7 +77,9 @@ def _add_check(check_: argparse.ArgumentParser) -> None:
         "paths", nargs="*", default=["."], metavar="PATH", help="file, folder, or - for stdin"
     )
     _add_selection(check_.add_argument_group("what to report"))
-    _add_configuration(check_.add_argument_group("configuration"))
+    configuration = check_.add_argument_group("configuration")
+    _add_configuration(configuration)
+    _add_cache(configuration)
     _add_output(check_.add_argument_group("how to report"))
     fixes = check_.add_argument_group("fixes")
     add = fixes.add_argument
@@ -113,6 +115,10 @@ def _add_configuration(group: argparse._ArgumentGroup | argparse.ArgumentParser)
     add("--exclude", **paths, help="not these paths")  # type: ignore[arg-type]
     add("--extend-exclude", **paths, help="nor these")  # type: ignore[arg-type]
     add("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+
+
+def _add_cache(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("--no-cache", action="store_true", help="neither read nor write what is known of files")
     add(
         "--cache-dir", metavar="FOLDER", help="where that is; else .distlint_cache, beside the file"

@@ -49,10 +49,10 @@ def ignore_document(
 ) -> Fixed:
     """Add comments that hide findings of a file, see ``ignore_source``."""
     wanted = {_key(found) for found in findings}
-    is_notebook = path.endswith(NOTEBOOK)
-    locate: Callable[[Finding], Finding] = Notebook(source).locate if is_notebook else _as_it_is
 
     def change(python: bytes, check: Check) -> Fixed:
+        # The lines of a notebook's cells stay where they are: a comment adds none.
+        locate = Notebook(source).locate if path.endswith(NOTEBOOK) else _as_it_is
         return ignore_source(python, check, path, lambda found: _key(locate(found)) in wanted)
 
     return _change(source, path, rules, facts, change)

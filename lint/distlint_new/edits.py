@@ -125,10 +125,15 @@ def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]
         body = around[around.index(branch) + 1 :] if branch in around else []
     if not body or body[0] is not statement or len(statement.body) != 1:
         return []
-    if not isinstance(statement.body[0], cst.Expr | cst.Assign):
+    moved = statement.body[0]
+    if not isinstance(moved, cst.Expr | cst.Assign) or moved.value is not node:
         return []
     text = source.module.code_for_node(statement.body[0])
     comment = statement.trailing_whitespace.comment
-    if comment is not None:
-        text += f"  {comment.value}"
+    told = f"{text}  {comment.value}" if comment is not None else text
+    if guard.leaves or len(body) > 1:
+        return [Change(branch, told, "before"), Change(statement.body[0], "")]
+    is_bare = branch.orelse is None and not any(e.comment for e in statement.leading_lines)
+    if is_bare and not isinstance(source.parent(branch), cst.If):
+        return [Change(branch, text)]  # nothing is left to test
     return [Change(branch, text, "before"), Change(statement.body[0], "")]

@@ -82,6 +82,11 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _LONGEST_LINE = 400
+# What is no fact: a comment, but for those that are read by SLURM.
+_COMMENT = re.compile(
+    r"""(?P<kept>^\#SBATCH.*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?:^|(?<=\s))\#.*|^//.*""",
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True)
@@ -196,22 +201,26 @@ def _facts(text: str, path: str) -> Iterator[Fact]:
         start = text.rfind("\n", 0, found.start()) + 1
         end = text.find("\n", found.start())
         end = len(text) if end < 0 else end
-        shown = text[start:end].strip()
-        is_comment = shown.startswith(("#", "//")) and not shown.startswith("#SBATCH")
-        if is_comment or end - start > _LONGEST_LINE:
+        if end - start > _LONGEST_LINE:
             continue
+        shown = text[start:end].strip()
+        said = _COMMENT.sub(r"\g<kept>", shown)
         for what, pattern in _COMPILED:
-            match = pattern.search(shown)
+            match = pattern.search(said)
             if match is None:
                 continue
-            if what == "dp" and path.endswith(".py") and not _QUOTED_DP.search(shown):
+            if what == "dp" and path.endswith(".py") and not _QUOTED_DP.search(said):
                 continue  # a docstring, or a variable
             line += text.count("\n", at, start)
             at = start
-            value = match["name"] if "name" in pattern.groupindex else ""
-            if what == "monitors" and path.endswith(".py") and not match["quote"]:
-                value = ""  # a variable
-            yield Fact(what, path, line, shown, value)
+            names = _monitored(pattern, said, path) if what == "monitors" else [""]
+            yield from (Fact(what, path, line, shown, name) for name in names)
+
+
+def _monitored(pattern: re.Pattern[str], said: str, path: str) -> list[str]:
+    """Return the names that a line says are monitored; ``""`` is that of a variable."""
+    is_code = path.endswith(".py")
+    return [m["name"] if m["quote"] or not is_code else "" for m in pattern.finditer(said)]
 
 
 def _imports(text: str) -> dict[str, str]:
@@ -302,7 +311,9 @@ class Project:
             self._common, bases={**self._settings.bases, **known}, own_sampler=own_sampler
         )
 
-    def _base(self, name: str, path: str, seen: frozenset[str] = frozenset()) -> Base:
+    def _base(
+        self, name: str, path: str, seen: frozenset[tuple[str, ClassFact]] = frozenset()
+    ) -> Base:
         """Return what a class is, through its bases in other files of the project."""
         kind = family_of(name)
         if kind:
@@ -311,10 +322,10 @@ class Project:
         if declared is not None:
             return declared
         found = self._find(name, path)
-        if found is None or found[0] in seen:
+        if found is None or found in seen:
             return _NOTHING
         where, fact = found
-        above = [self._base(base, where, seen | {where}) for base in fact.bases]
+        above = [self._base(base, where, seen | {found}) for base in fact.bases]
         return Base(
             frozenset().union(*(each.kinds for each in above)),
             fact.methods.union(*(each.methods for each in above)),

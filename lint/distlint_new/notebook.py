@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distlint_new.syntax import Broken, error_of
-from distlint_new.magics import Magics
 from distlint_new.finding import Finding, Fix, Related, place, unreadable
+from distlint_new.magics import Magics
+from distlint_new.syntax import Broken, error_of
 from distlint_new.text import Edit, split_lines
 
 _MARK = re.compile(r"^# %% distlint-cell (\d+)\n", re.MULTILINE)

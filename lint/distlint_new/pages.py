@@ -21,9 +21,11 @@ _LITERAL = re.compile(r"``([^`]+)``")
 _TOPIC = re.compile(r"^(What goes wrong|Why|How to fix|When it is silent):", re.MULTILINE)
 _EXPECT = re.compile(r"  # expect: (DL\d+) .*")
 _SHOWN = 3  # examples of each kind on a page
+Kind = Literal["bad", "good"]
+_KINDS: tuple[tuple[Kind, str], ...] = (("bad", "Reported"), ("good", "Right"))
 
 
-def examples(rule: type[Rule], kind: Literal["bad", "good"]) -> list[tuple[str, str]]:
+def examples(rule: type[Rule], kind: Kind) -> list[tuple[str, str]]:
     """Return the programs of a rule's folder: what each is about, and its source."""
     files = sorted((EXAMPLES / rule.code()).glob(f"{kind}_*.py"))
     return [
@@ -37,20 +39,25 @@ def findings(source: str, rules: Iterable[type[Rule]]) -> list[Finding]:
     return check_source(source.encode(), "example.py", rules, project.of("example.py"))
 
 
-@cache
 def fixes(rule: type[Rule]) -> str:
     """Return which fixes a rule has, told by what it makes of its own examples."""
-    applied = list(RULES.values()) if rule.code() == "DL900" else [rule]
-    found = [each for _, source in examples(rule, "bad") for each in findings(source, applied)]
-    safe = {f.fix.safe for f in found if f.fix is not None and f.code == rule.code()}
+    return _fixes(rule.code())
+
+
+@cache
+def _fixes(code: str) -> str:
+    applied = list(RULES.values()) if code == "DL900" else [RULES[code]]
+    sources = examples(RULES[code], "bad")
+    found = [each for _, source in sources for each in findings(source, applied)]
+    safe = {f.fix.safe for f in found if f.fix is not None and f.code == code}
     return ", ".join(["safe"] * (True in safe) + ["unsafe"] * (False in safe)) or "no"
 
 
 def explain(rule: type[Rule]) -> str:
     """Return the page of a rule for the terminal."""
     parts = [f"{rule.code()} {rule.name} ({', '.join(_properties(rule))})", rule.page()]
-    for kind, label in (("bad", "Reported"), ("good", "Right")):
-        for about, source in examples(rule, kind)[:_SHOWN]:  # type: ignore[arg-type]
+    for kind, label in _KINDS:
+        for about, source in examples(rule, kind)[:_SHOWN]:
             parts.append(f"{label}, {about}:\n\n{textwrap.indent(_marked(source), '    ')}")
     parts.append(f"Ignore one place with  # distlint: ignore[{rule.code()}] and the reason.")
     return "\n\n".join(parts) + "\n"
@@ -71,10 +78,10 @@ def markdown(rule: type[Rule]) -> str:
         f"*{', '.join(_properties(rule))}*",
         _text(rule.page()),
     ]
-    for kind, label in (("bad", "Reported"), ("good", "Right")):
-        for about, source in examples(rule, kind)[:_SHOWN]:  # type: ignore[arg-type]
+    for kind, label in _KINDS:
+        for about, source in examples(rule, kind)[:_SHOWN]:
             parts.append(f"{label}, {about}:\n\n```python\n{_marked(source)}\n```")
-    more = sum(len(examples(rule, kind)) for kind in ("bad", "good"))  # type: ignore[arg-type]
+    more = sum(len(examples(rule, kind)) for kind, _ in _KINDS)
     parts.append(
         f"All {more} examples are in `lint/distlint/examples/{rule.code()}`, each a test of the "
         f"rule. Ignore one place with `# distlint: ignore[{rule.code()}]` and the reason."

@@ -124,7 +124,7 @@ def projects_of(
         if cache is not None and path not in given:
             cache.keep_scan(path, found)
     scans = {**{path: found for path, found in known.items() if found is not None}, **done}
-    projects = {}
+    projects: dict[str, Project] = {}
     for group in groups.values():
         made = Project({path: scans[path] for path in group.values()}, config.settings)
         projects |= dict.fromkeys(group.values(), made)
@@ -140,10 +140,8 @@ def _shown(full: str) -> str:
 def _scan(job: tuple[str, bytes | None]) -> Scan:
     """Return what a file says of its project; nothing, if it cannot be read."""
     path, source = job
-    source = _read(path) if source is None else source
-    if len(source) > LARGEST:
-        return Scan()
-    return scan(python_of(source, path).decode("utf-8", "replace"), path)
+    python = python_of(_read(path) if source is None else source, path)
+    return scan(python.decode("utf-8", "replace"), path) if len(python) <= LARGEST else Scan()
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,18 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from distlint_new import __version__
+from distlint_new.check import check_source
 from distlint_new.config import Config, ConfigError, find_config, read_config, without_retired
 from distlint_new.discover import is_excluded
-from distlint_new.check import check_source
-from distlint_new.pages import markdown
-from distlint_new.fix import Check, fix_source, would_help
-from distlint_new.finding import SYNTAX_ERROR, Finding, Related
-from distlint_new.rules import RULES
-from distlint_new.run import check_files
-from distlint_new.suppress import UNUSED, ignore_edits
-from distlint_new.source import Source
 from distlint_new.facts import Facts
+from distlint_new.finding import SYNTAX_ERROR, Finding, Related
+from distlint_new.fix import Check, fix_source, would_help
+from distlint_new.pages import markdown
+from distlint_new.rules import RULES
+from distlint_new.rules.base import Rule
+from distlint_new.run import check_files
+from distlint_new.source import Source
+from distlint_new.suppress import UNUSED, ignore_edits
 from distlint_new.text import Edit, Text
 
 PAUSE = 0.3  # seconds without a key before a changed file is checked
@@ -165,7 +166,7 @@ class Server:
         config = self._config(path)
         rules = [rule for rule in config.rules(RULES.values()) if config.reports(rule.code(), path)]
         checked = check_files([path], rules, config, sources={path: source})
-        check = partial(check_source, path=path, rules=rules, facts=checked.facts[path])
+        check = partial(_check, path=path, rules=rules, facts=checked.facts[path])
         findings = [] if is_excluded(Path(path), config) else checked.findings
         self._states[uri] = State(
             document.version, source, Text(document.source), findings, check, config
@@ -263,7 +264,7 @@ class Server:
             )
 
     def _fix_all(self, uri: str, state: State) -> Iterator[types.CodeAction]:
-        done = fix_source(state.source, state.check, is_wanted=lambda found: not found.waits)
+        done = fix_source(state.source, state.check)
         if done.applied:
             whole = Edit(1, 1, len(state.text.lines) + 1, 1, Text.decode(done.source).text)
             edit = self._workspace_edit(uri, state, [whole])
@@ -278,6 +279,11 @@ class Server:
             for edit in edits
         ]
         return types.WorkspaceEdit(changes={uri: shown})
+
+
+def _check(source: bytes, path: str, rules: Sequence[type[Rule]], facts: Facts) -> list[Finding]:
+    """Return what is shown of a file: nothing that waits to hear of several devices."""
+    return [found for found in check_source(source, path, rules, facts) if not found.waits]
 
 
 def serve() -> None:

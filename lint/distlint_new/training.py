@@ -8,7 +8,7 @@ import libcst as cst
 
 from distlint_new.apis import REDUCING
 from distlint_new.collectives import called, collective, straight
-from distlint_new.source import Source, dotted, last
+from distlint_new.source import Source, argument, dotted, last, number
 from distlint_new.values import Values
 
 # What stands in files that train on several devices by themselves.
@@ -27,6 +27,9 @@ _ENDS = frozenset({"exit", "_exit", "quit", "abort", "kill", "fail", "destroy_pr
 _SHOWS = frozenset(
     {"print", "info", "debug", "warning", "error", "exception", "log", "time", "sleep"}
 )
+_FINITE = frozenset({"isnan", "isfinite", "isinf", "is_nan", "is_finite"})
+_SIZES = frozenset({"numel", "nelement", "len", "size", "sum", "count_nonzero"})
+_LARGE = cst.GreaterThan | cst.GreaterThanEqual | cst.LessThan | cst.LessThanEqual
 Loop = cst.For | cst.While
 Leaving = cst.Continue | cst.Break | cst.Return
 
@@ -47,6 +50,13 @@ def is_backward(source: Source, call: cst.Call) -> bool:
     return any(
         last(each.func) in ("backward", "manual_backward") for each in straight(source, function)
     )
+
+
+def joins(source: Source, node: cst.CSTNode) -> bool:
+    """Return whether a ``join`` context makes up for the passes that a rank leaves out."""
+    around = (each for each in source.ancestors(node) if isinstance(each, cst.With))
+    items = (item.item for each in around for item in each.items)
+    return any(last(each.func) in ("join", "Join") for each in items if isinstance(each, cst.Call))
 
 
 def loop_of(source: Source, node: cst.CSTNode) -> Loop | None:
@@ -124,3 +134,76 @@ def _is_given(source: Source, name: cst.Name) -> bool:
 def works(source: Source, call: cst.Call) -> bool:
     """Return whether a call does more than show something."""
     return last(call.func) not in _SHOWS
+
+
+class Tests:
+    """Answers which tests may come out differently on each rank, because of its data.
+
+    Args:
+        source: the file.
+        values: what is known of its values.
+    """
+
+    def __init__(self, source: Source, values: Values) -> None:
+        self.source = source
+        self.values = values
+
+    def is_own(self, test: cst.BaseExpression) -> bool:
+        """Return whether a test may come out differently on each rank, because of its data."""
+        if isinstance(test, cst.BooleanOperation):
+            sides = test.left, test.right
+            if isinstance(test.operator, cst.And) and any(map(self._is_mode, sides)):
+                return False
+            return any(map(self.is_own, sides))
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self.is_own(test.expression)
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            return self._compares(test) and not is_agreed(self.source, self.values, test)
+        return self._asks(test) and not is_agreed(self.source, self.values, test)
+
+    def _is_mode(self, test: cst.BaseExpression) -> bool:
+        """Return whether a test asks for a setting that somebody has to give."""
+        if not isinstance(test, cst.Comparison) or not isinstance(test.left, cst.Attribute):
+            return False
+        return dotted(test.comparisons[0].comparator) == "None" and not self._is_data(test.left)
+
+    def _asks(self, test: cst.BaseExpression) -> bool:
+        """Return whether this is ``isnan(loss)``, ``all(valid)``, ``mask.any()`` or ``len(batch)``."""
+        if isinstance(test, cst.Name):  # a flag that was set by such a test
+            found = self.values.definitions(test.value, test).listed
+            asked = [each.value for each in found if each.how == "is" and each.value is not None]
+            is_test = len(asked) == 1 and not isinstance(asked[0], cst.Name)
+            return is_test and self.is_own(asked[0])
+        if not isinstance(test, cst.Call):
+            return False
+        name, given = last(test.func), argument(test, 0)
+        inner = test.func.value if isinstance(test.func, cst.Attribute) else None
+        if name in ("item", "any", "all", "bool") and self._asks(inner or given or test.func):
+            return True
+        about = given if given is not None else inner
+        if about is None or "grad" in self.source.code(about):
+            return False
+        if name in _FINITE:
+            return True
+        return name in ("all", "any", "len", "numel", "nelement") and self._is_data(about)
+
+    def _compares(self, test: cst.Comparison) -> bool:
+        left, right = test.left, test.comparisons[0].comparator
+        operator, limit = test.comparisons[0].operator, number(right)
+        if dotted(right) == "None":
+            return isinstance(operator, cst.Is | cst.Equal) and self._is_data(left)
+        if limit is None:
+            return False
+        about = left.value if isinstance(left, cst.Subscript) else left
+        if isinstance(about, cst.Attribute) and about.attr.value == "shape":
+            return limit == 0 and self._is_data(about.value)
+        if isinstance(left, cst.Call) and last(left.func) in _SIZES:
+            given = argument(left, 0) if last(left.func) == "len" else None
+            inner = left.func.value if isinstance(left.func, cst.Attribute) else given
+            is_empty = limit == 0 or (limit == 1 and isinstance(operator, cst.LessThan))
+            return is_empty and self._is_data(inner)
+        return isinstance(operator, _LARGE) and self.values.of(left).kind == "loss"
+
+    def _is_data(self, node: cst.BaseExpression | None) -> bool:
+        """Return whether a value is of the batch, or a loss made of it."""
+        return node is not None and self.values.of(node).kind in ("share", "loss")

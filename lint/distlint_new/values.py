@@ -81,10 +81,11 @@ _CRITERION = Value("criterion")
 _EXP = Value("not averageable", "perplexity", averageable.EXP_REASON)
 _ROOT = Value("not averageable", "a root of a mean", averageable.ROOT_REASON)
 # Libraries whose functions are arithmetic, as far as nothing else is said of them.
-_PRIMITIVES = frozenset(
-    "torch numpy math statistics torchvision einops operator functools itertools os time random copy "
-    "logging json pathlib typing collections pandas cv2 PIL torchaudio".split()
-)
+_PRIMITIVES = frozenset({
+    "torch", "numpy", "math", "statistics", "torchvision", "torchaudio", "einops", "operator",
+    "functools", "itertools", "os", "time", "random", "copy", "logging", "json", "pathlib",
+    "typing", "collections", "pandas", "cv2", "PIL",
+})  # fmt: skip
 _ADDING = frozenset({"append", "extend", "update", "add"})
 _DEEPEST = 80
 
@@ -207,7 +208,7 @@ class Values:
         if not found.is_complete and (not values or self._is_parameter(node)):
             values.append(self._parameter(node))
         value = _joined(values)
-        if (value == UNKNOWN or value.kind == "share" and not value.items) and names_loss(node.value):
+        if (value == UNKNOWN or (value.kind == "share" and not value.items)) and names_loss(node.value):
             return _LOSS
         return value
 

@@ -49,8 +49,8 @@ class DL001(Rule):
     written, nor when ``__init__`` runs.
 
     How to fix: leave the call out, as the trainer moves batches, parameters and buffers. What is
-    made in a step follows ``self.device`` or a tensor, ``.to(x.device)``; a tensor that is kept is a
-    buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
+    made in a step follows ``self.device`` or a tensor, ``.to(x.device)``; a tensor that is kept is
+    a buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
     device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
 
     When it is silent: code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a

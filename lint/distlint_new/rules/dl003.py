@@ -83,7 +83,7 @@ class DL003(Rule):
         change = Change(assign, f'self.register_buffer("{name}", {value}, persistent=False)')
         self.report(
             assign,
-            "this tensor stays on the CPU when the trainer moves the module: use self.register_buffer",
+            "this tensor stays on the CPU when the module moves: use self.register_buffer",
             *([change] if self._is_ready(assign) else []),
             about=[(meets, "meets", "here it meets a tensor on the module's device")],
         )

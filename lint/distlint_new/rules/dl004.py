@@ -28,7 +28,7 @@ class DL004(Rule):
         init_process_group.
 
     and what the sampler was not told stays wrong: ``shuffle=True`` is the default of the class, in
-    validation too, and one that is made before the process group is there gives every rank all data.
+    validation too. One made before the process group is there gives every rank all data.
 
     Why: a Lightning trainer puts a sampler into the loaders of modules and data modules: shuffling
     for training, in order for evaluation, with as many replicas as there are ranks. It leaves one

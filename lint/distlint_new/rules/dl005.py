@@ -30,8 +30,11 @@ _POOLS = frozenset(
     }
 )
 _SENDING = frozenset(
-    "map imap imap_unordered starmap map_async starmap_async apply apply_async submit".split()
-)
+    {
+        "map", "imap", "imap_unordered", "starmap", "map_async", "starmap_async", "apply",
+        "apply_async", "submit",
+    }
+)  # fmt: skip
 _SPAWNS = frozenset(
     {
         "torch.multiprocessing.spawn",
@@ -40,7 +43,7 @@ _SPAWNS = frozenset(
 )
 _WHOLE = frozenset({"lightning_module", "data_module", "callback", "module"})
 _LOADER = "spawned workers cannot be sent this {} given as {}: use a function of the module"
-_DATA = "spawned workers cannot be sent a data set with this {}: use a method, or a function of the module"
+_DATA = "spawned workers cannot be sent a data set with this {}: use a method of it instead"
 _SENT = "a strategy that spawns cannot send an object with this {}: use a method instead"
 _OTHER = "another process cannot be sent this {}: use a function of the module"
 
@@ -116,7 +119,7 @@ class DL005(Rule):
         for node, owner in self.source.classes.items():
             if any(map(owner.defines, ("__getstate__", "__reduce__", "__reduce_ex__"))):
                 continue
-            is_data = loads and "dataset" in owner.kinds
+            is_data = loads and _is_data(owner)
             for assign in self.source.below(node, cst.Assign):
                 function = self.source.function(assign)
                 is_init = function is not None and function.name.value == "__init__"
@@ -124,7 +127,7 @@ class DL005(Rule):
                 if is_kept and (is_data or owner.kinds & whole):
                     said = _DATA if is_data else _SENT
                     yield from ((each, said) for each in self._find(assign.value))
-            if loads and owner.kinds & {"dataset", "data_module"}:
+            if is_data or (loads and "data_module" in owner.kinds):
                 for call in self.source.below(node, cst.Call):
                     is_kept = keeps(self.source, call) and last(call.func) == "Lambda"
                     if is_kept and (
@@ -165,3 +168,10 @@ def _has_workers(loader: cst.Call) -> bool:
     workers = keyword(loader, "num_workers")
     context = string(keyword(loader, "multiprocessing_context"))
     return workers is not None and number(workers) != 0 and context != "fork"
+
+
+def _is_data(owner: Class) -> bool:
+    """Return whether a class is a data set of torch, or of a library that names its own so."""
+    bases = [last(base.value) for base in owner.node.bases]
+    is_named = any(name.endswith("Dataset") for name in bases)
+    return "dataset" in owner.kinds or (is_named and owner.defines("__getitem__"))

@@ -8,21 +8,20 @@ import libcst as cst
 
 from distlint_new.guards import guards
 from distlint_new.rules.base import Rule
-from distlint_new.source import argument, dotted, is_false, last, number
+from distlint_new.source import is_false, last
 from distlint_new.training import (
     Loop,
+    Tests,
     goes_on,
-    is_agreed,
     is_backward,
     is_distributed,
+    joins,
     leaving,
     loop_of,
     works,
 )
 
-_FINITE = frozenset({"isnan", "isfinite", "isinf", "is_nan", "is_finite"})
-_SIZES = frozenset({"numel", "nelement", "len", "size", "sum", "count_nonzero"})
-_LARGE = cst.GreaterThan | cst.GreaterThanEqual | cst.LessThan | cst.LessThanEqual
+_FAILS = "a rank that fails here skips backward, and the others hang: let the exception end the job"
 _TOGETHER = "let all ranks decide by one all_reduce"
 
 
@@ -55,11 +54,11 @@ class DL110(Rule):
 
     def check(self) -> None:
         """Report skips in loops that train, and steps that return nothing."""
-        source = self.source
+        source, self.tests = self.source, Tests(self.source, self.values)
         told: set[cst.CSTNode] = set()
         for call in source.nodes(cst.Call) if is_distributed(source) else ():
             loop = loop_of(source, call)
-            if loop is None or not is_backward(source, call) or self._joins(call):
+            if loop is None or not is_backward(source, call) or joins(source, call):
                 continue
             for place, message in self._skips(call, loop):
                 if place not in told:
@@ -77,7 +76,7 @@ class DL110(Rule):
             is_around = source.is_within(backward, branch.body)
             left = any(True for _ in leaving(source, branch.body, loop))
             is_apart = left and not source.is_within(backward, branch)
-            if (is_around or is_apart) and self._is_own(branch.test):
+            if (is_around or is_apart) and self.tests.is_own(branch.test):
                 yield (
                     branch,
                     f"a rank that skips this batch leaves the others in backward: {_TOGETHER}",
@@ -94,13 +93,7 @@ class DL110(Rule):
                 continue
             for handler in tried.handlers:
                 if goes_on(source, handler) and any(True for _ in leaving(source, handler, loop)):
-                    yield (
-                        handler,
-                        (
-                            "a rank that fails here skips backward, and the others hang: "
-                            "let the exception end the job"
-                        ),
-                    )
+                    yield handler, _FAILS
         for leave in source.below(loop, cst.Break):
             guard = next(guards(source, leave), None)
             if loop_of(source, leave) is not loop or guard is None or not guard.first:
@@ -120,7 +113,7 @@ class DL110(Rule):
         ):
             return
         for branch in source.own(method, cst.If):
-            if self._returns_nothing(branch.body, method) and self._is_own(branch.test):
+            if self._returns_nothing(branch.body, method) and self.tests.is_own(branch.test):
                 self.report(
                     branch,
                     "a rank that returns None skips backward, and the others hang: "
@@ -128,79 +121,8 @@ class DL110(Rule):
                 )
         for handler in source.own(method, cst.ExceptHandler):
             if goes_on(source, handler) and self._returns_nothing(handler, method):
-                self.report(
-                    handler,
-                    "a rank that fails here skips backward, and the others hang: "
-                    "let the exception end the job",
-                )
+                self.report(handler, _FAILS)
 
     def _returns_nothing(self, node: cst.CSTNode, method: cst.FunctionDef) -> bool:
         left = leaving(self.source, node, method)
         return any(isinstance(each, cst.Return) for each in left)
-
-    def _joins(self, node: cst.CSTNode) -> bool:
-        around = (each for each in self.source.ancestors(node) if isinstance(each, cst.With))
-        items = (item.item for each in around for item in each.items)
-        return any(last(i.func) in ("join", "Join") for i in items if isinstance(i, cst.Call))
-
-    # What is tested
-
-    def _is_own(self, test: cst.BaseExpression) -> bool:
-        """Return whether a test may come out differently on each rank, because of its data."""
-        if isinstance(test, cst.BooleanOperation):
-            sides = test.left, test.right
-            if isinstance(test.operator, cst.And) and any(map(self._is_mode, sides)):
-                return False
-            return any(map(self._is_own, sides))
-        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            return self._is_own(test.expression)
-        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-            return self._compares(test) and not is_agreed(self.source, self.values, test)
-        return self._asks(test) and not is_agreed(self.source, self.values, test)
-
-    def _is_mode(self, test: cst.BaseExpression) -> bool:
-        """Return whether a test asks for a setting that somebody has to give."""
-        if not isinstance(test, cst.Comparison) or not isinstance(test.left, cst.Attribute):
-            return False
-        return dotted(test.comparisons[0].comparator) == "None" and not self._is_data(test.left)
-
-    def _asks(self, test: cst.BaseExpression) -> bool:
-        """Return whether this is ``isnan(loss)``, ``all(valid)``, ``mask.any()`` or ``len(batch)``."""
-        if isinstance(test, cst.Name):  # a flag that was set by such a test
-            found = self.values.definitions(test.value, test).listed
-            asked = [each.value for each in found if each.how == "is" and each.value is not None]
-            is_test = len(asked) == 1 and not isinstance(asked[0], cst.Name)
-            return is_test and self._is_own(asked[0])
-        if not isinstance(test, cst.Call):
-            return False
-        name, given = last(test.func), argument(test, 0)
-        inner = test.func.value if isinstance(test.func, cst.Attribute) else None
-        if name in ("item", "any", "all", "bool") and self._asks(inner or given or test.func):
-            return True
-        about = given if given is not None else inner
-        if about is None or "grad" in self.source.code(about):
-            return False
-        if name in _FINITE:
-            return True
-        return name in ("all", "any", "len", "numel", "nelement") and self._is_data(about)
-
-    def _compares(self, test: cst.Comparison) -> bool:
-        left, right = test.left, test.comparisons[0].comparator
-        operator, limit = test.comparisons[0].operator, number(right)
-        if dotted(right) == "None":
-            return isinstance(operator, cst.Is | cst.Equal) and self._is_data(left)
-        if limit is None:
-            return False
-        about = left.value if isinstance(left, cst.Subscript) else left
-        if isinstance(about, cst.Attribute) and about.attr.value == "shape":
-            return limit == 0 and self._is_data(about.value)
-        if isinstance(left, cst.Call) and last(left.func) in _SIZES:
-            given = argument(left, 0) if last(left.func) == "len" else None
-            inner = left.func.value if isinstance(left.func, cst.Attribute) else given
-            is_empty = limit == 0 or (limit == 1 and isinstance(operator, cst.LessThan))
-            return is_empty and self._is_data(inner)
-        return isinstance(operator, _LARGE) and self.values.of(left).kind == "loss"
-
-    def _is_data(self, node: cst.BaseExpression | None) -> bool:
-        """Return whether a value is of the batch, or a loss made of it."""
-        return node is not None and self.values.of(node).kind in ("share", "loss")

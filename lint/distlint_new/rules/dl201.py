@@ -20,6 +20,7 @@ _METRICS = re.compile(
 # Words of names that tell of a mean over queries or examples, or of something else.
 _OTHERS = re.compile(r"loss|losses|k|at|top\d?|time|lr|rouge|sample|instance|@")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d?|\d+|@")
+_LONGEST = 28  # of a name in a message
 _EVALUATES = re.compile(
     r"(?:^|_)(?:val|valid|validation|validate|eval|evaluate|evaluation|test)(?:_|$)"
 )
@@ -126,10 +127,13 @@ class DL201(Rule):
             remedy = "average the loss, then take exp"
         elif name == "a root of a mean":
             remedy = "average the squared error, then take the root"
+        elif "quantile" in value.reason:
+            remedy = "gather all values, then compute it once"
         elif last(call.func) in ("log", "log_dict"):
-            remedy = "log a metric object, such as torchmetrics'"
+            remedy = "log a metric object of torchmetrics instead"
         else:
             remedy = "gather predictions and labels, compute once"
-        said = f"the mean over ranks of {name} is not that of all data: {remedy}"
+        shown = name if len(name) <= _LONGEST else "this metric"
+        said = f"the mean over ranks of {shown} is not that of all data: {remedy}"
         about = [(call, "value", value.reason)] if value.reason else []
         self.report(call, said, about=about)

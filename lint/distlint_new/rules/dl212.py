@@ -6,29 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from distlint_new.apis import returns_new
 from distlint_new.collectives import receiver
 from distlint_new.edits import Change
 from distlint_new.rules.base import Rule
 from distlint_new.source import Source, argument, dotted, last, number, positional, string
 
-# What returns something new and leaves its argument as it is.
-_METHODS = {
-    "accelerator": ("reduce", "gather", "gather_for_metrics", "pad_across_processes"),
-    "fabric": ("all_gather",),
-    "strategy": ("reduce", "all_gather"),
-    "lightning_module": ("all_gather",),
-}
-_FUNCTIONS = {
-    "accelerate.utils": ("reduce", "gather", "gather_object", "pad_across_processes"),
-    "torch.distributed.nn": (
-        "all_reduce", "all_gather", "broadcast", "gather", "reduce", "all_to_all",
-    ),
-    "horovod.torch": ("allreduce", "allgather", "broadcast"),
-    "torchmetrics.utilities.distributed": ("gather_all_tensors",),
-    "detectron2.utils.comm": ("all_gather", "gather", "reduce_dict"),
-    "distmetrics": ("all_gather", "all_reduce", "mean", "gather_samples", "all_gather_cat"),
-}  # fmt: skip
-_NEW = frozenset(f"{package}.{name}" for package, names in _FUNCTIONS.items() for name in names)
 # What changes its argument in place, so that the result in a new tensor is lost.
 _IN_PLACE = (
     "torch.distributed.all_reduce",
@@ -109,12 +92,9 @@ class DL212(Rule):
         return any("raise" in name.lower() or "assert" in name for name in names)
 
     def _returns_new(self, call: cst.Call) -> bool:
-        if self.source.name(call.func) in _NEW:
-            return True
-        if not isinstance(call.func, cst.Attribute):
-            return False
-        family = receiver(self.source, call.func.value)
-        return call.func.attr.value in _METHODS.get(family, ())
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        family = receiver(self.source, owner) if owner is not None else ""
+        return returns_new(self.source.name(call.func), family)
 
     def _changes(self, call: cst.Call) -> bool:
         if self.source.name(call.func) in _IN_PLACE:

@@ -1,0 +1,103 @@
+"""The table of averageable and other metrics: complete, and each entry with its reason."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from distlint_new.averageable import NAMED, find, reason_against, stem
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("f1_score", "f1"),
+        ("BinaryF1Score", "f1"),
+        ("multiclass_f1_score", "f1"),
+        ("WindowedBinaryAUROC", "auroc"),
+        ("r2_score", "r2"),
+        ("zero_one_loss", "zeroone"),
+        ("RetrievalPrecision", "retrievalprecision"),
+    ],
+)
+def test_stem(name, expected):
+    assert stem(name) == expected
+
+
+def test_every_stem_says_one_thing_with_a_reason():
+    kinds = {}
+    for name, entry in NAMED.items():
+        kinds.setdefault(stem(name), set()).add(entry.kind)
+        assert len(entry.reason) > 10
+    assert all(len(each) == 1 for each in kinds.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "is_against"),
+    [
+        ("sklearn.metrics.f1_score", True),
+        ("torchmetrics.functional.auroc", True),
+        ("torchmetrics.F1Score", True),
+        ("torcheval.metrics.functional.binary_auroc", True),
+        ("sklearn.metrics.accuracy_score", False),
+        ("sklearn.metrics.unheard_of", False),
+        ("mine.f1_score", False),
+        ("f1_score", False),
+        ("torchmetrics.RetrievalMAP", False),
+        ("torch.nn.functional.cross_entropy", False),
+        ("torch.nn.functional.softmax", False),
+    ],
+)
+def test_what_is_known(name, is_against):
+    assert bool(reason_against(name)) is is_against
+
+
+def test_losses_of_torch_are_averageable():
+    for name in ("torch.nn.functional.cross_entropy", "torch.nn.MSELoss"):
+        assert find(name).kind == "averageable"
+
+
+def public(module):
+    """Return the public functions and classes of a module."""
+    loaded = importlib.import_module(module)
+    names = getattr(loaded, "__all__", None) or [each for each in dir(loaded) if each[0] != "_"]
+    values = {name: getattr(loaded, name, None) for name in names}
+    root = module.partition(".")[0]
+    return {
+        f"{module}.{name}"
+        for name, value in values.items()
+        if inspect.isclass(value) or inspect.isfunction(value)
+        if value.__module__.startswith(root)
+    }
+
+
+def domains(package):
+    """Return the packages below one that hold its metrics by domain."""
+    loaded = importlib.import_module(package)
+    below = [each.name for each in pkgutil.iter_modules(loaded.__path__) if each.ispkg]
+    left = [name for name in below if name not in ("utilities", "functional")]
+    return [package, *(f"{package}.{name}" for name in left)]
+
+
+@pytest.mark.parametrize("library", ["torchmetrics", "torcheval.metrics", "sklearn.metrics"])
+def test_a_library_is_complete(library):
+    pytest.importorskip(library)
+    packages = [library]
+    if library == "torchmetrics":
+        packages = [*domains("torchmetrics"), *domains("torchmetrics.functional")]
+    elif library == "torcheval.metrics":
+        packages.append("torcheval.metrics.functional")
+    names = set().union(*map(public, packages))
+    assert len(names) > 60
+    assert sorted(name for name in names if find(name) is None) == []
+
+
+def test_losses_of_torch_are_complete():
+    torch = pytest.importorskip("torch")
+    functional = [n for n in dir(torch.nn.functional) if n.endswith(("_loss", "cross_entropy"))]
+    names = {f"torch.nn.{name}" for name in dir(torch.nn) if name.endswith("Loss")}
+    assert len(names) > 20
+    names |= {f"torch.nn.functional.{name}" for name in functional if name[0] != "_"}
+    assert sorted(name for name in names if find(name) is None) == []
