@@ -44,7 +44,7 @@ def test_an_example_is_reported_as_it_says(path):
     assert bool([each for each in found if each.code == own]) is path.name.startswith("bad_")
 
 
-@pytest.mark.parametrize("code", sorted(RULES))
+@pytest.mark.parametrize("code", sorted(RULES.keys() - {"DL900"}))
 def test_a_rule_has_enough_examples(code):
     names = [path.name for path in (FOLDER / code).glob("*.py")]
     most = 15 if code in ("DL001", "DL005", "DL101", "DL201") else 0

@@ -1,0 +1,5 @@
+HELP = "write # distlint: ignore[DL101] and the reason"
+
+
+def show():
+    print(HELP)
