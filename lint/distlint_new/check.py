@@ -45,7 +45,7 @@ def check_source(
     if len(source) > LARGEST:
         said = f"a file of {len(source) >> 20} MiB is not read (1 MiB is the most): exclude it"
         return [unreadable(path, 1, 1, said)]
-    asked = [rule for rule in applied if not prefilter or can_matter(rule, source, facts)]
+    asked = [rule for rule in applied if not prefilter or rule.can_matter(source, facts)]
     try:
         text = Text.decode(source)
     except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ def check_source(
         try:
             return _check(text, path, applied, asked, facts)
         except cst.ParserSyntaxError as error:
-            return [unreadable(path, *broken(error))]
+            return [unreadable(path, *(error_of(text.text) or broken(text.text, error)))]
         except RecursionError:
             return [unreadable(path, *TOO_DEEP)]
 
@@ -78,11 +78,6 @@ def _check(
         rule.check()
         findings += rule.findings
     return sorted(_heed_comments(source, findings, applied), key=_place)
-
-
-def can_matter(rule: type[Rule], source: bytes, facts: Facts) -> bool:
-    """Return whether a rule could report anything in a file of these bytes."""
-    return all(any(token in source for token in group) for group in rule.needs(facts))
 
 
 def _heed_comments(

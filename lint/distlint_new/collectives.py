@@ -121,10 +121,14 @@ def called(source: Source, call: cst.Call) -> cst.FunctionDef | None:
 
 
 def hidden_collective(source: Source, call: cst.Call) -> str:
-    """Return the collective that a called function of the file makes on its straight way, or ``""``."""
+    """Return the collective that a function of the file makes on its straight way, or ``""``."""
     function = called(source, call)
     if function is None or function is source.function(call):
         return ""
+    return source.once("hidden", function, lambda: _made_inside(source, function))
+
+
+def _made_inside(source: Source, function: cst.FunctionDef) -> str:
     if any(is_rank_guard(source.name(each)) for each in decorators(function)):
         return ""  # told inside of it
     for inner in straight(source, function):

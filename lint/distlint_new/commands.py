@@ -21,7 +21,7 @@ from distlint_new.cache import FOLDER, VARIABLE, Cache
 from distlint_new.config import Config, common_folder, load_config, show_config
 from distlint_new.discover import discover
 from distlint_new.document import fix_document, ignore_document
-from distlint_new.facts import describe
+from distlint_new.facts import Project, describe
 from distlint_new.finding import SYNTAX_ERROR, Finding
 from distlint_new.fix import is_applicable, write_atomically
 from distlint_new.retired import RETIRED
@@ -341,8 +341,8 @@ def show_facts(args: argparse.Namespace) -> int:
     args.select, args.extend_select, args.ignore = [], [], []
     config = load_config(args, common_folder([Path(path) for path in args.paths]), RULES)
     files = files_of(args, config)
-    projects = projects_of(files, config, map)
-    for project in dict.fromkeys(projects.values()):
+    projects = projects_of(files, config, map).values()
+    for project in dict.fromkeys(projects) or [Project({}, config.settings)]:
         sys.stdout.write(describe(project, config.settings))
     return CLEAN
 

@@ -11,6 +11,7 @@ from libcst.metadata import CodeRange
 
 from distlint_new.guards import Guard
 from distlint_new.source import Source
+from distlint_new.syntax import lines_in_strings
 from distlint_new.text import Edit, split_lines
 
 
@@ -45,12 +46,24 @@ def _edit(source: Source, change: Change) -> Edit | None:
         return _beside(source, change)
     if not change.text:
         return _removal(source, change.node)
-    return _replace(source.position(change.node), source.text.adapted(change.text))
+    here = source.position(change.node)
+    line = source.text.lines[source.line(source.statement(change.node)) - 1]
+    first, *rest = _indented(change.text, line[: len(line) - len(line.lstrip())])
+    return _replace(here, source.text.newline.join([first.lstrip(), *rest]))
 
 
 def _replace(here: CodeRange, text: str) -> Edit:
     start, end = here.start, here.end
     return Edit(start.line, start.column + 1, end.line, end.column + 1, text)
+
+
+def _indented(text: str, indentation: str) -> list[str]:
+    """Return lines with the indentation of a block, but for those that begin inside of a string."""
+    kept = lines_in_strings(text)
+    return [
+        indentation + line if line and number not in kept else line
+        for number, line in enumerate(split_lines(text))
+    ]
 
 
 def _beside(source: Source, change: Change) -> Edit | None:
@@ -64,7 +77,7 @@ def _beside(source: Source, change: Change) -> Edit | None:
     first = here.start.line
     if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
         first = source.line(statement.decorators[0])
-    added = [indentation + line if line else line for line in split_lines(change.text)]
+    added = _indented(change.text, indentation)
     newline = source.text.newline
     if change.where == "before":
         is_elif = isinstance(source.parent(statement), cst.If)

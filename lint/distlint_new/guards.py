@@ -16,7 +16,7 @@ from distlint_new.apis import (
     is_rank_guard,
     is_world,
 )
-from distlint_new.source import Source, decorators, dotted, last, number, pairs, string
+from distlint_new.source import Source, decorators, dotted, last, number, string
 
 _EQUALITIES = cst.Equal | cst.NotEqual | cst.In | cst.NotIn | cst.Is | cst.IsNot
 _ORDERS = cst.LessThan | cst.GreaterThan | cst.LessThanEqual | cst.GreaterThanEqual
@@ -173,12 +173,9 @@ def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
     function = source.function(name)
     scope = function if function is not None else source.module
     found = [
-        right
-        for assign in source.below(scope, cst.Assign)
+        value
+        for assign, value in source.assigned(scope).get(name.value, [])
         if source.order(assign) < source.order(name) and not source.is_within(name, assign)
-        for target in assign.targets
-        for left, right in pairs(target.target, assign.value)
-        if isinstance(left, cst.Name) and left.value == name.value
     ]
     return found[0] if len(found) == 1 else None
 
@@ -188,19 +185,23 @@ def _is_loop_variable(source: Source, name: cst.Name) -> bool:
     return any(isinstance(t := loop.target, cst.Name) and t.value == name.value for loop in loops)
 
 
+def _arms(source: Source, test: cst.BaseExpression) -> Arms:
+    return source.once("arms", test, lambda: rank_test(source, test))
+
+
 def guards(source: Source, node: cst.CSTNode) -> Iterator[Guard]:
     """Yield the tests by which only some ranks of a function reach a node, the nearest first."""
     below: cst.CSTNode = node
     for each in source.ancestors(node):
         if isinstance(each, cst.If | cst.IfExp):
-            arms = rank_test(source, each.test)
+            arms = _arms(source, each.test)
             is_test = below is each.test
             if (arms.then and below is each.body) or (
                 arms.orelse and not is_test and below is not each.body
             ):
                 yield Guard(each.test, each, arms.first == (below is each.body))
         elif isinstance(each, cst.BooleanOperation) and below is each.right:
-            arms = rank_test(source, each.left)
+            arms = _arms(source, each.left)
             if arms.then if isinstance(each.operator, cst.And) else arms.orelse:
                 yield Guard(each.left, each, arms.first == isinstance(each.operator, cst.And))
         elif isinstance(each, cst.IndentedBlock):
@@ -222,7 +223,7 @@ def _left_before(source: Source, suite: cst.IndentedBlock, below: cst.CSTNode) -
             return
         if not isinstance(statement, cst.If) or isinstance(statement.orelse, cst.If):
             continue
-        arms = rank_test(source, statement.test)
+        arms = _arms(source, statement.test)
         then = arms.then and leaves(statement.body)
         orelse = statement.orelse is not None and leaves(statement.orelse.body)
         if then and not orelse:

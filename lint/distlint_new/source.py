@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -15,6 +15,7 @@ from distlint_new.apis import UNBOUND, canonical, family_of
 from distlint_new.facts import Facts
 from distlint_new.text import Text
 
+AnyT = TypeVar("AnyT")
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
 Function = cst.FunctionDef | cst.Lambda
 Scope = cst.FunctionDef | cst.Lambda | cst.ClassDef | cst.Module
@@ -37,6 +38,11 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     if kind is cst.ClassDef:
         names = ["decorators", "bases", "keywords", "body", "name"]
     return tuple(reversed(names))
+
+
+@cache
+def _is_node(kind: type) -> bool:
+    return issubclass(kind, cst.CSTNode)
 
 
 @dataclass
@@ -79,10 +85,12 @@ class Source:
         self.facts = facts
         self.module = cst.parse_module(text.text)
         self._nodes: list[cst.CSTNode] = []
-        self._parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        self._index: dict[cst.CSTNode, int] = {}
-        self._ends: dict[cst.CSTNode, int] = {}
+        # By the identity of a node: its own hash is slow, and the tree keeps all of them alive.
+        self._parents: dict[int, cst.CSTNode] = {}
+        self._index: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self._kinds: defaultdict[type[cst.CSTNode], list[cst.CSTNode]] = defaultdict(list)
+        self._known: dict[tuple[str, int], Any] = {}
         self._walk()
 
     def _walk(self) -> None:
@@ -91,26 +99,28 @@ class Source:
             self._nodes, self._index, self._parents, self._kinds, self._ends
         )  # fmt: skip
         stack: list[cst.CSTNode | None] = [self.module]
-        around: list[cst.CSTNode] = []
+        around: list[int] = []
         while stack:
             node = stack.pop()
             if node is None:
                 ends[around.pop()] = len(nodes)
                 continue
-            index[node] = len(nodes)
+            kind = node.__class__
+            identity = id(node)
+            index[identity] = len(nodes)
             nodes.append(node)
-            kinds[type(node)].append(node)
-            around.append(node)
+            kinds[kind].append(node)
+            around.append(identity)
             stack.append(None)
-            for name in _fields(type(node)):
+            for name in _fields(kind):
                 value = getattr(node, name)
-                if isinstance(value, cst.CSTNode):
-                    parents[value] = node
-                    stack.append(value)
-                elif value.__class__ is tuple or value.__class__ is list:
+                if value.__class__ is tuple or value.__class__ is list:
                     for each in reversed(value):
-                        parents[each] = node
+                        parents[id(each)] = node
                         stack.append(each)
+                elif _is_node(value.__class__):
+                    parents[id(value)] = node
+                    stack.append(value)
 
     # The tree
 
@@ -120,7 +130,7 @@ class Source:
 
     def below(self, node: cst.CSTNode, kind: type[NodeT]) -> Iterator[NodeT]:
         """Yield the nodes of this kind that are inside of a node, in order."""
-        first, last = self._index[node] + 1, self._ends[node]
+        first, last = self._index[id(node)] + 1, self._ends[id(node)]
         return (each for each in self._nodes[first:last] if type(each) is kind)
 
     def own(self, scope: Scope, kind: type[NodeT]) -> Iterator[NodeT]:
@@ -129,22 +139,22 @@ class Source:
 
     def order(self, node: cst.CSTNode) -> int:
         """Return the number of a node in the order of the source."""
-        return self._index[node]
+        return self._index[id(node)]
 
     def is_within(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
         """Return whether a node is another one, or inside of it."""
-        return self._index[outer] <= self._index[node] < self._ends[outer]
+        return self._index[id(outer)] <= self._index[id(node)] < self._ends[id(outer)]
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return what a node is directly in."""
-        return self._parents.get(node)
+        return self._parents.get(id(node))
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what a node is in, the nearest first."""
-        current = self._parents.get(node)
+        current = self._parents.get(id(node))
         while current is not None:
             yield current
-            current = self._parents.get(current)
+            current = self._parents.get(id(current))
 
     def scope(self, node: cst.CSTNode) -> Scope:
         """Return the function, class or module that a node runs in."""
@@ -188,6 +198,26 @@ class Source:
             if isinstance(each, cst.BaseStatement):
                 return each
         return node
+
+    def once(self, what: str, node: cst.CSTNode, make: Callable[[], AnyT]) -> AnyT:
+        """Return what ``make`` returns, which is called once for each node and question."""
+        key = (what, id(node))
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("AnyT", self._known[key])
+
+    def assigned(self, scope: Scope) -> dict[str, list[tuple[cst.Assign, cst.BaseExpression]]]:
+        """Return what the statements below a scope assign to plain names, by the name."""
+        return self.once("assigned", scope, lambda: self._assigned(scope))
+
+    def _assigned(self, scope: Scope) -> dict[str, list[tuple[cst.Assign, cst.BaseExpression]]]:
+        found: dict[str, list[tuple[cst.Assign, cst.BaseExpression]]] = {}
+        for assign in self.below(scope, cst.Assign):
+            for target in assign.targets:
+                for left, right in pairs(target.target, assign.value):
+                    if isinstance(left, cst.Name):
+                        found.setdefault(left.value, []).append((assign, right))
+        return found
 
     # Names
 

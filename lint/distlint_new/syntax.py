@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from distlint_new.text import split_lines
+
 _MESSAGE = re.compile(r"parser error: error at (\d+):(\d+): (.*)", re.DOTALL)
 
 
@@ -71,10 +73,21 @@ def _longest(text: str) -> int:
     return most
 
 
+def lines_in_strings(text: str) -> set[int]:
+    """Return the lines of a text, from 0, that begin inside of a string."""
+    found: set[int] = set()
+    for token in _TOKENS.finditer(text):
+        if token["quote"]:
+            first = text.count("\n", 0, token.start())
+            found |= set(range(first + 1, first + token[0].count("\n") + 1))
+    return found
+
+
 def error_of(text: str) -> Broken | None:
     """Return what is wrong with a text, or None.
 
-    This Python is asked first, since it is quick; what it cannot read may be newer than it is.
+    This Python is asked first, since it is quick and says best what is wrong; what it cannot read
+    may be newer than it is.
     """
     if is_too_deep(text):
         return TOO_DEEP
@@ -82,25 +95,34 @@ def error_of(text: str) -> Broken | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(text, "", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return _parse_error(text)
+    except SyntaxError as error:
+        return _newer(text, error)
+    except (ValueError, RecursionError, MemoryError, OverflowError):
+        return _newer(text, None)
     return None
 
 
-def _parse_error(text: str) -> Broken | None:
-    """Return what LibCST cannot read in a text, or None."""
+def _newer(text: str, said: SyntaxError | None) -> Broken | None:
+    """Return what is wrong with a text that this Python cannot read, None if LibCST can."""
     try:
         cst.parse_module(text)
     except cst.ParserSyntaxError as error:
-        return broken(error)
+        return broken(text, error, said)
     except RecursionError:
         return TOO_DEEP
     return None
 
 
-def broken(error: cst.ParserSyntaxError) -> Broken:
-    """Return the place and reason of an error of LibCST."""
+def broken(text: str, error: cst.ParserSyntaxError, said: SyntaxError | None = None) -> Broken:
+    """Return the place and reason of an error, as Python says it or else as LibCST does."""
     found = _MESSAGE.match(error.message)
-    if found is None:
-        return Broken(max(1, error.raw_line), error.raw_column + 1, error.message)
-    return Broken(max(1, int(found[1])), int(found[2]) + 1, found[3])
+    line, column, message = error.raw_line, error.raw_column + 1, error.message
+    if said is not None and said.lineno is not None:
+        line, column, message = said.lineno, said.offset or 1, said.msg
+    elif "\0" in text:
+        line = 1 + text.count("\n", 0, text.index("\0"))
+    elif found is not None:
+        line, column, message = int(found[1]), int(found[2]) + 1, found[3]
+    lines = split_lines(text) or [""]
+    line = min(max(1, line), len(lines))
+    return Broken(line, min(max(1, column), len(lines[line - 1]) + 1), message)

@@ -23,24 +23,15 @@ from distlint_new.source import (
 from distlint_new.values import Values, names
 
 FACTORIES = frozenset(
-    """zeros ones rand randn empty full arange linspace logspace eye randint randperm tensor
-    from_numpy tril_indices triu_indices hann_window hamming_window""".split()
+    ["zeros", "ones", "rand", "randn", "empty", "full", "arange", "linspace", "logspace", "eye", "randint", "randperm", "tensor", "from_numpy", "tril_indices", "triu_indices", "hann_window", "hamming_window"]
 )
 # Methods and functions of tensors whose result is where their input is, and no tensor of rank 0.
 _SHAPES = frozenset(
-    """view reshape float double half long int bool bfloat16 unsqueeze expand repeat transpose
-    permute t flatten contiguous clone detach abs exp log sqrt pow sin cos tanh sigmoid softmax
-    clamp neg cumsum flip roll tril triu repeat_interleave unsqueeze_ add sub mul div cat stack
-    concat outer square round floor requires_grad_ one_hot normalize relu expand_as""".split()
+    ["view", "reshape", "float", "double", "half", "long", "int", "bool", "bfloat16", "unsqueeze", "expand", "repeat", "transpose", "permute", "t", "flatten", "contiguous", "clone", "detach", "abs", "exp", "log", "sqrt", "pow", "sin", "cos", "tanh", "sigmoid", "softmax", "clamp", "neg", "cumsum", "flip", "roll", "tril", "triu", "repeat_interleave", "unsqueeze_", "add", "sub", "mul", "div", "cat", "stack", "concat", "outer", "square", "round", "floor", "requires_grad_", "one_hot", "normalize", "relu", "expand_as"]
 )
 # Those besides that leave a tensor on the device of another one there, of whatever rank.
 _STAYS = _SHAPES | frozenset(
-    """sum mean max min amax amin argmax argmin std var norm squeeze matmul mm bmm dot einsum
-    log_softmax gelu layer_norm interpolate pad where gather index_select masked_fill any all
-    zeros_like ones_like rand_like randn_like full_like empty_like new_zeros new_ones new_tensor
-    new_full new_empty chunk split unbind topk sort cross_entropy mse_loss l1_loss
-    binary_cross_entropy binary_cross_entropy_with_logits nll_loss smooth_l1_loss kl_div
-    cosine_similarity scaled_dot_product_attention linear embedding""".split()
+    ["sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "std", "var", "norm", "squeeze", "matmul", "mm", "bmm", "dot", "einsum", "log_softmax", "gelu", "layer_norm", "interpolate", "pad", "where", "gather", "index_select", "masked_fill", "any", "all", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_tensor", "new_full", "new_empty", "chunk", "split", "unbind", "topk", "sort", "cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "nll_loss", "smooth_l1_loss", "kl_div", "cosine_similarity", "scaled_dot_product_attention", "linear", "embedding"]
 )
 # Modules of torch.nn with parameters, which are where their inputs must be.
 _PARAMETRIC = ("Embedding", "Linear", "Conv", "LayerNorm", "BatchNorm", "GroupNorm", "LSTM", "GRU",
@@ -340,7 +331,7 @@ def _inputs(source: Source, function: cst.FunctionDef) -> Iterator[str]:
 
 
 _EVIDENCE = frozenset(
-    "shape size dim ndim view reshape permute transpose unsqueeze device flatten float".split()
+    ["shape", "size", "dim", "ndim", "view", "reshape", "permute", "transpose", "unsqueeze", "device", "flatten", "float"]
 )
 
 

@@ -32,10 +32,7 @@ Kind = Literal[
 ]  # fmt: skip
 # Methods and functions that give back what they are given, as far as rules are concerned.
 _KEEPS = frozenset(
-    """item detach cpu cuda float double half long int numpy clone to tolist view reshape squeeze
-    unsqueeze flatten mean sum nanmean contiguous type type_as size abs round item_ cat stack tensor
-    as_tensor array asarray full_like enumerate list tuple sorted zip track tqdm float32 average
-    concatenate hstack vstack from_numpy max min get""".split()
+    ["item", "detach", "cpu", "cuda", "float", "double", "half", "long", "int", "numpy", "clone", "to", "tolist", "view", "reshape", "squeeze", "unsqueeze", "flatten", "mean", "sum", "nanmean", "contiguous", "type", "type_as", "size", "abs", "round", "item_", "cat", "stack", "tensor", "as_tensor", "array", "asarray", "full_like", "enumerate", "list", "tuple", "sorted", "zip", "track", "tqdm", "float32", "average", "concatenate", "hstack", "vstack", "from_numpy", "max", "min", "get"]
 )
 _QUANTILES = frozenset({"median", "nanmedian", "quantile", "nanquantile", "percentile"})
 _ROOTS = frozenset({"sqrt"})
@@ -302,7 +299,7 @@ class Values:
         order = source.order(at)
         found: list[_Definition] = []
         for each in reversed(self._bindings(scope).get(name, [])):
-            if each.order >= order or source.is_within(at, each.node) and each.how != "element of":
+            if each.order >= order or (source.is_within(at, each.node) and each.how != "element of"):
                 continue
             if self._excludes(each.node, at):
                 continue
@@ -484,9 +481,7 @@ class Values:
 
     def _container(self, node: cst.BaseExpression) -> Value:
         values: Iterable[cst.BaseExpression] = ()
-        if isinstance(node, cst.Dict):
-            values = [each.value for each in node.elements]
-        elif isinstance(node, cst.List | cst.Tuple):
+        if isinstance(node, cst.Dict) or isinstance(node, cst.List | cst.Tuple):
             values = [each.value for each in node.elements]
         elif isinstance(node, cst.DictComp):
             values = [node.value]

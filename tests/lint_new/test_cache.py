@@ -227,7 +227,8 @@ def test_a_folder_that_cannot_be_written_is_said(project, monkeypatch, capsys):
 
 
 def test_runs_at_the_same_time(tmp_path):
-    write(tmp_path, **{f"m{n}": HANG + WAITS for n in range(9)}, run_sh="torchrun m1.py\n")
+    files = {f"m{n}": HANG + WAITS for n in range(9)}
+    write(tmp_path, **files, pyproject_toml="", run_sh="torchrun m1.py\n")
     command = [sys.executable, "-m", "distlint_new", "check", str(tmp_path)]
     command += ["--output-format", "json", "--cache-dir", str(tmp_path / "kept"), "--jobs"]
     runs = [

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import libcst as cst
 
-from distlint_new.apis import EVALUATION, FUNCTIONS, METHODS
+from distlint_new.apis import EVALUATION, FUNCTIONS
 from distlint_new.edits import Change, edits
 from distlint_new.facts import Facts
 from distlint_new.finding import Finding, Fix, Related
@@ -22,14 +22,16 @@ RANK_TOKENS = (
     b"is_global", b"is_root", b"is_chief", b"is_primary", b"is_zero", b"is_world", b"get_ordinal",
     b"process_index", b"proc_id", b"main_only", b"is_local", b"main_rank", b"is_first",
 )  # fmt: skip
-COLLECTIVE_TOKENS = tuple(
-    name.encode()
-    for name in sorted(
-        {each.rpartition(".")[2] for each in FUNCTIONS}
-        | {name for names in METHODS.values() for name in names.split()}
-        | {"sync_dist", "compute"}
-    )
-)
+# The library that a collective comes from, or what its object is called.
+COLLECTIVE_TOKENS = (
+    *sorted({name.partition(".")[0].encode() for name in FUNCTIONS} - {b"torch"}),
+    b"torch.distributed", b"import distributed", b"dist.", b"deepspeed", b"ccelerat", b"abric",
+    b"PartialState", b"strategy", b"training_type_plugin", b"model_engine", b"ds_engine",
+    b"save_checkpoint", b"all_gather", b"gather_for_metrics", b"wait_for_everyone",
+    b"save_16bit_model", b"sync_dist", b".compute(",
+)  # fmt: skip
+# The import of a class of Lightning's, or what its modules are called in callbacks.
+LIGHTNING_TOKENS = (b"ightning", b"pl_module")
 # What a compound statement is shown by, so that not all of its body is marked.
 _HEADS = {
     cst.If: "test", cst.While: "test", cst.For: "iter", cst.FunctionDef: "name",
@@ -45,6 +47,7 @@ class Rule:
         severity: ``"error"`` where a job hangs, fails or reports a wrong number, else ``"warning"``.
         tokens: a file can matter if it has at least one token of *each* group.
         several_devices: whether a finding is one only where several devices run the project.
+        in_lightning: whether findings are in classes of Lightning alone.
 
     Args:
         source: the file.
@@ -55,6 +58,7 @@ class Rule:
     severity: ClassVar[str] = "error"
     tokens: ClassVar[Tokens] = ()
     several_devices: ClassVar[bool] = False
+    in_lightning: ClassVar[bool] = False
 
     def __init__(self, source: Source, values: Values) -> None:
         self.source = source
@@ -167,9 +171,20 @@ class Rule:
         return cls.page().partition("\n")[0]
 
     @classmethod
-    def needs(cls, facts: Facts) -> Tokens:
-        """Return the tokens of a project, for rules that the user can tell of more functions."""
-        return cls.tokens
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Return whether the rule could report anything in a file of these bytes."""
+        if cls.in_lightning and not has_lightning(source, facts):
+            return False
+        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
+        groups = ((*g, *own) if COLLECTIVE_TOKENS[0] in g else g for g in cls.tokens)
+        return all(any(token in source for token in group) for group in groups)
+
+
+def has_lightning(source: bytes, facts: Facts) -> bool:
+    """Return whether a file may have a class of Lightning, by its bytes or by bases elsewhere."""
+    if any(token in source for token in LIGHTNING_TOKENS):
+        return True
+    return any({"lightning_module", "callback"} & base.kinds for base in facts.bases.values())
 
 
 def stage_of(method: str) -> str:

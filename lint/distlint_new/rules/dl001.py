@@ -9,8 +9,9 @@ import libcst as cst
 
 from distlint_new.collectives import receiver
 from distlint_new.edits import Change
+from distlint_new.facts import Facts
 from distlint_new.guards import deciding, guards
-from distlint_new.rules.base import Rule
+from distlint_new.rules.base import Rule, has_lightning
 from distlint_new.source import Class, argument, dotted, keyword, parameters, self_attribute
 from distlint_new.tensors import FACTORIES, hard_coded, has_dimensions, made_in
 from distlint_new.values import is_about_world
@@ -25,6 +26,7 @@ _STARTS = frozenset(
         "torch.distributed.fsdp.FullyShardedDataParallel",
     }
 )
+_STARTING = (b"process_group", b"Parallel", b"abric")
 _STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
 _INIT = (
     "in __init__ every rank puts this on the first GPU: leave the device out, the trainer moves it"
@@ -62,10 +64,14 @@ class DL001(Rule):
 
     name = "hard-coded-device"
     severity = "warning"
-    tokens = (
-        (b"cuda", b"self.device", b".to("),
-        (b"class ", b"process_group", b"Parallel", b"abric"),
-    )
+    tokens = ((b"cuda", b"self.device", b".to(0", b"device=0"),)
+
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Only where a trainer places modules, or a program starts processes."""
+        is_placed = facts.has_trainer or has_lightning(source, facts)
+        starts = any(token in source for token in _STARTING)
+        return (is_placed or starts) and super().can_matter(source, facts)
 
     def check(self) -> None:
         """Report each statement that names a device, and tensors made by an early self.device."""

@@ -8,7 +8,8 @@ import libcst as cst
 
 from distlint_new.apis import STEPS
 from distlint_new.edits import Change
-from distlint_new.rules.base import Rule
+from distlint_new.facts import Facts
+from distlint_new.rules.base import Rule, has_lightning
 from distlint_new.source import Class, self_attribute
 from distlint_new.tensors import FACTORIES, Places, made_in
 
@@ -42,6 +43,12 @@ class DL003(Rule):
         (b"def forward", b"_step("),
         tuple(f".{name}(".encode() for name in sorted(FACTORIES)),
     )
+
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Only where a trainer places modules."""
+        is_placed = facts.has_trainer or has_lightning(source, facts)
+        return is_placed and super().can_matter(source, facts)
 
     def check(self) -> None:
         """Report each attribute that a step or ``forward`` combines with a tensor of the device."""

@@ -45,6 +45,7 @@ class DL004(Rule):
     name = "manual-distributed-sampler"
     severity = "warning"
     tokens = ((b"DistributedSampler",), (b"_dataloader",))
+    in_lightning = True
 
     def check(self) -> None:
         """Report each sampler that a loader of a trainer's hook is given."""

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from distlint_new.facts import Facts
 from distlint_new.pickling import is_local_class, keeps, unpicklable
 from distlint_new.rules.base import Rule
 from distlint_new.source import (
@@ -74,8 +75,16 @@ class DL005(Rule):
     severity = "warning"
     tokens = (
         (b"lambda", b"  def ", b"\tdef ", b"  class ", b"\tclass "),
-        (b"DataLoader", b"spawn", b"Pool", b"__init__", b"Lambda"),
+        (b"DataLoader", b"Dataset", b"spawn", b"Pool", b"Lambda", b"__init__"),
     )
+
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """A class is sent if it is a data set, or if a strategy sends all."""
+        named = any(token in source for token in cls.tokens[1][:-1])
+        is_data = any("dataset" in base.kinds for base in facts.bases.values())
+        is_sent = named or is_data or facts.spawning_strategy
+        return is_sent and super().can_matter(source, facts)
 
     def check(self) -> None:
         """Report the functions that loaders, data sets and other processes are given."""

@@ -6,9 +6,8 @@ import libcst as cst
 
 from distlint_new.collectives import collective, hidden_collective, is_synced_log, names_group
 from distlint_new.edits import before_test
-from distlint_new.facts import Facts
 from distlint_new.guards import Guard, guards
-from distlint_new.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule, Tokens
+from distlint_new.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule
 from distlint_new.source import decorators
 
 
@@ -38,12 +37,6 @@ class DL101(Rule):
 
     name = "collective-under-rank-guard"
     tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
-
-    @classmethod
-    def needs(cls, facts: Facts) -> Tokens:
-        """Add the collectives of the user's own."""
-        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
-        return (RANK_TOKENS, (*COLLECTIVE_TOKENS, *own))
 
     def check(self) -> None:
         """Report each collective under a test of the rank."""

@@ -43,6 +43,7 @@ class DL102(Rule):
 
     name = "log-under-rank-guard"
     tokens = (RANK_TOKENS, (b".log(", b".log_dict("))
+    in_lightning = True
 
     def check(self) -> None:
         """Report each log of a monitored name under a test of the rank."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from distlint_new.collectives import collective, hidden_collective, names_group
-from distlint_new.facts import Facts
-from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule, Tokens
+from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint_new.source import dotted, last
 from distlint_new.training import goes_on, is_backward, is_distributed, loop_of, works
 
@@ -37,12 +36,6 @@ class DL109(Rule):
 
     name = "swallowed-collective"
     tokens = ((*COLLECTIVE_TOKENS, b"backward", b".step("), (b"except",))
-
-    @classmethod
-    def needs(cls, facts: Facts) -> Tokens:
-        """Add the collectives of the user's own."""
-        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
-        return ((*cls.tokens[0], *own), cls.tokens[1])
 
     def check(self) -> None:
         """Report each handler after which a rank goes on without the others."""

@@ -10,6 +10,7 @@ from distlint_new.guards import guards
 from distlint_new.rules.base import Rule
 from distlint_new.source import is_false, last
 from distlint_new.training import (
+    DISTRIBUTED_TOKENS,
     Loop,
     Tests,
     goes_on,
@@ -49,7 +50,7 @@ class DL110(Rule):
     """
 
     name = "skipped-backward"
-    tokens = ((b"backward", b"training_step"),)
+    tokens = ((b"backward", b"training_step"), (*DISTRIBUTED_TOKENS, b"training_step"))
     several_devices = True
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ import libcst as cst
 from distlint_new.averages import averaged
 from distlint_new.collectives import collective
 from distlint_new.logs import Log, logs
-from distlint_new.rules.base import Rule
+from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint_new.source import last, string
 from distlint_new.values import Value, is_about_world
 
@@ -55,7 +55,7 @@ class DL201(Rule):
     """
 
     name = "sync-dist-non-averageable"
-    tokens = ((b"sync_dist", b"reduce", b"gather"),)
+    tokens = ((b"sync_dist", b"reduce", b"gather"), COLLECTIVE_TOKENS)
 
     def check(self) -> None:
         """Report each mean over ranks of such a metric, one a call."""

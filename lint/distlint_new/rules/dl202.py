@@ -41,6 +41,7 @@ class DL202(Rule):
 
     name = "eval-log-not-synced"
     tokens = ((b".log",), (b"validation_", b"test_"))
+    in_lightning = True
     several_devices = True
 
     def check(self) -> None:

@@ -34,6 +34,7 @@ class DL203(Rule):
 
     name = "rank-zero-only-not-synced"
     tokens = ((b"rank_zero_only",), (b".log",))
+    in_lightning = True
 
     def check(self) -> None:
         """Report each value of one rank that rank 0 alone logs, one a call."""

@@ -35,6 +35,7 @@ class DL204(Rule):
 
     name = "metric-forward-logged"
     tokens = ((b".log",), (b"validation_", b"test_"))
+    in_lightning = True
     several_devices = True
 
     def check(self) -> None:

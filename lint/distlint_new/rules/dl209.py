@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint_new.collectives import receiver
-from distlint_new.rules.base import Rule
+from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint_new.source import argument, dotted, last, self_attribute
 
 _REDUCTIONS = frozenset({"mean", "sum", "max", "min", "median", "std", "var", "nanmean"})
@@ -37,7 +37,7 @@ class DL209(Rule):
     """
 
     name = "mean-of-gathered-list"
-    tokens = ((b"gather",),)
+    tokens = ((b"gather",), COLLECTIVE_TOKENS)
 
     def check(self) -> None:
         """Report each reduction of a gathered list."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint_new.apis import STEPS
+from distlint_new.facts import Facts
 from distlint_new.rules.base import Rule
 from distlint_new.source import dotted
 
@@ -32,6 +33,11 @@ class DL211(Rule):
 
     name = "metric-updated-on-replica"
     tokens = ((b"_step",),)
+
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Only in projects that replicate modules."""
+        return facts.dp and super().can_matter(source, facts)
 
     def check(self) -> None:
         """Report each metric that a step of a LightningModule updates or calls."""

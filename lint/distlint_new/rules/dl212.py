@@ -9,7 +9,7 @@ import libcst as cst
 from distlint_new.apis import returns_new
 from distlint_new.collectives import receiver
 from distlint_new.edits import Change
-from distlint_new.rules.base import Rule
+from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint_new.source import Source, argument, dotted, last, number, positional, string
 
 # What changes its argument in place, so that the result in a new tensor is lost.
@@ -45,7 +45,7 @@ class DL212(Rule):
     """
 
     name = "reduction-lost"
-    tokens = ((b"reduce", b"gather", b"broadcast", b"pad_across", b"all_to_all", b".mean("),)
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"broadcast", b"pad_across", b"all_to_all"))
 
     def check(self) -> None:
         """Report each such call that is a statement of its own."""

@@ -38,6 +38,7 @@ class DL301(Rule):
 
     name = "step-outputs-never-cleared"
     tokens = ((b".append", b".extend", b"+="), (b"_step", b"_batch_"), (b"_epoch_end",))
+    in_lightning = True
 
     def check(self) -> None:
         """Report each growth of such a list in a step, one a list."""

@@ -33,6 +33,7 @@ class DL302(Rule):
     name = "sync-dist-every-step"
     severity = "warning"
     tokens = ((b"sync_dist",), (b"training_step",), (b".log",))
+    in_lightning = True
     several_devices = True
 
     def check(self) -> None:

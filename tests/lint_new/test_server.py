@@ -1,0 +1,219 @@
+"""The language server, talked to as an editor does: over the pipes of a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from distlint_new.text import Edit, Text
+
+from tests.lint_new.helpers import HANG, WAITS, environment, python, write
+
+pytest.importorskip("pygls")
+
+URI = "file:///project/m%20%C3%A9.py"
+SOURCE = (
+    "import torch.distributed as dist\n"
+    "if dist.get_rank() == 0:\n"
+    "    '\U0001f600'; dist.barrier()\n"
+    "x = 1  # distlint: ignore[DL201] long ago\n"
+)
+
+
+class Editor:
+    """A client that reads and writes one message at a time."""
+
+    def __init__(self, **options):
+        command, pipe = [sys.executable, "-m", "distlint_new", "server"], subprocess.PIPE
+        pipes = {"stdin": pipe, "stdout": pipe, "stderr": pipe}
+        self._process = subprocess.Popen(command, **pipes, env=environment())
+        self._last = 0
+        given = {"processId": None, "rootUri": None, "capabilities": {}}
+        self.ask("initialize", **given, initializationOptions=options)
+        self.tell("initialized")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_rest):
+        if kind is None:
+            self.ask("shutdown")
+            self.tell("exit")
+            assert self._process.wait(30) == 0
+        self._process.kill()
+        self._process.communicate()
+
+    def tell(self, method, **params):
+        self._send({"method": method, "params": params})
+
+    def ask(self, method, **params):
+        self._last += 1
+        self._send({"id": self._last, "method": method, "params": params})
+        answer = self._receive()
+        while answer.get("id") != self._last:
+            answer = self._receive()
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def wait_for(self, method):
+        message = self._receive()
+        while message.get("method") != method:
+            message = self._receive()
+        return message["params"]
+
+    def diagnostics(self):
+        return self.wait_for("textDocument/publishDiagnostics")["diagnostics"]
+
+    def open(self, text, uri=URI):
+        document = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        self.tell("textDocument/didOpen", textDocument=document)
+        return self.diagnostics()
+
+    def change(self, version, text):
+        document = {"uri": URI, "version": version}
+        self.tell("textDocument/didChange", textDocument=document, contentChanges=[{"text": text}])
+
+    def actions(self, line, only=None, uri=URI):
+        at = {"line": line, "character": 20}
+        context = {"diagnostics": [], **({"only": only} if only else {})}
+        where = {"textDocument": {"uri": uri}, "range": {"start": at, "end": at}}
+        return self.ask("textDocument/codeAction", **where, context=context)
+
+    def _send(self, message):
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._process.stdin.flush()
+
+    def _receive(self):
+        length = 0
+        while (line := self._process.stdout.readline()) != b"\r\n":
+            if not line:
+                raise AssertionError(self._process.stderr.read().decode())
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return json.loads(self._process.stdout.read(length))
+
+
+@pytest.fixture
+def editor():
+    with Editor() as made:
+        yield made
+
+
+def changed(text, action, uri=URI):
+    """Return the text after an action; nothing wide, which UTF-16 counts twice, is before it."""
+    keys = [(end, key) for end in ("start", "end") for key in ("line", "character")]
+    edits = [
+        Edit(*(each["range"][end][key] + 1 for end, key in keys), each["newText"])
+        for each in action["edit"]["changes"][uri]
+    ]
+    return Text(text).edited(edits).text
+
+
+def test_diagnostics(editor):
+    first, second = editor.open(SOURCE)
+    place = {"start": {"line": 2, "character": 10}, "end": {"line": 2, "character": 24}}
+    assert first["range"] == place, "UTF-16 counts"
+    assert (first["code"], first["severity"], first["source"]) == ("DL101", 1, "distlint")
+    assert first["message"].startswith("only rank 0 reaches this barrier")
+    assert first["codeDescription"]["href"].endswith("/rules/dl101.py")
+    (related,) = first["relatedInformation"]
+    assert related["message"].startswith("test: ")
+    assert related["location"]["uri"] == URI
+    assert related["location"]["range"]["start"]["line"] == 1
+    assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
+
+
+def test_changes_are_checked_after_a_pause_and_on_save(editor):
+    assert len(editor.open(SOURCE)) == 2
+    editor.change(2, "x = (\n")
+    editor.change(3, "x = 1\n")
+    params = editor.wait_for("textDocument/publishDiagnostics")
+    assert (params["version"], params["diagnostics"]) == (3, [])
+    editor.change(4, SOURCE)
+    editor.tell("textDocument/didSave", textDocument={"uri": URI})
+    assert len(editor.diagnostics()) == 2
+    editor.tell("textDocument/didClose", textDocument={"uri": URI})
+    assert editor.diagnostics() == []
+
+
+@pytest.mark.parametrize("text", ["def f(:\n", "# coding: none-such\n", "x = " + "(" * 999])
+def test_a_file_that_cannot_be_parsed(editor, text):
+    (found,) = editor.open(text)
+    assert found["code"] == "DL000"
+    assert "codeDescription" not in found
+    assert editor.actions(0) == []
+    assert editor.open("# coding: latin-1\nx = '\u00e9\u2192'\n", "untitled:Untitled-1") == []
+
+
+def test_actions_of_a_finding(editor):
+    editor.open(SOURCE)
+    fix, everything = editor.actions(3)
+    shown = (fix["title"], fix["kind"], fix["isPreferred"])
+    assert shown == ("distlint: fix DL900", "quickfix", True)
+    assert changed(SOURCE, fix) == SOURCE.replace("  # distlint: ignore[DL201] long ago", "")
+    assert everything["kind"] == "source.fixAll.distlint"
+    assert changed(SOURCE, everything) == changed(SOURCE, fix)
+    *_, ignore = editor.actions(2, ["quickfix"])
+    assert ignore["title"] == "distlint: ignore DL101 here"
+    assert [each["code"] for each in ignore["diagnostics"]] == ["DL101"]
+    (edit,) = ignore["edit"]["changes"][URI]
+    assert edit["newText"] == "  # distlint: ignore[DL101]"
+    assert edit["range"]["start"] == {"line": 2, "character": 24}
+    assert editor.actions(0, ["quickfix"]) == []
+    kinds = [each["kind"] for each in editor.actions(0, ["source.fixAll"])]
+    assert kinds == ["source.fixAll.distlint"]
+    assert editor.actions(3, ["refactor"]) == []
+    editor.change(2, "\n" + SOURCE)  # actions are of the file as it is
+    *_, ignore = editor.actions(3, ["quickfix"])
+    assert ignore["edit"]["changes"][URI][0]["range"]["start"]["line"] == 3
+
+
+def test_what_waits_for_devices_is_neither_shown_nor_in_the_way_of_a_fix(editor, tmp_path):
+    uri = (write(tmp_path, setup_cfg="") / "m.py").as_uri()
+    text = f"{WAITS}x = 1  # distlint: ignore[DL101]\n"
+    assert [found["code"] for found in editor.open(text, uri)] == ["DL900"]
+    fix, everything = editor.actions(6, uri=uri)
+    assert changed(text, fix, uri) == changed(text, everything, uri) == f"{WAITS}x = 1\n"
+    write(tmp_path, run_sh="torchrun m.py\n")  # the other files of the project count
+    editor.tell("textDocument/didSave", textDocument={"uri": uri})
+    assert [found["code"] for found in editor.diagnostics()] == ["DL202", "DL900"]
+    (fix_all,) = editor.actions(6, ["source.fixAll"], uri)
+    assert "sync_dist=True" in changed(text, fix_all, uri)
+
+
+def test_hover_shows_the_page(editor):
+    editor.open(SOURCE)
+    place = {"textDocument": {"uri": URI}}
+    hover = editor.ask("textDocument/hover", **place, position={"line": 2, "character": 12})
+    assert hover["contents"]["kind"] == "markdown"
+    assert hover["contents"]["value"].startswith("# DL101 ")
+    assert editor.ask("textDocument/hover", **place, position={"line": 0, "character": 0}) is None
+
+
+def test_options():
+    with Editor(select=["dl1"], ignore=[]) as editor:
+        assert [found["code"] for found in editor.open(SOURCE)] == ["DL101"]
+    with Editor(ignore=["DL101", "DL103"]) as editor:
+        assert [found["code"] for found in editor.open(SOURCE)] == ["DL900"]
+
+
+def test_the_configuration(tmp_path, editor):
+    settings = '[tool.distlint]\nper-path-ignores = { "old/*" = ["DL1"] }\nextend-exclude = ["x"]\n'
+    write(tmp_path, pyproject_toml=settings)
+    for name, number in (("main.py", 1), ("old/main.py", 0), ("x/main.py", 0)):
+        assert len(editor.open(HANG, (tmp_path / name).as_uri())) == number
+    write(tmp_path, pyproject_toml="[tool.distlint]\nselct = []\n")
+    editor.tell("textDocument/didSave", textDocument={"uri": (tmp_path / "main.py").as_uri()})
+    said = editor.wait_for("window/showMessage")
+    assert said["type"] == 1
+    assert "selct" in said["message"]
+
+
+def test_without_pygls_the_command_says_what_to_install():
+    code = "import sys; sys.modules['pygls'] = None; from distlint_new.cli import main; "
+    done = python("-c", code + "sys.exit(main(['server']))")
+    assert done.returncode == 2
+    assert "pip install pygls" in done.stderr
