@@ -93,8 +93,8 @@ def is_log(source: Source, call: cst.Call) -> bool:
     name = dotted(call.func.value)
     if name == "self":
         found = source.class_of(call)
-        if found is None or found.defines(call.func.attr.value):
-            return False
+        if found is None or found.defines("log") or found.defines(call.func.attr.value):
+            return False  # log_dict calls log
         return bool({"lightning_module", "callback"} & found.kinds)
     return receiver_family(name) == "lightning_module"
 

@@ -54,6 +54,11 @@ _TRAINER = (
     r"|from (?:pytorch_lightning|lightning)[.\w]* import .*\bTrainer\b"
 )
 _OWN_SAMPLER = r"\b(?:use_distributed_sampler|replace_sampler_ddp)[\"']?\s*[=:]\s*[Ff]alse"
+# A trainer of one device: what it fits is not run by another one of the project.
+_ONE = r"\b(?:devices|gpus)\s*=\s*(?:1\b|\[\s*\d\s*\])"
+# Processes of loaders are forked where only Linux will do; Windows and macOS spawn them.
+_LINUX = r"\bnccl\b|\bNCCL_|^\#SBATCH|\bsrun\b"
+_WINDOWS = r"\b(?:windows|macos)-(?:latest|\d)|[\"']mps[\"']|\bwin32\b|platform\.system\(\)|OS Independent"
 _PATTERNS = (
     *((f"many: {name}", pattern) for name, pattern in _MANY.items()),
     ("spawns", _SPAWNS),
@@ -62,6 +67,9 @@ _PATTERNS = (
     ("monitors", _MONITOR),
     ("trainer", _TRAINER),
     ("own sampler", _OWN_SAMPLER),
+    ("one device", _ONE),
+    ("Linux", _LINUX),
+    ("Windows or macOS", _WINDOWS),
 )
 _COMPILED = [(name, re.compile(pattern)) for name, pattern in _PATTERNS]
 # A line without one of these says nothing: most lines are passed over quickly.
@@ -70,6 +78,7 @@ _WORDS = re.compile(
     r"|accelerator|distributed|plugins|torchrun|accelerate|deepspeed|mpirun|horovod|DataParallel"
     r"|Sharded|fully_shard|Strategy|Plugin|init_process_group|_target_|spawn|Spawn|monitor"
     r"|metric_for|_metric|Trainer|LightningCLI|_sampler|start_method|get_context"
+    r"|mps|nccl|NCCL|srun|windows|macos|win32|platform\.system|OS Independent"
 )
 _CLASS = re.compile(
     r"^(?P<indent>[ \t]*)(?:class\s+(?P<name>\w+)\s*(?:\((?P<bases>[^)]*)\))?\s*:"
@@ -82,6 +91,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _LONGEST_LINE = 400
+_IN_TESTS = re.compile(r"(?:^|/)tests?/|(?:^|/)test_[^/]*$")
 # What is no fact: a comment, but for those that are read by SLURM.
 _COMMENT = re.compile(
     r"""(?P<kept>^\#SBATCH.*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?:^|(?<=\s))\#.*|^//.*""",
@@ -158,6 +168,7 @@ class Facts:
         dp: whether the trainer is told to replicate modules by DataParallel (dp).
         has_trainer: whether a Trainer of Lightning runs the project.
         own_sampler: whether the trainer is told to leave samplers alone.
+        forks: whether the project runs where the workers of loaders are forked.
         collectives: functions of the user's own that every rank must call.
         averageable: metrics of the user's own of which a mean over ranks is right.
         non_averageable: those of which it is wrong, with the reason.
@@ -171,6 +182,7 @@ class Facts:
     dp: bool = False
     has_trainer: bool = False
     own_sampler: bool = False
+    forks: bool = False
     collectives: frozenset[str] = frozenset()
     averageable: frozenset[str] = frozenset()
     non_averageable: Mapping[str, str] = field(default_factory=dict)
@@ -195,6 +207,7 @@ def scan(text: str, path: str) -> Scan:
 
 def _facts(text: str, path: str) -> Iterator[Fact]:
     line, at, end = 1, 0, -1
+    fits = path.endswith(".py") and ".fit(" in text and not _IN_TESTS.search(path)
     for found in _WORDS.finditer(text):
         if found.start() < end:
             continue  # a line that was looked at
@@ -207,6 +220,8 @@ def _facts(text: str, path: str) -> Iterator[Fact]:
         said = _COMMENT.sub(r"\g<kept>", shown)
         for what, pattern in _COMPILED:
             match = pattern.search(said)
+            if what == "one device" and not fits:
+                continue
             if match is None:
                 continue
             if what == "dp" and path.endswith(".py") and not _QUOTED_DP.search(said):
@@ -286,16 +301,17 @@ class Project:
         }
         self.facts = [fact for found in scans.values() for fact in found.facts]
         kinds = {fact.what for fact in self.facts}
-        several = any(kind.startswith("many") for kind in kinds)
+        self._evidence = _by_folder(self.facts)
+        is_elsewhere = {"spawns", "Windows or macOS"} & kinds
         self._common = replace(
             settings,
-            devices=settings.devices or ("many" if several else ""),
             monitored=frozenset(fact.value for fact in self.facts if fact.what == "monitors"),
             spawns="spawns" in kinds,
             spawning_strategy="spawning strategy" in kinds,
             dp="dp" in kinds,
             has_trainer="trainer" in kinds,
             own_sampler="own sampler" in kinds,
+            forks="Linux" in kinds and not is_elsewhere,
         )
 
     def of(self, path: str) -> Facts:
@@ -308,8 +324,22 @@ class Project:
             fact.what == "own sampler" and path.startswith(_part(fact.path)) for fact in self.facts
         )
         return replace(
-            self._common, bases={**self._settings.bases, **known}, own_sampler=own_sampler
+            self._common,
+            devices=self._settings.devices or self._devices(path),
+            bases={**self._settings.bases, **known},
+            own_sampler=own_sampler,
         )
+
+    def _devices(self, path: str) -> str:
+        """Return how many devices run a file: the nearest folder with evidence decides.
+
+        Where one trainer there has several devices and another has one, nobody knows.
+        """
+        for folder in _folders(path):
+            found = self._evidence.get(folder)
+            if found is not None:
+                return "many" if found == {"many"} else ""
+        return ""
 
     def _base(
         self, name: str, path: str, seen: frozenset[tuple[str, ClassFact]] = frozenset()
@@ -355,6 +385,25 @@ def _part(settings: str) -> str:
         return ""
     before = re.split(r"(?:^|/)(?:conf|config|configs|cfg|cfgs)/", settings, maxsplit=1)[0]
     return before + "/" if before and before != settings else ""
+
+
+def _folders(path: str) -> list[str]:
+    """Return the folders that a file is in, the nearest first, and the top as ``""``."""
+    parts = path.replace("\\", "/").split("/")[:-1]
+    return ["/".join(parts[:number]) for number in range(len(parts), -1, -1)]
+
+
+def _by_folder(facts: Iterable[Fact]) -> dict[str, set[str]]:
+    """Return by folder whether anything in it, or below, speaks for many devices or for one."""
+    listed = list(facts)
+    many = {fact.path for fact in listed if fact.what.startswith("many")}
+    found: dict[str, set[str]] = {}
+    for fact in listed:
+        is_one = fact.what == "one device" and fact.path not in many
+        if is_one or fact.path in many:
+            for folder in _folders(fact.path):
+                found.setdefault(folder, set()).add("one" if is_one else "many")
+    return found
 
 
 def _module(path: str) -> str:

@@ -63,7 +63,8 @@ def fix_source(
     while todo := _applicable(done, refused, is_fixable):
         if not _pass(done, todo, check, refused):
             break
-    done.undone = [found for found, key in _keyed(done) if key in refused]
+    if refused:
+        done.undone = [found for found, key in _keyed(done) if key in refused]
     return done
 
 

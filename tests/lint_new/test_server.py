@@ -96,10 +96,18 @@ class Editor:
         return json.loads(self._process.stdout.read(length))
 
 
-@pytest.fixture
-def editor():
+@pytest.fixture(scope="module")
+def process():
     with Editor() as made:
         yield made
+
+
+@pytest.fixture
+def editor(process):
+    yield process
+    process.tell("textDocument/didClose", textDocument={"uri": URI})
+    while process.wait_for("textDocument/publishDiagnostics") != {"uri": URI, "diagnostics": []}:
+        pass
 
 
 def changed(text, action, uri=URI):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cached_property
 
 import libcst as cst
 
@@ -26,6 +27,7 @@ _STARTS = frozenset(
         "torch.distributed.fsdp.FullyShardedDataParallel",
     }
 )
+_MOST_LINES = 8
 _STARTING = (b"process_group", b"Parallel", b"abric")
 _STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
 _INIT = (
@@ -55,7 +57,8 @@ class DL001(Rule):
     a buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
     device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
 
-    When it is silent: code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a
+    When it is silent: a file that names CUDA on more than eight lines, and so is written for it
+    alone, but for its ``__init__``; code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a
     device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's own; modules of
     projects without a Lightning trainer; LightningLite and loaders with ``move_to_device=False``;
     ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a program that starts
@@ -99,6 +102,9 @@ class DL001(Rule):
             return "" if is_told or any(guards(self.source, call)) else _FIRST
         if any(_ASKS.search(self.source.code(test)) for test in tests):
             return ""
+        is_early = function.name.value == "__init__"
+        if self._is_for_cuda and device == "cuda" and not is_early:
+            return ""
         if owner is None or method is None or not owner.kinds & {"lightning_module", "module"}:
             return _FABRIC if self._uses_fabric(function) else ""
         if parameters(method)[:1] != ["self"]:
@@ -108,6 +114,11 @@ class DL001(Rule):
             return _INIT if is_init else _STEP
         is_run = method.name.value == "forward" or self._is_called(owner, method)
         return _FORWARD if self.facts.has_trainer and is_run and not is_init else ""
+
+    @cached_property
+    def _is_for_cuda(self) -> bool:
+        """Whether a file is written for CUDA alone: the current device is that of the rank then."""
+        return sum("cuda" in line for line in self.source.text.lines) > _MOST_LINES
 
     def _is_called(self, owner: Class, method: cst.FunctionDef) -> bool:
         calls = self.source.below(owner.node, cst.Call)

@@ -65,7 +65,8 @@ class DL005(Rule):
     ``__call__``; give it what it must know by ``functools.partial``. ``operator.itemgetter`` and
     ``torch.nn.Identity()`` replace many a lambda.
 
-    When it is silent: loaders without workers, or with ``multiprocessing_context="fork"``;
+    When it is silent: loaders without workers, or with ``multiprocessing_context="fork"``; a
+    project for Linux alone (NCCL by name, SLURM) that never spawns, whose workers are forked;
     functions that are called at once (sort keys, ``map``); data sets with ``__getstate__``;
     attributes of modules, data modules and callbacks, unless the project names a strategy that
     spawns; objects that are no data sets.
@@ -104,10 +105,10 @@ class DL005(Rule):
 
     @cached_property
     def _loaders(self) -> list[cst.Call]:
-        return [c for c in self.source.nodes(cst.Call) if last(c.func).endswith("DataLoader")]
+        return [c for c in self.source.nodes(cst.Call) if last(c.func) == "DataLoader"]
 
     def _of_loaders(self) -> Iterator[tuple[cst.CSTNode, str]]:
-        for loader in filter(_has_workers, self._loaders):
+        for loader in filter(_has_workers, self._loaders if not self.facts.forks else ()):
             for name in ("collate_fn", "worker_init_fn"):
                 for node in self._find(keyword(loader, name)):
                     yield node, _LOADER.format("{}", name)
@@ -124,6 +125,7 @@ class DL005(Rule):
     def _of_classes(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield what data sets keep, and modules where a strategy sends them as a whole."""
         loads = not self._loaders or any(map(_has_workers, self._loaders))
+        loads = loads and not self.facts.forks
         whole = _WHOLE if self.facts.spawning_strategy else frozenset()
         for node, owner in self.source.classes.items():
             if any(map(owner.defines, ("__getstate__", "__reduce__", "__reduce_ex__"))):

@@ -9,7 +9,7 @@ import libcst as cst
 from distlint_new.guards import guards
 from distlint_new.rules.base import Rule
 from distlint_new.samplers import assigned, is_sampler, names_evaluation, names_training
-from distlint_new.source import argument, dotted, has_spread, last
+from distlint_new.source import argument, dotted, has_spread, is_true, last
 
 
 class DL205(Rule):
@@ -51,6 +51,8 @@ class DL205(Rule):
     def _is_for_evaluation(self, call: cst.Call) -> bool:
         if has_spread(call) or argument(call, 3, "shuffle") is not None:
             return False
+        if is_true(argument(call, 5, "drop_last")):
+            return False  # nothing is repeated
         own = list(self._names(call))
         if any(map(names_training, own)) or self._is_of_training_arm(call):
             return False

@@ -7,7 +7,7 @@ import libcst as cst
 from distlint_new.apis import STEPS
 from distlint_new.facts import Facts
 from distlint_new.rules.base import Rule
-from distlint_new.source import dotted
+from distlint_new.source import dotted, last, positional
 
 
 class DL211(Rule):
@@ -56,9 +56,21 @@ class DL211(Rule):
 
     def _is_update(self, call: cst.Call) -> bool:
         called = call.func
-        if isinstance(called, cst.Attribute) and called.attr.value in ("update", "forward"):
+        if isinstance(called, cst.Attribute) and called.attr.value == "update":
             return self.values.of(called.value).kind == "metric"
-        return self.values.of(called).kind == "metric"
+        is_dropped = isinstance(self.source.parent(call), cst.Expr)
+        return self.values.of(called).kind == "metric" and (is_dropped or self._is_read(called))
+
+    def _is_read(self, metric: cst.BaseExpression) -> bool:
+        """Return whether a class logs a metric, or computes it: its state counts, not one result."""
+        owner, name = self.source.class_of(metric), dotted(metric)
+        if owner is None or not name:
+            return False
+        return any(
+            dotted(call.func) == f"{name}.compute"
+            or (last(call.func) in ("log", "log_dict") and name in map(dotted, positional(call)))
+            for call in self.source.below(owner.node, cst.Call)
+        )
 
     def _is_called_by_step(self, method: cst.FunctionDef) -> bool:
         """Return whether steps call a method, and nothing else of its class does."""

@@ -1,0 +1,267 @@
+"""Whatever is given to the linter: programs of the examples, changed at random."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections import Counter
+from functools import partial
+
+import libcst as cst
+import pytest
+from distlint_new.check import check_source
+from distlint_new.document import ignore_document
+from distlint_new.facts import Facts, Project, scan
+from distlint_new.fix import fix_source
+from distlint_new.pages import EXAMPLES
+from distlint_new.syntax import error_of
+from distlint_new.text import Text
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from tests.lint_new.helpers import ALL, HANG, MANY, RELAXED
+
+MARK = re.compile(r"\s*# expect: .*")
+FILES = sorted(EXAMPLES.glob("*/*.py"))
+PROGRAMS = [MARK.sub("", path.read_text()) for path in FILES]
+WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+WORDS = [word for word, _ in Counter(WORD.findall("\n".join(PROGRAMS))).most_common(150)]
+LINES = (
+    "if rank == 0:",
+    "if self.trainer.is_global_zero: return",
+    "dist.barrier()",
+    "self.log('val_loss', loss, sync_dist=True)",
+    "x = self.all_gather(x)",
+    "loss = x.mean()",
+    "x = 1  # a comment",
+    "# distlint: ignore",
+    "x = 1  # distlint: ignore[DL101, DL202] why",
+    "with open(x) as y:",
+    "return",
+    "try:",
+    "else:",
+    "",
+    '"""',
+    "(",
+    ")",
+    "\x0c",
+    "type X[T] = list[T]",
+    "async def f(rank): await g()",
+)
+
+
+def within(line):
+    return line[: len(line) - len(line.lstrip())]
+
+
+def change(lines, kind, at, word, line):
+    """Change one line of a program."""
+    if not lines:
+        return
+    at %= len(lines)
+    if kind == "delete":
+        del lines[at]
+    elif kind == "repeat":
+        lines.insert(at, lines[at])
+    elif kind == "insert":
+        lines.insert(at, within(lines[at]) + line)
+    elif kind == "indent":
+        lines[at] = "    " + lines[at]
+    elif kind == "guard":
+        lines[at:at] = [within(lines[at]) + "if rank == 0:"]
+        lines[at + 1] = "    " + lines[at + 1]
+    elif kind == "swap":
+        lines[at : at + 2] = reversed(lines[at : at + 2])
+    elif kind == "comment":
+        lines[at] += f"  # {word}"
+    else:
+        words = list(WORD.finditer(lines[at]))
+        if words:
+            chosen = words[len(word) % len(words)]
+            lines[at] = lines[at][: chosen.start()] + word + lines[at][chosen.end() :]
+
+
+KINDS = ("delete", "repeat", "insert", "indent", "guard", "swap", "comment", "word", "word", "word")
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(KINDS),
+        st.integers(0, 200),
+        st.sampled_from(WORDS),
+        st.sampled_from(LINES),
+    ),
+    max_size=5,
+)
+
+
+def changed(programs, changes):
+    lines = "\n".join(programs).split("\n")
+    for each in changes:
+        change(lines, *each)
+    return "\n".join(lines)
+
+
+SOURCES = st.builds(changed, st.lists(st.sampled_from(PROGRAMS), min_size=1, max_size=2), CHANGES)
+
+
+def facts_of(source):
+    return Project({"m.py": scan(source, "m.py")}, Facts()).of("m.py")
+
+
+@RELAXED
+@given(SOURCES)
+def test_findings_are_in_order_and_inside_and_the_prefilter_changes_nothing(source):
+    facts = facts_of(source)
+    found = check_source(source.encode(), "m.py", ALL, facts)
+    assert found == check_source(source.encode(), "m.py", ALL, facts, prefilter=False)
+    assert found == check_source(source.encode(), "m.py", ALL, facts)
+    places = [(each.line, each.column, each.code) for each in found]
+    assert places == sorted(places)
+    lines = Text(source).lines or [""]
+    for each in found:
+        assert 1 <= each.line <= each.end_line <= len(lines)
+        assert 1 <= each.column <= len(lines[each.line - 1]) + 1
+        assert 1 <= each.end_column <= len(lines[each.end_line - 1]) + 1
+        assert each.statement[0] <= each.end_line
+        assert each.line <= each.statement[1] or each.statement[0] <= each.line
+        assert "\n" not in each.message
+        assert len(each.message) <= 120 or each.code in ("DL000", "DL900")
+        assert all(1 <= step.line <= len(lines) for step in each.trace)
+    single = [check_source(source.encode(), "m.py", [rule], facts) for rule in ALL]
+    kept = [each for findings in single for each in findings if each.code not in ("DL000", "DL900")]
+    assert Counter(kept) == Counter(e for e in found if e.code not in ("DL000", "DL900"))
+
+
+def comments(source):
+    """Return the comments of a program, but for those that a fix takes away on purpose."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kept = [each.string for each in tokens if each.type == tokenize.COMMENT]
+    return Counter(each for each in kept if "distlint:" not in each)
+
+
+def untouched(source, findings):
+    """Return the lines outside of all that fixes of these findings change."""
+    spans = [
+        range(first, last + 1)
+        for found in findings
+        if found.fix is not None
+        for first, last in [found.statement, *((e.line, e.end_line) for e in found.fix.edits)]
+    ]
+    listed = enumerate(Text(source).lines, 1)
+    return [line for number, line in listed if not any(number in span for span in spans)]
+
+
+def is_within(lines, others):
+    left = iter(others)
+    return all(line in left for line in lines)
+
+
+def check_fixes(source, facts):
+    check = partial(check_source, path="m.py", rules=ALL, facts=facts)
+    before = check(source.encode())
+    done = fix_source(source.encode(), check, unsafe=True)
+    after = done.source.decode()
+    assert error_of(after) is None
+    allowed = Counter(each.code for each in before)
+    rest = Counter(each.code for each in done.findings if each.code != "DL900")
+    assert rest <= allowed
+    assert done.findings == check(done.source)
+    again = fix_source(done.source, check, unsafe=True)
+    assert (again.source, again.applied) == (done.source, [])
+    if not done.applied:
+        assert after == source
+    for found in before:
+        if found.fix is None:
+            continue
+        once = Text(source).edited(found.fix.edits).text
+        assert once != source
+        if error_of(once) is None:
+            assert is_within(untouched(source, [found]), Text(once).lines)
+            if found.code != "DL900":
+                assert comments(source) <= comments(once)
+
+
+@RELAXED
+@given(SOURCES)
+def test_fixes_keep_what_is_right(source):
+    assume(error_of(source) is None)
+    assume("\x0c" not in source and "[T]" not in source)  # which this Python's tokens may not have
+    check_fixes(source, MANY)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_fixes_of_the_examples(newline):
+    for path, source in zip(FILES, PROGRAMS, strict=True):
+        if newline == "\n":
+            check_fixes(source, facts_of(source))
+        else:
+            check = partial(check_source, path="m.py", rules=ALL, facts=facts_of(source))
+            done = fix_source(source.replace("\n", newline).encode(), check, unsafe=True)
+            plain = fix_source(source.encode(), check, unsafe=True)
+            assert done.source.decode() == plain.source.decode().replace("\n", newline), path
+            assert len(done.applied) == len(plain.applied)
+
+
+@RELAXED
+@given(SOURCES)
+def test_comments_that_ignore_hide_everything_and_are_added_once(source):
+    assume(error_of(source) is None)
+    rules = [rule for rule in ALL if rule.code() != "DL900"]
+    findings = check_source(source.encode(), "m.py", rules, MANY)
+    done = ignore_document(source.encode(), "m.py", rules, MANY, findings)
+    assert len(done.findings) == len(done.undone)
+    again = ignore_document(done.source, "m.py", rules, MANY, done.findings)
+    assert again.source == done.source
+
+
+@RELAXED
+@given(SOURCES, st.sampled_from(("\r\n", "\r")), st.sampled_from(("", "\ufeff")))
+def test_line_ends_and_marks_change_no_finding(source, end, mark):
+    plain = check_source(source.encode(), "x.py", ALL, MANY)
+    other = check_source((mark + source.replace("\n", end)).encode(), "x.py", ALL, MANY)
+    places = [[(each.code, each.line, each.column) for each in found] for found in (plain, other)]
+    if [each.code for each in plain] != ["DL000"]:
+        assert places[0] == places[1]
+
+
+@RELAXED
+@given(SOURCES, st.integers(0, 5000), st.binary(max_size=8))
+def test_what_is_cut_or_damaged_is_at_most_a_finding(source, cut, noise):
+    whole = source.encode()
+    for damaged in (whole[:cut], whole[cut:], whole[:cut] + noise + whole[cut:], noise):
+        for found in check_source(damaged, "x.py", ALL, MANY, prefilter=False):
+            assert found.line >= 1
+        scan(damaged.decode("utf-8", "replace"), "x.py")
+
+
+@example("")
+@RELAXED
+@given(st.text(max_size=60))
+def test_any_text(source):
+    data = source.encode("utf-8", "surrogatepass")
+    for found in check_source(data, "x.py", ALL, MANY, prefilter=False):
+        assert found.line >= 1
+    for path in ("x.py", "x.yaml", "x.sh"):
+        for fact in scan(source, path).facts:
+            assert fact.line <= source.count("\n") + 1
+
+
+def test_the_changed_programs_are_worth_it():
+    """They can be read, and something is found in them."""
+    codes, readable = set(), []
+
+    @RELAXED
+    @given(SOURCES)
+    def collect(source):
+        found = {each.code for each in check_source(source.encode(), "x.py", ALL, MANY)}
+        codes.update(found)
+        readable.append("DL000" not in found)
+
+    collect()
+    assert len(codes) >= 5
+    assert sum(readable) > len(readable) / 4
+
+
+def test_all_that_is_read_is_written_back():
+    for source in [*PROGRAMS, HANG]:
+        assert cst.parse_module(source).code == source
