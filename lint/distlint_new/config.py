@@ -93,7 +93,7 @@ class Config:
         return is_named or not _TEST_FOLDERS.isdisjoint(folders)
 
     def matches(self, path: str | Path, patterns: Iterable[str]) -> bool:
-        """Whether a path, or a folder that it is in, fits a pattern; without ``/``, any part does."""
+        """Whether a path, or a folder around it, fits a pattern; without ``/``, any part does."""
         full = os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
         relative = os.path.relpath(full, self.root).replace(os.sep, "/")
         parts = relative.split("/")

@@ -32,8 +32,8 @@ class Change:
 
 def edits(source: Source, changes: Sequence[Change]) -> tuple[Edit, ...]:
     """Return the edits that make all changes; none where one of them has no place in the text."""
-    if source.module.code != source.text.text:
-        return ()  # the tree drops a form feed before a statement: positions do not hold
+    if not source.is_exact:
+        return ()
     made = [_edit(source, change) for change in changes]
     found = [edit for edit in made if edit is not None]
     if len(found) < len(made):

@@ -7,7 +7,7 @@ Facts are read line by line from code and settings alike, so that ``devices=4`` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from distlint_new.apis import canonical, family_of
@@ -29,7 +29,7 @@ _MANY = {
     r"|accelerate launch.*(?:--multi_gpu|--num_processes[= ](?:[2-9]|\d\d|\$)|--config_file)"
     r"|^\s*deepspeed\s+\S*\.py|\bmpirun\b|\bhorovodrun\b",
     "accelerate": r"\bdistributed_type[\"']?:\s*[\"']?(?:MULTI_GPU|FSDP|DEEPSPEED|TPU|XLA)",
-    "gathers": r"\bself\.all_gather\s*\(",
+    "synced logs": r"\bself\.all_gather\s*\(|\bsync_dist\s*=\s*True",
     "wrapper": r"\b(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDPStrategy"
     r"|FSDPStrategy|DeepSpeedStrategy|DDPPlugin|DeepSpeedPlugin|init_process_group"
     r"|deepspeed\.initialize|DDPSpawnStrategy)\s*\(|_target_:.*(?:DDP|FSDP|DeepSpeed)\w*",
@@ -74,7 +74,7 @@ _PATTERNS = (
 _COMPILED = [(name, re.compile(pattern)) for name, pattern in _PATTERNS]
 # A line without one of these says nothing: most lines are passed over quickly.
 _WORDS = re.compile(
-    r"all_gather|devices|gpus|nodes|nproc|ntasks|num_processes|SBATCH|tpu_cores|VISIBLE_DEVICES|strategy"
+    r"all_gather|sync_dist|devices|gpus|nodes|nproc|ntasks|num_processes|SBATCH|tpu_cores|VISIBLE_DEVICES|strategy"
     r"|accelerator|distributed|plugins|torchrun|accelerate|deepspeed|mpirun|horovod|DataParallel"
     r"|Sharded|fully_shard|Strategy|Plugin|init_process_group|_target_|spawn|Spawn|monitor"
     r"|metric_for|_metric|Trainer|LightningCLI|_sampler|start_method|get_context"
@@ -309,7 +309,6 @@ class Project:
             spawns="spawns" in kinds,
             spawning_strategy="spawning strategy" in kinds,
             dp="dp" in kinds,
-            has_trainer="trainer" in kinds,
             own_sampler="own sampler" in kinds,
             forks="Linux" in kinds and not is_elsewhere,
         )
@@ -326,6 +325,7 @@ class Project:
         return replace(
             self._common,
             devices=self._settings.devices or self._devices(path),
+            has_trainer="trainer" in self._nearest(path, {"trainer", "own loop"}),
             bases={**self._settings.bases, **known},
             own_sampler=own_sampler,
         )
@@ -335,11 +335,15 @@ class Project:
 
         Where one trainer there has several devices and another has one, nobody knows.
         """
+        return "many" if self._nearest(path, {"many", "one"}) == {"many"} else ""
+
+    def _nearest(self, path: str, wanted: set[str]) -> set[str]:
+        """Return which kinds of evidence the nearest folder has, its own folders included."""
         for folder in _folders(path):
-            found = self._evidence.get(folder)
-            if found is not None:
-                return "many" if found == {"many"} else ""
-        return ""
+            found = self._evidence.get(folder, set()) & wanted
+            if found:
+                return found
+        return set()
 
     def _base(
         self, name: str, path: str, seen: frozenset[tuple[str, ClassFact]] = frozenset()
@@ -393,16 +397,23 @@ def _folders(path: str) -> list[str]:
     return ["/".join(parts[:number]) for number in range(len(parts), -1, -1)]
 
 
-def _by_folder(facts: Iterable[Fact]) -> dict[str, set[str]]:
-    """Return by folder whether anything in it, or below, speaks for many devices or for one."""
-    listed = list(facts)
-    many = {fact.path for fact in listed if fact.what.startswith("many")}
+def _by_folder(facts: Sequence[Fact]) -> dict[str, set[str]]:
+    """Return by folder what anything in it, or below, speaks for."""
     found: dict[str, set[str]] = {}
-    for fact in listed:
-        is_one = fact.what == "one device" and fact.path not in many
-        if is_one or fact.path in many:
-            for folder in _folders(fact.path):
-                found.setdefault(folder, set()).add("one" if is_one else "many")
+    # That logs are synced tells less than a trainer in the same file.
+    many = {f.path for f in facts if f.what.startswith("many") and f.what != "many: synced logs"}
+    for fact in facts:
+        kinds = set()
+        if fact.what.startswith("many"):
+            kinds.add("many")
+        elif fact.what == "one device" and fact.path not in many:
+            kinds.add("one")
+        elif fact.what == "trainer":
+            kinds.add("trainer")
+        if fact.what == "many: wrapper" and "Strategy" not in fact.text:
+            kinds.add("own loop")
+        for folder in _folders(fact.path):
+            found.setdefault(folder, set()).update(kinds)
     return found
 
 

@@ -356,6 +356,11 @@ class Source:
     # Places
 
     @cached_property
+    def is_exact(self) -> bool:
+        """Whether positions hold: the tree drops a form feed before a statement."""
+        return self.module.code == self.text.text
+
+    @cached_property
     def _positions(self) -> dict[cst.CSTNode, CodeRange]:
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         return cast("dict[cst.CSTNode, CodeRange]", wrapper.resolve(PositionProvider))

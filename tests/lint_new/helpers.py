@@ -9,8 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-import distlint_new
 import libcst as cst
+from hypothesis import HealthCheck, settings
+
+import distlint_new
 from distlint_new.check import check_source
 from distlint_new.cli import main
 from distlint_new.edits import Change
@@ -19,7 +21,6 @@ from distlint_new.rules import RULES
 from distlint_new.rules.base import Rule
 from distlint_new.source import Source, dotted
 from distlint_new.text import Text
-from hypothesis import HealthCheck, settings
 
 ALL = list(RULES.values())
 MANY = Facts(devices="many")

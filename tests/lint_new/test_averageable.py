@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 
 import pytest
+
 from distlint_new.averageable import NAMED, find, reason_against, stem
 
 

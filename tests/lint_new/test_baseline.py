@@ -6,10 +6,10 @@ import json
 import shutil
 
 import pytest
-from distlint_new.cli import main
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlint_new.cli import main
 from tests.lint_new.helpers import HEAD, RELAXED, found, write
 
 ONE = "def f{n}(rank):\n    if rank == 0:\n        dist.{call}()\n"
@@ -45,7 +45,9 @@ def test_only_what_is_more_than_before_is_new(folder, capsys, before, depth, mor
     text = before + HEAD
     for number in range(2 + more):
         pad = "    " * depth
-        body = "".join(f"{pad}{line}\n" for line in ONE.format(n=number, call="barrier").splitlines())
+        body = "".join(
+            f"{pad}{line}\n" for line in ONE.format(n=number, call="barrier").splitlines()
+        )
         text += "".join("    " * n + "if x:\n" for n in range(depth)) + body
     write(folder, src__a=text)
     assert len(found(capsys, "src", "--baseline", "known.json")) == more

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from distlint_new import run
 from distlint_new.cache import FOLDER, VARIABLE, Cache, digest, facts_key
 from distlint_new.cli import main
@@ -18,9 +21,6 @@ from distlint_new.finding import Finding, Fix, Related
 from distlint_new.rules import RULES
 from distlint_new.run import check_files
 from distlint_new.text import Edit
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.lint_new.helpers import ALL, HANG, RELAXED, WAITS, environment, write
 
 CHILD = "from base import Task\n\nclass Child(Task):\n    def validation_step(self, batch, i):\n"
@@ -189,9 +189,8 @@ def test_whatever_is_written_is_read_back(tmp_path, findings, name):
 
 
 def test_every_field_of_the_facts_is_in_their_key():
-    other = {
-        "devices": "many", "bases": {"a": Base(frozenset({"module"}))}, "non_averageable": {"a": "b"},
-    }  # fmt: skip
+    bases = {"a": Base(frozenset({"module"}))}
+    other = {"devices": "many", "bases": bases, "non_averageable": {"a": "b"}}
     keys = {facts_key(Facts())}
     for name in Facts.__dataclass_fields__:
         plain = getattr(Facts(), name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from distlint_new import check as check_module
 from distlint_new.check import LARGEST, check_source
 from distlint_new.facts import scan
 from distlint_new.rules import RULES
 from distlint_new.syntax import error_of
-
 from tests.lint_new.helpers import ALL, GUARDED, HANG, HEAD, called, check
 
 TOKENS = pytest.mark.parametrize("head", ["", HEAD], ids=["without tokens", "with tokens"])
@@ -85,7 +85,9 @@ def test_other_encodings_are_read():
     assert [found.line for found in check_source(text.encode("latin-1"), "x.py", ALL)] == []
     text = "# coding: latin-1\nx = 'é'\n" + HANG
     assert [found.line for found in check_source(text.encode("latin-1"), "x.py", ALL)] == [5]
-    assert [found.line for found in check_source(b"\xef\xbb\xbf" + HANG.encode(), "x.py", ALL)] == [3]
+    assert [found.line for found in check_source(b"\xef\xbb\xbf" + HANG.encode(), "x.py", ALL)] == [
+        3
+    ]
 
 
 @pytest.mark.parametrize("source", [b"", b"\n", b"#", b"x = 1", b"x\r\ny\r\n", b"\x0c\nx = 1\n"])

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from distlint_new.cli import main
 from distlint_new.rules import RULES
-
 from tests.lint_new.helpers import GUARDED, HANG, HEAD, UNUSED, WAITS, called, put, python, write
 from tests.lint_new.test_notebook import notebook
 
@@ -105,20 +105,6 @@ def test_standard_input_is_fixed_to_standard_output(make, monkeypatch, capsys):
         assert out.getvalue() == make(AFTER)
 
 
-def test_what_is_left_of_standard_input_goes_to_standard_error(monkeypatch, capsys):
-    out = feed(HANG.encode(), monkeypatch)
-    assert main(["check", "-", "--fix"]) == 1
-    assert out.getvalue() == HANG.encode()
-    assert capsys.readouterr().err.startswith("-:3:5 DL101 ")
-
-
-def test_diff_of_standard_input(monkeypatch):
-    out = feed(BEFORE.encode(), monkeypatch)
-    assert main(["check", "-", "--stdin-filename", "m.py", "--diff"]) == 1
-    patch = b"--- m.py\n+++ m.py\n@@ -1,2 +1,2 @@\n x = 1\r\n-y = 2  # dist"
-    assert out.getvalue().startswith(patch)
-
-
 @pytest.mark.parametrize(
     ("source", "options", "settings"),
     [
@@ -160,7 +146,7 @@ ADDED = "  # distlint: ignore[DL101]"
     ("source", "after"),
     [
         (HANG, HANG.replace("()\n", f"(){ADDED}\n").replace(f"_rank(){ADDED}", "_rank()")),
-        (HANG.replace("()\n", "(  # why\n    )\n"), HANG.replace("()\n", f"(  # why\n    ){ADDED}\n")),
+        (HANG[:-2] + "  # why\n    )\n", HANG[:-2] + f"  # why\n    ){ADDED}\n"),
         (HANG[:-1] + "  # distlint: ignore[DL201] why\n",
          HANG[:-1] + "  # distlint: ignore[DL201, DL101] why\n"),
     ],
@@ -188,7 +174,12 @@ def test_add_ignores_to_a_folder_with_files_that_cannot_be_read(unused, capsys):
     write(unused.parent, a=HANG + UNUSED, b="def f(:\n", c_ipynb="{}", d_ipynb=cells)
     assert main(["check", ".", "--add-ignores", "--ignore", "DL900"]) == 1
     assert capsys.readouterr().err.startswith("2 findings ignored by new comments")
-    assert [p.read_text().count("ignore[DL101]") for p in sorted(Path().glob("*.*"))] == [2, 0, 0, 1]
+    assert [p.read_text().count("ignore[DL101]") for p in sorted(Path().glob("*.*"))] == [
+        2,
+        0,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from distlint_new.cli import main
 from distlint_new.config import ConfigError, find_config, read_config
 from distlint_new.retired import RETIRED
 from distlint_new.rules import RULES
-
 from tests.lint_new.helpers import HANG, UNUSED, WAITS, found, write
 
 BOTH = HANG + UNUSED.replace("DL101", "DL101, DL201, DL999")
@@ -43,7 +43,8 @@ def configure(folder, text):
         ('exclude = ["gen"]', ["--extend-exclude", "tools"], lambda path, code: path == "src/a.py"),
         ('per-path-ignores = {"tools/**" = ["DL1"]}', [],
          lambda path, code: path[:5] != "tools" or code == "DL900"),
-        ('[tool.distlint.per-path-ignores]\n"c.py" = ["DL"]', [], lambda path, code: "c." not in path),
+        ('[tool.distlint.per-path-ignores]\n"c.py" = ["DL"]', [],
+         lambda path, code: "c.py" not in path),
         ('select = ["DL101"]', ["--isolated"], lambda path, code: True),
     ],
 )  # fmt: skip
@@ -86,7 +87,10 @@ def test_named_files_are_checked_unless_exclusion_is_forced(project, capsys):
         ('devices = "two"', 'devices in [tool.distlint] must be "one" or "many", not \'two\''),
         ("devices = 2", 'must be "one" or "many", not 2'),
         ('per-path-ignores = ["DL1"]', "must be a table of patterns and lists of codes"),
-        ('per-path-ignores = {"tools/**" = "DL1"}', "per-path-ignores.'tools/**' in [tool.distlint]"),
+        (
+            'per-path-ignores = {"tools/**" = "DL1"}',
+            "per-path-ignores.'tools/**' in [tool.distlint]",
+        ),
         ('per-path-ignores = {"tests/**" = ["DL999"]}', "no rule has the code DL999"),
         ("non-averageable = {a = 1}", "a list of names, or a table of names and reasons"),
         ('select = ["DL12"]', "no rule has the code DL12; did you mean"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from distlint_new.config import Config
 from distlint_new.discover import SKIPPED_FOLDERS, discover, members, root_of
 
@@ -62,8 +63,18 @@ def test_members_are_code_and_settings_but_no_other_project(tmp_path):
     kept = ["pyproject.toml", "a.py", "b.yml", "conf/c.yaml", "d.json", "run.sh", "job.sbatch"]
     kept += ["Dockerfile", "docker/Dockerfile.gpu", "Makefile", "x.slurm", ".gitlab-ci.yml"]
     kept += [".github/workflows/ci.yml", ".circleci/config.yml"]
-    other = ["sub/setup.py", "sub/e.py", ".venv/f.py", "build/g.py", "h.txt", "i.ipynb", ".idea/j.xml"]
+    other = [
+        "sub/setup.py",
+        "sub/e.py",
+        ".venv/f.py",
+        "build/g.py",
+        "h.txt",
+        "i.ipynb",
+        ".idea/j.xml",
+    ]
     make(tmp_path, *kept, *other, "old/k.py", "lib/.git/config", "lib/l.py")
     (tmp_path / "large.json").write_text(" " * (1 << 19))
-    found = [str(p.relative_to(tmp_path)) for p in members(tmp_path, Config(extend_exclude=("old",)))]
+    found = [
+        str(p.relative_to(tmp_path)) for p in members(tmp_path, Config(extend_exclude=("old",)))
+    ]
     assert sorted(found) == sorted(kept)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from distlint_new.cli import main
 from distlint_new.config import Config
 from distlint_new.facts import Base, Facts, Project, describe, scan
 from distlint_new.run import projects_of
-
 from tests.lint_new.helpers import WAITS, found, write
 
 MANY = [
@@ -80,7 +80,9 @@ def test_several_devices(path, text, tmp_path, capsys):
         assert (fact.path, fact.text) == (path, text.splitlines()[fact.line - 1].strip())
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
-    write(tmp_path, **({} if path == "pyproject.toml" else {"pyproject_toml": ""}), src__model=WAITS)
+    write(
+        tmp_path, **({} if path == "pyproject.toml" else {"pyproject_toml": ""}), src__model=WAITS
+    )
     assert [code for _, code in found(capsys, tmp_path / "src")] == ["DL202"]
     capsys.readouterr()
     assert main(["facts", str(tmp_path / "src")]) == 0
@@ -104,7 +106,7 @@ def test_nothing_is_known_of_devices(path, text, tmp_path, capsys):
     ("path", "text", "field", "value"),
     [
         ("m.py", 'cb = ModelCheckpoint(monitor="val_f1")', "monitored", {"val_f1"}),
-        ("m.py", 'f(a(monitor="b"), c(monitor=\'d\'))', "monitored", {"b", "d"}),
+        ("m.py", "f(a(monitor=\"b\"), c(monitor='d'))", "monitored", {"b", "d"}),
         ("m.py", "cb = EarlyStopping(monitor=args.name)", "monitored", {""}),
         ("m.py", '# ModelCheckpoint(monitor="val_f1")', "monitored", set()),
         ("c.yaml", "  monitor: val/acc # highest", "monitored", {"val/acc"}),
@@ -132,7 +134,9 @@ def test_what_the_user_says_counts_for_more():
         project = Project(scans, Facts(devices=said))
         assert project.of("m.py").devices == project.of("n.py").devices == said
         assert describe(project, Facts(devices=said)).startswith(f'devices = "{said}" by [tool')
-        assert "m.py:1: several devices, by devices: Trainer(devices=4)" in describe(project, Facts())
+        assert "m.py:1: several devices, by devices: Trainer(devices=4)" in describe(
+            project, Facts()
+        )
 
 
 def devices(folder, *paths):
@@ -141,7 +145,13 @@ def devices(folder, *paths):
 
 
 def test_the_project_is_the_same_whichever_files_are_named(tmp_path, monkeypatch):
-    write(tmp_path, pyproject_toml="", model=WAITS, src__deep__data="x = 1\n", conf__t_yaml="devices: 2")
+    write(
+        tmp_path,
+        pyproject_toml="",
+        model=WAITS,
+        src__deep__data="x = 1\n",
+        conf__t_yaml="devices: 2",
+    )
     for paths in (["model.py"], ["src/deep/data.py"], ["model.py", "src/deep/data.py"]):
         known = devices(tmp_path, *paths)
         assert set(known.values()) == {"many"}
@@ -153,7 +163,14 @@ def test_the_project_is_the_same_whichever_files_are_named(tmp_path, monkeypatch
 @pytest.mark.parametrize("mark", ["setup_cfg", "pyproject_toml", "setup", "_git__x_txt"])
 def test_a_folder_with_a_mark_of_its_own_is_another_project(tmp_path, mark):
     mark = f"sub__{mark}".replace("___git", "__.git")
-    write(tmp_path, setup_cfg="", a=WAITS, sub__b=WAITS, **{mark: ""}, sub__deep__run_sh="torchrun b.py")
+    write(
+        tmp_path,
+        setup_cfg="",
+        a=WAITS,
+        sub__b=WAITS,
+        **{mark: ""},
+        sub__deep__run_sh="torchrun b.py",
+    )
     assert devices(tmp_path, "a.py", "sub/b.py")["a.py"] == ""
     assert devices(tmp_path, "a.py", "sub/b.py")["b.py"] == "many"
     assert devices(tmp_path, "sub/b.py")["b.py"] == "many"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import libcst as cst
 import pytest
-from distlint_new.check import check_source
-from distlint_new.edits import Change
-from distlint_new.fix import fix_source, would_help, write_atomically
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlint_new.check import check_source
+from distlint_new.edits import Change
+from distlint_new.fix import fix_source, would_help, write_atomically
 from tests.lint_new.helpers import RELAXED, beside, called, put
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
-from distlint_new.guards import Arms, guards, rank_test
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlint_new.guards import Arms, guards, rank_test
 from tests.lint_new.helpers import RELAXED, parsed
 
 NONE = Arms()

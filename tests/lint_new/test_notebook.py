@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from distlint_new.cli import main
 from distlint_new.document import check_document, fix_document, ignore_document
 from distlint_new.edits import Change
 from distlint_new.facts import Facts
 from distlint_new.magics import Magics
 from distlint_new.notebook import Notebook, NotebookError
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.lint_new.helpers import ALL, RELAXED, WAITS, beside, called, found, put, write
 
 IMPORT = "import torch.distributed as dist"
@@ -240,7 +240,9 @@ def test_on_the_command_line(tmp_path, capsys):
     assert "  1 | if dist.get_rank() == 0:\n  2 |     dist.barrier()\n" in out
 
 
-@pytest.mark.parametrize("cell", ["trainer = pl.Trainer(devices=2)", "x = 'y' * 1_100_000", "x = 1"])
+@pytest.mark.parametrize(
+    "cell", ["trainer = pl.Trainer(devices=2)", "x = 'y' * 1_100_000", "x = 1"]
+)
 def test_trainers_in_the_cells_of_a_notebook(cell, tmp_path, capsys):
     large = {"cell_type": "code", "source": "1", "outputs": ["image" * 400_000]}
     write(tmp_path, a_ipynb=notebook(WAITS, cell, large))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from distlint_new.cli import main
 from distlint_new.pages import pages
 from distlint_new.rules import RULES

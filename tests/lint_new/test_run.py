@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from distlint_new.config import Config
 from distlint_new.pages import EXAMPLES
 from distlint_new.rules import RULES
 from distlint_new.run import check_files
-
 from tests.lint_new.helpers import ALL, HANG, WAITS, found, write
 
 NONE = Config()

@@ -9,14 +9,13 @@ from dataclasses import replace
 from importlib import resources
 
 import pytest
-from distlint_new.cli import main
-from distlint_new.pages import examples
-from distlint_new.report import sarif
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlint_new.cli import main
+from distlint_new.pages import examples
+from distlint_new.report import sarif
 from tests.lint_new.helpers import ALL, GOOD, HANG, RELAXED, write
-from tests.lint_new.test_notebook import GUARDED, IMPORT, notebook
 from tests.lint_new.test_reporters import FINDINGS, HANGS, IN_CELL, LINES
 
 # sarif-2.1/schema/sarif-schema-2.1.0.json of oasis-tcs/sarif-spec, with errata 01.
@@ -71,23 +70,6 @@ def address(result):
 WHERE = "$.runs[0].results[0].locations[0].physicalLocation"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "where"),
-    [
-        (lambda log: log.pop("version"), "$"),
-        (lambda log: log["runs"][0].pop("tool"), "$.runs[0]"),
-        (lambda log: log["runs"][0]["results"][0].update(line=3), "$.runs[0].results[0]"),
-        (lambda log: place(log)["region"].update(startLine=0), f"{WHERE}.region.startLine"),
-        (lambda log: place(log)["artifactLocation"].update(uri="a b"), f"{WHERE}.artifactLocation.uri"),
-    ],
-)
-def test_what_is_wrong_is_noticed(errors, wrong, where):
-    log = json.loads(sarif([HANGS], LINES))
-    assert errors(json.dumps(log)) == []
-    wrong(log)
-    assert [text.partition(": ")[0] for text in errors(json.dumps(log))] == [where]
-
-
 @pytest.mark.parametrize("is_inside", [True, False])
 def test_findings_of_every_rule(errors, folder, monkeypatch, is_inside):
     """With fixes and traces; by relative addresses in the current folder, else by whole ones."""
@@ -115,17 +97,6 @@ def test_nothing_found_and_all_that_is_ignored(errors, folder):
     assert main(["check", "--isolated", *known, "--write-baseline", str(folder)]) == 0
     report = written(folder, *known)
     assert results(report) == []
-    assert errors(report) == []
-
-
-def test_notebooks_and_files_that_cannot_be_read(errors, folder):
-    write(folder, **{"a b_ipynb": notebook(IMPORT, GUARDED)}, broken="def f(:\n", bytes=b"\xff\xfe")
-    report = written(folder)
-    assert [(result["ruleId"], address(result)) for result in results(report)] == [
-        ("DL101", "a%20b.ipynb"),
-        ("DL000", "broken.py"),
-        ("DL000", "bytes.py"),
-    ]
     assert errors(report) == []
 
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from distlint_new.text import Edit, Text
 
+from distlint_new.text import Edit, Text
 from tests.lint_new.helpers import HANG, WAITS, environment, python, write
 
 pytest.importorskip("pygls")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
-from distlint_new.facts import Base, Facts
-from distlint_new.pages import EXAMPLES
-from distlint_new.source import number, pairs, positional, string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlint_new.facts import Base, Facts
+from distlint_new.pages import EXAMPLES
+from distlint_new.source import number, pairs, positional, string
 from tests.lint_new.helpers import RELAXED, parsed
 
 PROGRAMS = [path.read_text() for path in sorted(EXAMPLES.glob("*/*.py"))]
@@ -108,7 +108,9 @@ def test_the_tree_is_in_the_order_of_the_source(text):
         nodes = source.nodes(kind)
         assert [source.order(node) for node in nodes] == sorted(source.order(n) for n in nodes)
         starts = [source.position(node).start for node in nodes if kind is cst.If]
-        assert [(at.line, at.column) for at in starts] == sorted((at.line, at.column) for at in starts)
+        assert [(at.line, at.column) for at in starts] == sorted(
+            (at.line, at.column) for at in starts
+        )
         for node in nodes:
             for outer in source.ancestors(node):
                 assert source.is_within(node, outer)
@@ -173,7 +175,9 @@ def test_pairs(code, parts):
     module = cst.parse_module(code)
     assign = module.body[0].body[0]
     found = pairs(assign.targets[0].target, assign.value)
-    shown = ["=".join(module.code_for_node(each) for each in pair).replace(" ", "") for pair in found]
+    shown = [
+        "=".join(module.code_for_node(each) for each in pair).replace(" ", "") for pair in found
+    ]
     plain = " ".join(shown).replace("(", "").replace(")", "")
     assert plain == parts.replace("(", "").replace(")", "")
 

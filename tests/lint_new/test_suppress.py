@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+
 from distlint_new.check import check_source
 from distlint_new.fix import fix_source
 from distlint_new.retired import RETIRED
-
 from tests.lint_new.helpers import ALL, HANG, HEAD, MANY, check
 from tests.lint_new.helpers import lines as lines_of
 
@@ -41,7 +41,9 @@ def test_a_comment_on_its_line(comment, is_heard):
 
 @pytest.mark.parametrize("where", ["first", "middle", "last", None])
 def test_first_or_last_line_of_the_statement(where):
-    source = "total = combine(  {first}\n        1,  {middle}\n        dist.all_reduce(x),\n    )  {last}\n"
+    source = (
+        "total = f(  {first}\n        1,  {middle}\n        dist.all_reduce(x),\n    )  {last}\n"
+    )
     comments = dict.fromkeys(("first", "middle", "last"), "")
     comments |= {where: "# distlint: ignore[DL101]"} if where else {}
     source = HANG.replace("dist.barrier()\n", source.format(**comments))
@@ -49,7 +51,10 @@ def test_first_or_last_line_of_the_statement(where):
 
 
 def test_whole_file():
-    for comment in ("# distlint: ignore-file[DL101] a tool for one rank", "# distlint: ignore-file"):
+    for comment in (
+        "# distlint: ignore-file[DL101] a tool for one rank",
+        "# distlint: ignore-file",
+    ):
         assert lines(f"{comment}\n{HANG}") == lines(f"{HANG}{comment}\n") == []
     assert lines("# distlint: ignore-file[DL201]\n" + HANG) == [4]
     assert lines("'# distlint: ignore-file'\n" + HANG) == [4]  # a string is no comment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
+
 from distlint_new.facts import Facts
 from distlint_new.values import Values
-
 from tests.lint_new.helpers import parsed
 
 MODULE = """\

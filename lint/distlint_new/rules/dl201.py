@@ -133,6 +133,8 @@ class DL201(Rule):
             remedy = "log a metric object of torchmetrics instead"
         else:
             remedy = "gather predictions and labels, compute once"
+        if value.reason and value.reason in self.facts.non_averageable.values():
+            remedy += f" ({value.reason})"  # as the user has written it down
         shown = name if len(name) <= _LONGEST else "this metric"
         said = f"the mean over ranks of {shown} is not that of all data: {remedy}"
         about = [(call, "value", value.reason)] if value.reason else []
