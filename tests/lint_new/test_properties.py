@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from distlint_new.check import check_source
@@ -251,10 +251,10 @@ def test_any_text(source):
 
 
 def test_the_changed_programs_are_worth_it():
-    """They can be read, and something is found in them."""
+    """They can be read, and much is found in them."""
     codes, readable = set(), []
 
-    @RELAXED
+    @settings(RELAXED, derandomize=True, database=None, max_examples=100)
     @given(SOURCES)
     def collect(source):
         found = {each.code for each in check_source(source.encode(), "x.py", ALL, MANY)}

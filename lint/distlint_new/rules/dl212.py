@@ -9,6 +9,7 @@ import libcst as cst
 from distlint_new.apis import returns_new
 from distlint_new.collectives import receiver
 from distlint_new.edits import Change
+from distlint_new.guards import guards
 from distlint_new.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint_new.source import Source, argument, dotted, last, number, positional, string
 
@@ -56,6 +57,8 @@ class DL212(Rule):
             given = argument(call, 0, "tensor", "data", "input_data", "obj", "object")
             if given is None or self._is_constant(given) or self._is_to_fail(statement):
                 continue
+            if any(guards(self.source, call)):
+                continue  # DL101 tells of it
             method = last(call.func)
             if self._returns_new(call):
                 self.report(
