@@ -34,7 +34,7 @@ import matplotlib as mpl
 import psutil
 
 import distlint
-from distlint.prefilter import can_matter
+from distlint.facts import Facts
 from distlint.rules import RULES
 
 RESULTS = Path(__file__).parent / "results"
@@ -162,13 +162,13 @@ def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> di
 
 def distlint_command(folder: Path, *options: str) -> list[str]:
     """Check a folder with all rules."""
-    check = [sys.executable, "-m", "distlint", "check", "--isolated", "--statistics", "--review"]
+    check = [sys.executable, "-m", "distlint", "check", "--isolated", "--statistics"]
     return [*check, "--jobs", str(JOBS), *options, str(folder)]
 
 
 def _matters(path: Path) -> bool:
     source = path.read_bytes()
-    return any(can_matter(rule, source) for rule in RULES.values())
+    return any(rule.can_matter(source, Facts()) for rule in RULES.values())
 
 
 def growth(files: Sequence[Path], to: Path) -> list[dict[str, float]]:

@@ -1,3 +1,3 @@
-"""Finds what hangs or falsifies the metrics of distributed PyTorch jobs."""
+"""Finds what hangs or falsifies distributed PyTorch jobs, without running them."""
 
 __version__ = "0.1.0"

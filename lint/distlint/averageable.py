@@ -24,7 +24,9 @@ LIBRARIES = (
 )
 _LOSSES = ("torch.nn.functional.", "torch.nn.")
 # Functions that return several metrics under these names.
-DICT_FUNCTIONS = frozenset({"transformers.data.metrics.acc_and_f1", "sklearn.metrics.classification_report"})
+DICT_FUNCTIONS = frozenset(
+    {"transformers.data.metrics.acc_and_f1", "sklearn.metrics.classification_report"}
+)
 _DROPPED = ("windowed", "binned", "binary", "multiclass", "multilabel")
 _ENDINGS = ("score", "loss", "curve")
 EXP_REASON = "exp of a mean is not the mean of exps"
@@ -115,10 +117,6 @@ _NOT_AVERAGEABLE = {
         perceptual_path_length PerceptualPathLength
     """,
     "the extreme of all data is not a mean of extremes": "max_error",
-    "the logarithm of a mean is not the mean of logarithms": """
-        peak_signal_noise_ratio PeakSignalNoiseRatio
-        peak_signal_noise_ratio_with_blocked_effect PeakSignalNoiseRatioWithBlockedEffect
-    """,
     "it compares bands over all images before it takes a power or a product": """
         spectral_distortion_index SpectralDistortionIndex
         spatial_distortion_index SpatialDistortionIndex
@@ -179,7 +177,7 @@ _AVERAGEABLE = {
         learned_perceptual_image_patch_similarity spatial_correlation_coefficient
         deep_image_structure_and_texture_similarity spectral_angle_mapper arniqa
         error_relative_global_dimensionless_synthesis root_mean_squared_error_using_sliding_window clip
-        clip_image_quality_assessment
+        clip_image_quality_assessment peak_signal_noise_ratio peak_signal_noise_ratio_with_blocked_effect
     """,
     "a mean over frames": "lip_vertex_error video_multi_method_assessment_fusion",
     "a mean over recordings": """
@@ -262,7 +260,9 @@ def _named() -> Iterator[tuple[str, Entry]]:
     for reason, lines in _NOT_AVERAGEABLE.items():
         for words in map(str.split, lines.splitlines()):
             metric = next((word for word in words if not word.islower()), "")
-            yield from ((word, Entry("not averageable", reason, metric)) for word in words if word != metric)
+            yield from (
+                (word, Entry("not averageable", reason, metric)) for word in words if word != metric
+            )
 
 
 NAMED = dict(_named())

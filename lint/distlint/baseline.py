@@ -10,16 +10,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distlint.model import Finding
+from distlint.finding import Finding
 
 _VERSION = 1
 
 
 def content_hash(found: Finding, lines: Sequence[str]) -> str:
-    """The same as long as code and statement are, wherever the statement moves, however it is indented."""
+    """Return a hash of code and statement, wherever it moves and however it is indented."""
     first, last = found.statement if found.statement != (0, 0) else (found.line, found.end_line)
     statement = [line.strip() for line in lines[first - 1 : last]]
-    return hashlib.sha256("\n".join([found.code, *statement]).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(
+        "\n".join([found.code, *statement]).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
 
 
 def fingerprints(findings: Iterable[Finding], sources: Mapping[str, Sequence[str]]) -> list[str]:
@@ -73,7 +75,9 @@ class Baseline:
     entries: Counter[Entry] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, findings: Iterable[Finding], sources: Mapping[str, Sequence[str]], folder: Path) -> Baseline:
+    def of(
+        cls, findings: Iterable[Finding], sources: Mapping[str, Sequence[str]], folder: Path
+    ) -> Baseline:
         """Take findings for known."""
         made = cls(folder)
         made.entries.update(made._entry(found, sources) for found in findings)
@@ -89,14 +93,18 @@ class Baseline:
         try:
             data = json.loads(file.read_text("utf-8"))
             if data["version"] != _VERSION:
-                raise BaselineError(f"{file} has version {data['version']} of the baseline's format, not {_VERSION}")
+                raise BaselineError(
+                    f"{file} has version {data['version']} of the baseline's format, not {_VERSION}"
+                )
             made = cls(file.parent)
             for known in data["findings"]:
                 entry = Entry(known["path"], known["code"], known["hash"], known["message"])
                 made.entries[entry] += int(known["count"])
         except (ValueError, KeyError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"
-            raise BaselineError(f"{file} is no baseline of distlint ({said}); --write-baseline makes it one") from None
+            raise BaselineError(
+                f"{file} is no baseline of distlint ({said}); --write-baseline makes it one"
+            ) from None
         return made
 
     def text(self) -> str:
@@ -125,25 +133,28 @@ class Baseline:
     def gone(self, left: Counter[Entry], checked: Iterable[str], codes: Collection[str]) -> int:
         """How many known findings no longer exist, of those that this run could have met."""
         files = {self._path(path) for path in checked}
-        return sum(count for entry, count in left.items() if self._could_be_met(entry, files, codes))
+        return sum(
+            count for entry, count in left.items() if self._could_be_met(entry, files, codes)
+        )
 
-    def keep(
-        self, before: Baseline, checked: Iterable[str], codes: Collection[str], hidden: Mapping[Entry, int]
-    ) -> None:
-        """Take over what a run could not have met: other files, rules that were not applied, and what it has hidden."""
+    def keep(self, before: Baseline, checked: Iterable[str], codes: Collection[str]) -> None:
+        """Take over what a run could not have met: other files, and rules that were not applied."""
         files = {self._path(path) for path in checked}
         for entry, count in before.entries.items():
-            if self._could_be_met(entry, files, codes):
-                self.entries[entry] += max(0, min(count - self.entries[entry], hidden.get(entry, 0)))
-            else:
+            if not self._could_be_met(entry, files, codes):
                 self.entries[entry] = count
 
     def _could_be_met(self, entry: Entry, files: Collection[str], codes: Collection[str]) -> bool:
-        return entry.code in codes and (entry.path in files or not (self.folder / entry.path).exists())
+        return entry.code in codes and (
+            entry.path in files or not (self.folder / entry.path).exists()
+        )
 
     def _entry(self, found: Finding, sources: Mapping[str, Sequence[str]]) -> Entry:
         return Entry(
-            self._path(found.path), found.code, content_hash(found, sources.get(found.place, ())), found.message
+            self._path(found.path),
+            found.code,
+            content_hash(found, sources.get(found.place, ())),
+            found.message,
         )
 
     def _path(self, path: str) -> str:

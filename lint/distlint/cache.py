@@ -1,219 +1,159 @@
-"""What is known of files from runs before, by their content and by all else that findings depend on."""
+"""What is known of files from runs before, by their content and all that findings depend on."""
 
 from __future__ import annotations
 
 import hashlib
-import io
+import json
 import os
-import pickle
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import libcst
 
-from distlint.analysis import Summary, Value
-from distlint.analysis.events import Branch, Exit, Handled, Inlined, Loop, Place, Step
-from distlint.analysis.formula import All, Atom, Constant, Not, Reason, Some
-from distlint.analysis.project import ClassSummary, Project, Settings, WrappedArgument
-from distlint.api import Effect
-from distlint.engine import Examined
+from distlint.facts import ClassFact, Fact, Facts, Scan
+from distlint.finding import Finding, Fix, Related
 from distlint.fix import write_atomically
-from distlint.model import Condition, Edit, Finding, Fix, Severity, TraceStep
-from distlint.project.handed import Handed
-from distlint.project.outline import Outline
-from distlint.project.scan import Scanned
+from distlint.text import Edit
 
 FOLDER = ".distlint_cache"
 VARIABLE = "DISTLINT_CACHE_DIR"
-_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"  # of the cache directory tagging specification
-_SIZE = 20  # bytes of a hash
-_STORED: dict[tuple[str, str], type] = {
-    (kind.__module__, kind.__qualname__): kind
-    for kind in (
-        All,
-        Atom,
-        Branch,
-        ClassSummary,
-        Condition,
-        Constant,
-        Edit,
-        Effect,
-        Examined,
-        Exit,
-        Finding,
-        Fix,
-        Handed,
-        Handled,
-        Inlined,
-        Loop,
-        Not,
-        Outline,
-        Place,
-        Reason,
-        Scanned,
-        Severity,
-        Some,
-        Step,
-        Summary,
-        TraceStep,
-        Value,
-        WrappedArgument,
-        frozenset,
-        set,
-    )
-}
+_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n"  # of the cache directory tagging specification
+)
 
 
 class Cache:
-    """The results of one set of rules and settings.
+    """The results of one set of rules.
 
     Args:
         folder: where it is kept.
         codes: of the rules that are applied.
-        settings: what the user has declared.
     """
 
-    def __init__(self, folder: Path, codes: Iterable[str], settings: Settings) -> None:
-        key = digest(_own_hash(), tuple(codes), _plain(settings))
-        self._file = folder / f"{key.hex()}.pickle"
-        self._hashes: dict[str, bytes] = {}
-        self._scanned: dict[str, tuple[bytes, Scanned]] = {}
-        self._examined: dict[str, tuple[bytes, dict[bytes, Examined]]] = {}
+    def __init__(self, folder: Path, codes: Iterable[str]) -> None:
+        self._file = folder / f"{digest(_own_hash(), *codes)}.json"
+        self._contents: dict[str, str] = {}
+        self._scans: dict[str, list[Any]] = {}
+        self._findings: dict[str, list[Any]] = {}
         self._is_changed = False
-        self._summaries: dict[int, bytes] = {}
-        self._kept: list[object] = []
         self._read()
 
     def _read(self) -> None:
         try:
-            stored = self._file.read_bytes()
+            hashed, _, stored = self._file.read_bytes().partition(b"\n")
         except OSError:
             return  # the first run
-        if hashlib.blake2b(stored[_SIZE:], digest_size=_SIZE).digest() != stored[:_SIZE]:
-            return  # damaged: it will be written anew
-        try:
-            self._scanned, self._examined = _Reader(io.BytesIO(stored[_SIZE:])).load()
-        except pickle.UnpicklingError:
-            return  # whole, yet not ours
+        if hashed.decode("ascii", "replace") == digest(stored):
+            known = json.loads(stored)
+            self._scans, self._findings = known["scans"], known["findings"]
+        # else damaged, or not ours: it will be written anew
 
-    def content(self, path: str) -> bytes:
-        """The hash of a file's content; empty for a file that cannot be read."""
-        if path not in self._hashes:
+    def _content(self, path: str) -> str:
+        if path not in self._contents:
             try:
-                self._hashes[path] = digest(Path(path).read_bytes())
+                self._contents[path] = digest(Path(path).read_bytes())
             except OSError:
-                self._hashes[path] = b""
-        return self._hashes[path]
+                self._contents[path] = ""
+        return self._contents[path]
 
-    def scanned(self, path: str) -> Scanned | None:
-        """What the first pass found in the file, if it has not changed."""
-        known = self._scanned.get(path)
-        return known[1] if known is not None and known[0] == self.content(path) != b"" else None
-
-    def keep_scanned(self, path: str, scanned: Scanned) -> None:
-        """Remember the first pass over a file."""
-        self._scanned[path] = (self.content(path), scanned)
-        self._is_changed = True
-
-    def examined(self, path: str, key: bytes) -> Examined | None:
-        """What the second pass found in the file, if neither it nor what it knows of others has changed."""
-        content, known = self._examined.get(path, (b"", {}))
-        return known.get(key) if content == self.content(path) != b"" else None
-
-    def keep_examined(self, path: str, key: bytes, examined: Examined) -> None:
-        """Remember the second pass over a file; what was found in other content of it is forgotten."""
-        content, known = self._examined.get(path, (b"", {}))
-        if content != self.content(path):
-            known = {}
-        self._examined[path] = (self.content(path), {**known, key: examined})
-        self._is_changed = True
-
-    def key(self, project: Project, *, is_wanted: bool) -> bytes:
-        """All that the second pass over a file depends on besides its content, the rules and the settings.
-
-        Args:
-            project: what the file knows of the others.
-            is_wanted: whether rules are applied to it.
-        """
-        return digest(
-            b"wanted" if is_wanted else b"",
-            bytes([project.spawns, project.is_launched]),
-            tuple(sorted(map(repr, project.wrapped))),
-            tuple(sorted(project.placed)),
-            tuple(sorted(project.pickled)),
-            project.evidence,
-            tuple(sorted(project.opt_outs)),
-            tuple(sorted(project.names.items())),
-            *(self._summary(project.classes[name]) for name in sorted(project.classes)),
-            *(self._summary(project.functions[name]) for name in sorted(project.functions)),
+    def scan(self, path: str) -> Scan | None:
+        """Return what a file says of its project, if it has not changed."""
+        known = self._scans.get(path)
+        if known is None or known[0] != self._content(path) or not known[0]:
+            return None
+        facts, classes, imported = known[1]
+        return Scan(
+            tuple(Fact(*each) for each in facts),
+            tuple(ClassFact(name, tuple(b), frozenset(m)) for name, b, m in classes),
+            frozenset(imported),
         )
 
-    def _summary(self, summary: object) -> bytes:
-        found = self._summaries.get(id(summary))
-        if found is None:
-            found = self._summaries[id(summary)] = digest(_plain(summary))
-            self._kept.append(summary)  # so that its id stays its own
-        return found
+    def keep_scan(self, path: str, scan: Scan) -> None:
+        """Remember what a file says of its project."""
+        facts = [[getattr(each, field.name) for field in fields(Fact)] for each in scan.facts]
+        classes = [[each.name, list(each.bases), sorted(each.methods)] for each in scan.classes]
+        self._scans[path] = [self._content(path), [facts, classes, sorted(scan.imported)]]
+        self._is_changed = True
+
+    def findings(self, path: str, facts: Facts) -> list[Finding] | None:
+        """Return what was found in a file, if neither it nor what it is told has changed."""
+        known = self._findings.get(path)
+        if known is None or known[:2] != [self._content(path), facts_key(facts)] or not known[0]:
+            return None
+        return [_finding(each) for each in known[2]]
+
+    def keep_findings(self, path: str, facts: Facts, findings: Iterable[Finding]) -> None:
+        """Remember what was found in a file."""
+        plain = [asdict(each) for each in findings]
+        self._findings[path] = [self._content(path), facts_key(facts), plain]
+        self._is_changed = True
 
     def save(self) -> None:
-        """Write what is new. Two runs at a time may each forget what the other has found, never mix it up.
+        """Write what is new. Two runs at a time may each forget what the other has found.
 
         Raises:
             OSError: the folder cannot be written.
         """
         if not self._is_changed:
             return
-        for known in (self._scanned, self._examined):
-            for path in [path for path in known if path not in self._hashes and not os.path.exists(path)]:  # noqa: PTH110
+        for known in (self._scans, self._findings):
+            for path in [each for each in known if not os.path.exists(each)]:  # noqa: PTH110
                 del known[path]
         folder = self._file.parent
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in ((".gitignore", "*\n"), ("CACHEDIR.TAG", _TAG)):
             if not (folder / name).exists():
                 write_atomically(folder / name, text.encode())
-        stored = pickle.dumps((self._scanned, self._examined), pickle.HIGHEST_PROTOCOL)
-        write_atomically(self._file, hashlib.blake2b(stored, digest_size=_SIZE).digest() + stored)
+        stored = json.dumps({"scans": self._scans, "findings": self._findings}).encode()
+        write_atomically(self._file, digest(stored).encode() + b"\n" + stored)
 
 
-class _Reader(pickle.Unpickler):
-    """Reads nothing but what is written here: a cache may have come with somebody else's repository."""
+def _finding(stored: dict[str, Any]) -> Finding:
+    fix = stored["fix"]
+    edits = tuple(Edit(**each) for each in fix["edits"]) if fix is not None else ()
+    return Finding(
+        **stored
+        | {
+            "fix": Fix(fix["safe"], edits) if fix is not None else None,
+            "trace": tuple(Related(**each) for each in stored["trace"]),
+            "statement": tuple(stored["statement"]),
+        }
+    )
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _STORED:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a cache")
-        return _STORED[module, name]
 
-
-def digest(*parts: object) -> bytes:
-    """A hash of bytes, texts and tuples of these."""
-    state = hashlib.blake2b(digest_size=_SIZE)
-    for part in parts:
-        raw = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
-        state.update(len(raw).to_bytes(8, "little"))
-        state.update(raw)
-    return state.digest()
+def facts_key(facts: Facts) -> str:
+    """Return a hash of all that a file is told of its project."""
+    shown = {each.name: _plain(getattr(facts, each.name)) for each in fields(Facts)}
+    return digest(json.dumps(shown, sort_keys=True))
 
 
 def _plain(value: object) -> object:
-    """A dataclass as tuples, with sets in order, so that equal values have equal texts."""
-    if isinstance(value, frozenset | set):
-        return tuple(sorted(value))
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, dict):
-        return tuple(sorted(value.items()))
-    if isinstance(value, tuple):
-        name = () if type(value) is tuple else (type(value).__name__,)  # two formulas of the same parts differ
-        return (*name, *(_plain(each) for each in value))
+        return {key: _plain(each) for key, each in value.items()}
     if hasattr(value, "__dataclass_fields__"):
-        return tuple(_plain(getattr(value, name)) for name in value.__dataclass_fields__)
+        return [_plain(getattr(value, name)) for name in value.__dataclass_fields__]
     return value
 
 
+def digest(*parts: str | bytes) -> str:
+    """Return a hash of texts and bytes."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "little") + raw)
+    return state.hexdigest()
+
+
 @cache
-def _own_hash() -> bytes:
-    """Of the linter itself, of what it parses with, and of Python."""
+def _own_hash() -> str:
+    """Return a hash of the linter itself, of what it parses with, and of Python."""
     here = Path(__file__).parent
-    sources = (path.read_bytes() for path in sorted(here.rglob("*.py")))
-    return digest(libcst.LIBCST_VERSION, sys.version, *sources)
+    sources = (path.read_bytes() for path in sorted(here.glob("*.py")))
+    rules = (path.read_bytes() for path in sorted((here / "rules").glob("*.py")))
+    return digest(str(libcst.LIBCST_VERSION), sys.version, *sources, *rules)

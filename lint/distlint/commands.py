@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import io
+import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from distlint.analysis.project import NO_PROJECT
+from distlint import pages, report
 from distlint.baseline import Baseline, BaselineError
 from distlint.cache import FOLDER, VARIABLE, Cache
-from distlint.config import common_folder, load_config, show_config
-from distlint.discover import discover, discover_settings
-from distlint.document import ignore_document
-from distlint.engine import SYNTAX_ERROR
-from distlint.explain import explain, list_rules, markdown, pages, rules_json, title
-from distlint.fix import write_atomically
-from distlint.model import Finding, Rule
-from distlint.project.told import read_told
-from distlint.reporters import REPORTERS, report_text
+from distlint.config import Config, common_folder, load_config, show_config
+from distlint.discover import discover
+from distlint.document import fix_document, ignore_document
+from distlint.facts import Project, describe
+from distlint.finding import SYNTAX_ERROR, Finding
+from distlint.fix import is_applicable, write_atomically
+from distlint.retired import RETIRED
 from distlint.rules import RULES
-from distlint.run import Checked, check_files, check_stdin, fix_findings
-from distlint.summary import count, diff, is_coloured, statistics, summary
+from distlint.rules.base import Rule
+from distlint.run import Checked, check_files, projects_of
+from distlint.text import Text
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
 STDIN = "-"
@@ -55,8 +58,9 @@ class Check:
         self._rules = self._config.rules(RULES.values())
         self._stdin = b""
         # With fixes for standard input, standard output is the source.
-        self._out: TextIO = sys.stderr if self._is_stdin and args.fix and not args.output_file else sys.stdout
-        self._said: list[str] = []
+        is_filter = self._is_stdin and args.fix and not args.output_file
+        self._out: TextIO = sys.stderr if is_filter else sys.stdout
+        self._said = [f"distlint: {note}\n" for note in self._config.notes]
         self._refuse_nonsense()
 
     def _refuse_nonsense(self) -> None:
@@ -64,29 +68,29 @@ class Check:
         if STDIN in args.paths and not self._is_stdin:
             raise UsageError("- (standard input) cannot be mixed with other paths")
         if args.jobs < 0:
-            raise UsageError(f"--jobs is a number of processes, 0 for as many as pay off; got {args.jobs}")
+            raise UsageError(f"--jobs is a number of processes, 0 or more; got {args.jobs}")
         if args.unsafe_fixes and not (args.fix or args.diff):
-            raise UsageError("--unsafe-fixes says which fixes --fix and --diff apply: add one of them")
+            raise UsageError("--unsafe-fixes says which fixes --fix and --diff apply: add one")
         if args.write_baseline and args.baseline is None:
             raise UsageError("--write-baseline needs --baseline FILE, the file to write")
         if self._is_stdin and (args.add_ignores or args.write_baseline):
             raise UsageError("--add-ignores and --write-baseline need files, not standard input")
         if args.statistics and args.output_format not in ("text", "json"):
-            raise UsageError(f"--statistics has no format {args.output_format}; text and json are there")
+            raise UsageError(f"--statistics has no format {args.output_format}, only text and json")
 
     def run(self) -> int:
-        """Check, fix, compare with the baseline and report; the exit status."""
+        """Check, fix, compare with the baseline and report; return the exit status."""
         if self._args.show_settings:
             sys.stdout.write(show_config(self._config, self._rules))
             return CLEAN
         checked = self._check()
         checked.findings = self._reported(checked.findings)
+        checked.waiting = self._reported(checked.waiting)
         if self._args.fix or self._args.diff:
             changed = self._fix(checked)
             if self._args.diff:
                 return CLEAN if self._args.exit_zero or not changed else FINDINGS
         self._heed_baseline(checked)
-        checked.hide(self._config.shows)
         if self._args.add_ignores:
             self._add_ignores(checked)
         self._print(checked)
@@ -96,26 +100,16 @@ class Check:
         if self._is_stdin:
             self._stdin = sys.stdin.buffer.read()
             name = self._args.stdin_filename
-            return check_stdin(self._stdin, name, self._rules, settings=self._config.settings)
-        try:
-            paths = [Path(path) for path in self._args.paths]
-            files = list(discover(paths, self._config, force=self._args.force_exclude))
-        except FileNotFoundError as error:
-            raise UsageError(f"no such file or folder: {error}") from None
+            return check_files([name], self._rules, self._config, sources={name: self._stdin})
+        files = files_of(self._args, self._config)
         cache = self._cache()
-        checked = check_files(
-            files,
-            self._rules,
-            jobs=self._args.jobs,
-            settings=self._config.settings,
-            cache=cache,
-            told=read_told(discover_settings(paths, self._config)),
-        )
+        checked = check_files(files, self._rules, self._config, jobs=self._args.jobs, cache=cache)
         try:
             if cache is not None:
                 cache.save()
         except OSError as error:
-            self._said.append(f"warning: the next run will not be quicker, the cache cannot be written: {error}\n")
+            said = f"warning: the next run is not quicker, the cache cannot be written: {error}\n"
+            self._said.append(said)
         return checked
 
     def _cache(self) -> Cache | None:
@@ -123,31 +117,34 @@ class Check:
             return None
         named = self._args.cache_dir or os.environ.get(VARIABLE)
         folder = Path(named) if named else self._config.root / FOLDER
-        return Cache(folder, [rule.code for rule in self._rules], self._config.settings)
+        return Cache(folder, [rule.code() for rule in self._rules])
 
     def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
         return [found for found in findings if self._config.reports(found.code, found.path)]
 
-    def _rules_for(self, path: str) -> list[Rule]:
-        """Those whose findings in a file are reported, and so may be fixed."""
-        return [rule for rule in self._rules if self._config.reports(rule.code, path)]
+    def _rules_for(self, path: str) -> list[type[Rule]]:
+        """Return those whose findings in a file are reported, and so may be fixed."""
+        return [rule for rule in self._rules if self._config.reports(rule.code(), path)]
 
     def _read(self, path: str) -> bytes:
         return self._stdin if self._is_stdin else Path(path).read_bytes()
 
     def _fix(self, checked: Checked) -> bool:
-        """Write the files, or show how they would differ; whether any does."""
-        changed, number = 0, 0
-        fixed = self._stdin
-        shows, unsafe = self._config.shows, self._args.unsafe_fixes
-        for path, before, done in fix_findings(checked, self._read, self._rules_for, is_wanted=shows, unsafe=unsafe):
+        """Write the files, or show how they would differ; return whether any does."""
+        changed, number, fixed = 0, 0, self._stdin
+        unsafe = self._args.unsafe_fixes
+        mended = [f.path for f in checked.findings if is_applicable(f, unsafe=unsafe)]
+        for path in dict.fromkeys(mended):
+            before, facts, rules = self._read(path), checked.facts[path], self._rules_for(path)
+            done = fix_document(before, path, rules, facts, unsafe=unsafe, is_wanted=_is_shown)
             number += len(done.applied)
-            self._tell_undone("fixed, the fix would break the file or raise another finding", done.undone)
+            reason = "fixed, the fix would break the file or raise another finding"
+            self._tell_undone(reason, done.undone)
             if done.source == before:
                 continue
             changed += 1
             if self._args.diff:
-                sys.stdout.write(diff(path, before, done.source))
+                sys.stdout.write(_diff(path, before, done.source))
                 continue
             if self._is_stdin:
                 fixed = done.source
@@ -157,7 +154,7 @@ class Check:
         if self._is_stdin and self._args.fix and not self._args.diff:
             sys.stdout.buffer.write(fixed)
         would = "would be fixed" if self._args.diff else "fixed"
-        self._said.append(f"{count(number, 'finding')} {would} in {count(changed, 'file')}\n")
+        self._said.append(f"{_count(number, 'finding')} {would} in {_count(changed, 'file')}\n")
         if self._args.diff:
             sys.stderr.write("".join(self._said))
         return changed > 0
@@ -169,7 +166,8 @@ class Check:
     def _heed_baseline(self, checked: Checked) -> None:
         if self._args.baseline is None:
             return
-        file, codes = Path(self._args.baseline), [*(rule.code for rule in self._rules), SYNTAX_ERROR[0]]
+        file = Path(self._args.baseline)
+        codes = [*(rule.code() for rule in self._rules), SYNTAX_ERROR]
         if self._args.write_baseline:
             self._write_baseline(checked, file, codes)
             return
@@ -179,70 +177,149 @@ class Check:
             known = Baseline.read(file)
         except BaselineError as error:
             raise UsageError(str(error)) from None
-        shown = sum(map(self._config.shows, checked.findings))
+        before = len(checked.findings)
         checked.findings, left = known.split(checked.findings, checked.sources)
-        gone = known.gone(left, checked.paths, codes)
-        hidden = shown - sum(map(self._config.shows, checked.findings))
-        if hidden:
-            self._said.append(f"{count(hidden, 'finding')} known from {file}\n")
+        gone = known.gone(left, checked.facts, codes)
+        if before > len(checked.findings):
+            hidden = _count(before - len(checked.findings), "finding")
+            self._said.append(f"{hidden} known from {file}\n")
         if gone:
-            self._said.append(f"{count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n")
+            said = f"{_count(gone, 'finding')} of {file} gone: --write-baseline forgets them\n"
+            self._said.append(said)
 
     def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
-        every = Baseline.of(checked.findings, checked.sources, file.parent)
-        checked.hide(self._config.shows)
         known = Baseline.of(checked.findings, checked.sources, file.parent)
         try:
             if file.exists():
-                known.keep(Baseline.read(file), checked.paths, codes, every.entries - known.entries)
+                known.keep(Baseline.read(file), checked.facts, codes)
         except BaselineError as error:
             self._said.append(f"warning: replaced what was there: {error}\n")
         write_atomically(file, known.text().encode())
-        self._said.append(f"{count(len(checked.findings), 'finding')} written to {file}\n")
+        self._said.append(f"{_count(len(checked.findings), 'finding')} written to {file}\n")
         checked.findings = []
 
     def _add_ignores(self, checked: Checked) -> None:
         number = 0
         for path in dict.fromkeys(found.path for found in checked.findings):
-            before = self._read(path)
-            known = [found for found in checked.findings if found.path == path and found.code != SYNTAX_ERROR[0]]
-            project = checked.projects.get(path, NO_PROJECT)
-            done = ignore_document(before, path, self._rules_for(path), known, project=project)
+            before, facts = self._read(path), checked.facts[path]
+            mine = [f for f in checked.findings if f.path == path and f.code != SYNTAX_ERROR]
+            done = ignore_document(before, path, self._rules_for(path), facts, mine)
             self._tell_undone("ignored, the line has no room for a comment", done.undone)
             if done.source != before:
                 write_atomically(Path(path), done.source)
                 number += len(done.applied)
-                checked.replace(path, list(filter(self._config.shows, done.findings)), done.source)
-        self._said.append(f"{count(number, 'finding')} ignored by new comments: give each its reason\n")
+                checked.replace(path, self._reported(done.findings), done.source)
+        said = f"{_count(number, 'finding')} ignored by new comments: give each its reason\n"
+        self._said.append(said)
 
     def _print(self, checked: Checked) -> None:
         args = self._args
         if args.statistics:
-            text = statistics(checked.findings, as_json=args.output_format == "json")
+            text = _statistics(checked.findings, as_json=args.output_format == "json")
         else:
-            to_terminal = args.output_file is None and is_coloured(args.color, self._out)
-            reporter = partial(report_text, colour=to_terminal)
-            text = (reporter if args.output_format == "text" else REPORTERS[args.output_format])(
-                checked.findings, checked.sources
+            colour = args.output_file is None and _is_coloured(args.color, self._out)
+            shown = partial(report.text, colour=colour)
+            reporter = (
+                shown if args.output_format == "text" else report.REPORTERS[args.output_format]
             )
+            text = reporter(checked.findings, checked.sources)
         if args.output_file is None:
             self._out.write(text)
         else:
             Path(args.output_file).write_text(text, "utf-8")
         if args.output_format == "text" or args.output_file is not None:
-            self._said.append(summary(checked))
+            self._said.append(_summary(checked))
         sys.stderr.write("".join(self._said))
+
+
+def files_of(args: argparse.Namespace, config: Config) -> list[str]:
+    """Return the files that the command line names."""
+    try:
+        paths = [Path(path) for path in args.paths]
+        return [str(p) for p in discover(paths, config, force=args.force_exclude)]
+    except FileNotFoundError as error:
+        raise UsageError(f"no such file or folder: {error}") from None
+
+
+def _is_shown(found: Finding) -> bool:
+    return not found.waits
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _summary(checked: Checked) -> str:
+    """Return the last lines: how much was found, how much can be fixed, and what waits."""
+    safe = sum(is_applicable(found, unsafe=False) for found in checked.findings)
+    more = sum(is_applicable(found, unsafe=True) for found in checked.findings) - safe
+    ways = [f"{safe} fixable with --fix"] * (safe > 0)
+    ways += [f"{more} {'more' if safe else 'fixable'} with --fix --unsafe-fixes"] * (more > 0)
+    shown = f" ({', '.join(ways)})" if ways else ""
+    found = _count(len(checked.findings), "finding")
+    line = f"{found} in {_count(len(checked.facts), 'file')}{shown}\n"
+    if not checked.waiting:
+        return line
+    number = len(checked.waiting)
+    waits = f"{_count(number, 'finding')} wait{'s' * (number == 1)}"
+    return line + (
+        f'{waits} for devices = "many" in [tool.distlint]: nothing here says how many run this\n'
+    )
+
+
+def _statistics(findings: Sequence[Finding], *, as_json: bool) -> str:
+    """Return how many findings each rule has, and how many of them can be fixed."""
+    rows = []
+    counted = Counter((found.code, found.name) for found in findings)
+    for (code, name), number in sorted(counted.items()):
+        mine = [found for found in findings if found.code == code]
+        safe = sum(is_applicable(found, unsafe=False) for found in mine)
+        unsafe = sum(is_applicable(found, unsafe=True) for found in mine) - safe
+        row = {"code": code, "name": name, "count": number}
+        rows.append(row | {"fixable": safe, "fixable_unsafe": unsafe})
+    if as_json:
+        return json.dumps(rows, indent=1) + "\n"
+    lines = []
+    for row in rows:
+        ways = [f"{row['fixable']} with --fix"] * bool(row["fixable"])
+        ways += [f"{row['fixable_unsafe']} with --fix --unsafe-fixes"] * bool(row["fixable_unsafe"])
+        shown = f"  ({', '.join(ways)})" if ways else ""
+        lines.append(f"{row['count']:>6}  {row['code']}  {row['name']}{shown}\n")
+    return "".join(lines)
+
+
+def _diff(path: str, before: bytes, after: bytes) -> str:
+    """Return how a file would change."""
+    old, new = (
+        list(io.StringIO(Text.decode(source).text, newline="")) for source in (before, after)
+    )
+    end = "\n\\ No newline at end of file\n"
+    lines = difflib.unified_diff(old, new, path, path)
+    return "".join(line if line.endswith("\n") else line + end for line in lines)
+
+
+def _is_coloured(wish: str, out: TextIO) -> bool:
+    """Go by the option, then NO_COLOR and FORCE_COLOR, then whether people are looking."""
+    if wish != "auto":
+        return wish == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or out.isatty()
 
 
 def explain_rules(args: argparse.Namespace) -> int:
     """``distlint explain``: pages of some rules, or of all."""
-    render: Callable[[Rule], str] = markdown if args.markdown else explain
+    render: Callable[[type[Rule]], str] = pages.markdown if args.markdown else pages.explain
     shown = []
-    for code in args.codes or list(RULES):
-        rule, text = RULES.get(code.upper()), title(code.upper())
-        if rule is None and text is None:
+    for code in (code.upper() for code in args.codes or RULES):
+        if code in RULES:
+            shown.append(render(RULES[code]))
+        elif code == SYNTAX_ERROR:
+            shown.append(f"{code}\n\nA file, or a cell, that cannot be read as Python.\n")
+        elif code in RETIRED:
+            shown.append(f"{code} is retired: {RETIRED[code]}.\n")
+        else:
             raise UsageError(f"no rule has the code {code}; `distlint rules` lists them")
-        shown.append(f"{code.upper()}\n\n{text}\n" if rule is None else render(rule))
     sys.stdout.write(("\n" if args.markdown else "\n" + "=" * 80 + "\n\n").join(shown))
     return CLEAN
 
@@ -250,12 +327,23 @@ def explain_rules(args: argparse.Namespace) -> int:
 def show_rules(args: argparse.Namespace) -> int:
     """``distlint rules``: a table of all rules, or their pages."""
     if args.pages is None:
-        sys.stdout.write((rules_json if args.json else list_rules)(RULES.values()))
+        sys.stdout.write((pages.as_json if args.json else pages.table)(RULES.values()))
         return CLEAN
     folder = Path(args.pages)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages(RULES.values()).items():
+    for name, text in pages.pages(RULES.values()).items():
         (folder / name).write_text(text, "utf-8")
+    return CLEAN
+
+
+def show_facts(args: argparse.Namespace) -> int:
+    """``distlint facts``: what is known of the projects of some paths, with the places."""
+    args.select, args.extend_select, args.ignore = [], [], []
+    config = load_config(args, common_folder([Path(path) for path in args.paths]), RULES)
+    files = files_of(args, config)
+    projects = projects_of(files, config, map).values()
+    for project in dict.fromkeys(projects) or [Project({}, config.settings)]:
+        sys.stdout.write(describe(project, config.settings))
     return CLEAN
 
 

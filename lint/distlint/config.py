@@ -1,21 +1,22 @@
-"""``[tool.distlint]`` of the nearest pyproject.toml: read, checked, and joined with the command line."""
+"""``[tool.distlint]`` of the nearest pyproject.toml, joined with the command line."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import os
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from distlint.analysis.project import Settings
-from distlint.engine import SYNTAX_ERROR
-from distlint.model import Finding, Rule
-from distlint.modules import is_test
+from distlint.facts import Base, Facts
+from distlint.finding import SYNTAX_ERROR
+from distlint.retired import RETIRED
+from distlint.rules.base import Rule
 
 if sys.version_info >= (3, 11):  # noqa: UP036 - distlint runs on 3.10, too
     import tomllib
@@ -24,6 +25,8 @@ else:
 
 NAME = "pyproject.toml"
 _IN_TESTS = ("DL1", "DL2")
+_TEST_FOLDERS = frozenset({"test", "tests"})
+_TEST_FILE = re.compile(r"(?:test_.*|.*_test|conftest)\.(?:py|ipynb)")
 
 
 class ConfigError(Exception):
@@ -42,8 +45,8 @@ class Config:
         per_path_ignores: by pattern of the path, codes not to report there.
         exclude: patterns of paths that are passed over; None for the built-in ones.
         extend_exclude: more of them.
-        review: whether findings are shown that depend on what the code does not say.
         settings: what rules must know of the user's own code.
+        notes: what is to be told of the configuration, such as codes that are retired.
     """
 
     file: Path | None = None
@@ -53,47 +56,53 @@ class Config:
     per_path_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exclude: tuple[str, ...] | None = None
     extend_exclude: tuple[str, ...] = ()
-    review: bool = False
-    settings: Settings = field(default_factory=Settings)
+    settings: Facts = field(default_factory=Facts)
+    notes: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
         """The folder that patterns of paths start from."""
         return self.file.parent if self.file is not None else Path.cwd()
 
-    def rules(self, known: Iterable[Rule]) -> list[Rule]:
-        """The rules to apply."""
-        return [rule for rule in known if self._applies(rule)]
+    def rules(self, known: Iterable[type[Rule]]) -> list[type[Rule]]:
+        """Return the rules to apply."""
+        return [rule for rule in known if self._applies(rule.code())]
 
-    def _applies(self, rule: Rule) -> bool:
+    def _applies(self, code: str) -> bool:
         wanted = (*self.select, *self.extend_select)
-        if self.select and not rule.code.startswith(wanted):
+        if self.select and not code.startswith(wanted):
             return False
-        return not (self.ignore and rule.code.startswith(self.ignore))
+        return not (self.ignore and code.startswith(self.ignore))
 
     def reports(self, code: str, path: str) -> bool:
-        """Whether a finding of this code is to be shown for a file; in tests, only those of hangs and wrong values."""
+        """Whether a finding is shown for a file; in tests, only those of hangs and wrong values."""
         if self.ignore and code.startswith(self.ignore):
             return False
-        if not code.startswith(_IN_TESTS) and is_test(path):
+        if not code.startswith(_IN_TESTS) and self._is_test(path):
             return False
         for pattern, codes in self.per_path_ignores.items():
             if code.startswith(codes) and self.matches(path, (pattern,)):
                 return False
         return True
 
-    def shows(self, found: Finding) -> bool:
-        """Whether a finding is to be shown."""
-        return (self.review or found.confidence == "sure") and self.reports(found.code, found.path)
+    def _is_test(self, path: str) -> bool:
+        """Return whether a file is one of tests, by its name or by a folder below the root."""
+        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.root))  # noqa: PTH100
+        folders = Path(relative).parts[:-1]
+        is_named = _TEST_FILE.fullmatch(os.path.basename(path)) is not None  # noqa: PTH119
+        return is_named or not _TEST_FOLDERS.isdisjoint(folders)
 
     def matches(self, path: str | Path, patterns: Iterable[str]) -> bool:
-        """Whether a path, or a folder that it is in, fits a pattern; those without ``/`` fit any part of a path."""
+        """Whether a path, or a folder around it, fits a pattern; without ``/``, any part does."""
         full = os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
         relative = os.path.relpath(full, self.root).replace(os.sep, "/")
         parts = relative.split("/")
         beginnings = ["/".join(parts[: number + 1]) for number in range(len(parts))]
         return any(
-            any(fnmatch(each, pattern.removesuffix("/")) for each in (beginnings if "/" in pattern else parts))
+            any(
+                fnmatch(each, pattern.removesuffix("/"))
+                for each in (beginnings if "/" in pattern else parts)
+            )
             for pattern in patterns
         )
 
@@ -110,7 +119,8 @@ def find_config(start: Path) -> Path | None:
 
 def common_folder(paths: Sequence[Path]) -> Path:
     """The folder that all paths are in."""
-    found = [path if path.is_dir() else path.parent for path in (Path(os.path.abspath(path)) for path in paths)]  # noqa: PTH100
+    full = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100
+    found = [path if path.is_dir() else path.parent for path in full]
     try:
         return Path(os.path.commonpath(found))
     except ValueError:  # on different drives, or none at all
@@ -132,19 +142,51 @@ def read_config(path: Path, known: Iterable[str]) -> Config:
         raise ConfigError(f"{path}: [tool.distlint] must be a table")
     for key in table:
         if key not in _KEYS:
-            raise ConfigError(f"{path}: unknown key {key!r} in [tool.distlint]{nearest(key, _KEYS)}")
+            raise ConfigError(
+                f"{path}: unknown key {key!r} in [tool.distlint]{nearest(key, _KEYS)}"
+            )
     values: dict[str, Any] = {
         key.replace("-", "_"): _KEYS[key](_Value(path, key, value)) for key, value in table.items()
     }
-    names = {each.name for each in fields(Settings)}
-    settings = Settings(**{name: values.pop(name) for name in names & values.keys()})
-    config = replace(Config(file=path, settings=settings), **values)
-    given = (*config.select, *config.extend_select, *config.ignore)
+    names = {each.name for each in fields(Facts)}
+    settings = Facts(**{name: values.pop(name) for name in names & values.keys()})
+    bases = values.pop("trainer_bases", {})
+    config = replace(Config(file=path, settings=replace(settings, bases=bases)), **values)
     try:
-        check_codes((*given, *(code for codes in config.per_path_ignores.values() for code in codes)), known)
+        return without_retired(config, known)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return config
+
+
+def without_retired(config: Config, known: Iterable[str]) -> Config:
+    """Check all codes, and take those away that are retired: that is told and no error."""
+    known = list(known)
+    select = check_codes(config.select, known)
+    return replace(
+        config,
+        select=_current(select) or (("DL900",) if select else ()),
+        extend_select=_current(check_codes(config.extend_select, known)),
+        ignore=_current(check_codes(config.ignore, known)),
+        per_path_ignores={
+            pattern: _current(check_codes(codes, known))
+            for pattern, codes in config.per_path_ignores.items()
+        },
+        notes=tuple(
+            f"{code} is retired: {RETIRED[code]}"
+            for code in dict.fromkeys(_all_codes(config))
+            if code in RETIRED
+        ),
+    )
+
+
+def _all_codes(config: Config) -> Iterator[str]:
+    given = (config.select, config.extend_select, config.ignore, *config.per_path_ignores.values())
+    for codes in given:
+        yield from (code.strip().upper() for code in codes)
+
+
+def _current(codes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(code for code in codes if code not in RETIRED)
 
 
 def load_config(args: argparse.Namespace, start: Path, known: Collection[str]) -> Config:
@@ -163,19 +205,19 @@ def load_config(args: argparse.Namespace, start: Path, known: Collection[str]) -
     elif not args.isolated:
         file = find_config(start)
     config = Config() if file is None else read_config(file, known)
-    select, more, ignore = (
-        check_codes(_split(given), known) for given in (args.select, args.extend_select, args.ignore)
-    )
+    select, more, ignore = map(_split, (args.select, args.extend_select, args.ignore))
     if select:  # what is asked for now counts more than what was written down
         config = replace(config, select=select, extend_select=(), ignore=())
-    return replace(
+    config = replace(
         config,
         extend_select=config.extend_select + more,
         ignore=config.ignore + ignore,
         exclude=_split(args.exclude) or config.exclude,
         extend_exclude=config.extend_exclude + _split(args.extend_exclude),
-        review=config.review or args.review,
     )
+    notes = config.notes
+    config = without_retired(config, known)
+    return replace(config, notes=(*notes, *config.notes))
 
 
 def _split(given: Iterable[str]) -> tuple[str, ...]:
@@ -184,11 +226,13 @@ def _split(given: Iterable[str]) -> tuple[str, ...]:
 
 def check_codes(codes: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """Codes and beginnings of codes, such as DL1, in capitals; an error if no rule has one."""
-    known = [*known, SYNTAX_ERROR[0]]
+    known = [*known, SYNTAX_ERROR, *RETIRED]
     found = tuple(code.strip().upper() for code in codes if code.strip())
     for code in found:
         if not any(each.startswith(code) for each in known):
-            raise ConfigError(f"no rule has the code {code}{nearest(code, known)}; `distlint rules` lists them")
+            raise ConfigError(
+                f"no rule has the code {code}{nearest(code, known)}; `distlint rules` lists them"
+            )
     return found
 
 
@@ -198,15 +242,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def show_config(config: Config, rules: Sequence[Rule]) -> str:
+def show_config(config: Config, rules: Sequence[type[Rule]]) -> str:
     """The settings in effect, one on a line."""
     shown = {"file": str(config.file or "none")}
     for name in _KEYS:
         attribute = name.replace("-", "_")
+        attribute = "bases" if name == "trainer-bases" else attribute
         source = config.settings if hasattr(config.settings, attribute) else config
         value = getattr(source, attribute)
+        value = list(value) if attribute == "bases" else value
         shown[name] = str(sorted(value) if isinstance(value, frozenset) else value)
-    shown["rules"] = " ".join(rule.code for rule in rules)
+    shown["rules"] = " ".join(rule.code() for rule in rules)
     return "".join(f"{name} = {value}\n" for name, value in shown.items())
 
 
@@ -228,7 +274,9 @@ class _Value:
     value: object
 
     def fail(self, wanted: str) -> ConfigError:
-        return ConfigError(f"{self.path}: {self.key} in [tool.distlint] must be {wanted}, not {self.value!r}")
+        return ConfigError(
+            f"{self.path}: {self.key} in [tool.distlint] must be {wanted}, not {self.value!r}"
+        )
 
 
 def _strings(given: _Value) -> tuple[str, ...]:
@@ -245,10 +293,9 @@ def _names(given: _Value) -> frozenset[str]:
     return frozenset(_strings(given))
 
 
-def _flag(given: _Value) -> bool:
-    if not isinstance(given.value, bool):
-        raise given.fail("true or false")
-    return given.value
+def _bases(given: _Value) -> dict[str, Base]:
+    """Classes that stand for LightningModule."""
+    return {name: Base(frozenset({"lightning_module"})) for name in _strings(given)}
 
 
 def _devices(given: _Value) -> str:
@@ -282,10 +329,9 @@ _KEYS: dict[str, Callable[[_Value], object]] = {
     "per-path-ignores": _codes_by_pattern,
     "exclude": _strings,
     "extend-exclude": _strings,
-    "review": _flag,
     "devices": _devices,
     "collectives": _names,
     "averageable": _names,
     "non-averageable": _reasons,
-    "trainer-bases": _names,
+    "trainer-bases": _bases,
 }

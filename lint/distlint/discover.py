@@ -10,7 +10,10 @@ from distlint.config import Config
 
 EVERYTHING = Config()
 PYTHON = (".py", ".ipynb")
-SETTINGS = (".yaml", ".yml", ".json", ".sh")
+SETTINGS = (".yaml", ".yml", ".toml", ".json", ".cfg", ".sh", ".bash", ".sbatch", ".slurm")
+_SETTINGS_NAMES = ("Dockerfile", "Makefile", "Jenkinsfile")
+_CI_FOLDERS = frozenset({".github", ".circleci"})
+_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 _LARGEST_SETTINGS = 1 << 18  # bytes
 SKIPPED_FOLDERS = frozenset(
     {
@@ -24,12 +27,14 @@ SKIPPED_FOLDERS = frozenset(
 )
 
 
-def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool = False) -> Iterator[Path]:
-    """Python files and notebooks below folders, in order of names, and every file that is named, whatever it is called.
+def discover(
+    paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool = False
+) -> Iterator[Path]:
+    """Python files and notebooks below folders, in order of names, and every file that is named.
 
-    Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over, unless they
-    are named. A file that several links lead to is given once, by its own name if that is among them; links to nowhere
-    are passed over.
+    Hidden folders (``.git``, ``.venv``, …), build folders and installed packages are passed over,
+    unless they are named. A file that several links lead to is given once, by its own name if that
+    is among them; links to nowhere are passed over.
 
     Args:
         paths: files and folders.
@@ -55,7 +60,7 @@ def discover(paths: Iterable[Path], config: Config = EVERYTHING, *, force: bool 
 
 
 def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
-    """Files without further links to the same; what the user named goes first, then what is no link."""
+    """Files without further links to the same; what is named goes first, then what is no link."""
     real = {file: os.path.realpath(file) for file in files}
     kept: dict[str, Path] = {}
     for file in sorted(files, key=lambda file: (file not in named, file.is_symlink())):
@@ -63,13 +68,39 @@ def _each_once(files: list[Path], named: set[Path]) -> Iterator[Path]:
     return (file for file in files if kept[real[file]] == file)
 
 
-def discover_settings(paths: Iterable[Path], config: Config = EVERYTHING) -> Iterator[Path]:
-    """Small YAML, JSON and shell files below folders: trainers may be set up, or given options, there."""
+def root_of(folder: str) -> str | None:
+    """Return the nearest folder that marks a project, the folder itself or one above it."""
+    for each in (Path(folder), *Path(folder).parents):
+        if any((each / mark).exists() for mark in _MARKS):
+            return str(each)
+    return None
+
+
+def members(root: Path, config: Config = EVERYTHING) -> Iterator[Path]:
+    """Yield the files of a project that facts may come from: its code, and small settings.
+
+    Folders below that are projects of their own are passed over.
+    """
     excluded = _Excluded(config)
-    for path in paths:
-        for file in _below(path, excluded, SETTINGS) if path.is_dir() else ():
-            if file.stat().st_size <= _LARGEST_SETTINGS:
-                yield file
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        if here != root and any(mark in files or mark in folders for mark in _MARKS):
+            folders.clear()
+            continue
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not (name.startswith(".") and name not in _CI_FOLDERS)
+            and name not in excluded.names
+            and not excluded.hides(here / name)
+        )
+        for name in sorted(files):
+            path = here / name
+            is_settings = name.endswith(SETTINGS) or name.startswith(_SETTINGS_NAMES)
+            if not (is_settings or name.endswith(".py")) or not path.is_file():
+                continue
+            if not is_settings or path.stat().st_size <= _LARGEST_SETTINGS:
+                yield path
 
 
 def is_excluded(path: Path, config: Config) -> bool:

@@ -3,75 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
-from distlint.analysis.project import NO_PROJECT, Project
-from distlint.engine import Examined, check_source, examine, syntax_error
+from distlint.check import check_source
+from distlint.facts import Facts
+from distlint.finding import Finding, unreadable
 from distlint.fix import Check, Fixed, Judge, fix_source, ignore_source
-from distlint.model import Finding, Rule
 from distlint.notebook import Notebook, NotebookError
+from distlint.rules.base import Rule
 from distlint.text import Text, split_lines
 
 NOTEBOOK = ".ipynb"
+Rules = Sequence[type[Rule]]
 
 
-def check_document(source: bytes, path: str, rules: Sequence[Rule], *, project: Project = NO_PROJECT) -> list[Finding]:
-    """All findings in a file, in the order of its lines or cells."""
-    return examine_document(source, path, rules, project=project, summarise=False).findings
-
-
-def examine_document(
-    source: bytes,
-    path: str,
-    rules: Sequence[Rule],
-    *,
-    project: Project = NO_PROJECT,
-    summarise: bool = True,
-    is_sound: bool = False,
-) -> Examined:
-    """All findings in a file, and what its functions are to others; nobody imports a notebook."""
+def check_document(source: bytes, path: str, rules: Rules, facts: Facts) -> list[Finding]:
+    """Return all findings in a file, in the order of its lines or cells."""
     if not path.endswith(NOTEBOOK):
-        return examine(source, path, rules, project=project, summarise=summarise, is_sound=is_sound)
+        return check_source(source, path, rules, facts)
     try:
         notebook = Notebook(source)
     except NotebookError as error:
-        return Examined([syntax_error(path, error.line, error.column, str(error))])
-    return Examined(_in_cells(notebook, path, check_source(notebook.python, path, rules, project=project)))
+        return [unreadable(path, error.line, error.column, str(error))]
+    return notebook.located(path, check_source(notebook.python, path, rules, facts))
 
 
 def python_of(source: bytes, path: str) -> bytes:
-    """The Python in a file."""
+    """Return the Python in a file; none of a broken notebook, which is a finding when checked."""
     try:
         return Notebook(source).python if path.endswith(NOTEBOOK) else source
-    except NotebookError:  # it becomes a finding when the file is checked
+    except NotebookError:
         return b""
 
 
 def fix_document(
-    source: bytes,
-    path: str,
-    rules: Sequence[Rule],
-    *,
-    unsafe: bool = False,
-    is_wanted: Judge = bool,
-    project: Project = NO_PROJECT,
+    source: bytes, path: str, rules: Rules, facts: Facts, *, unsafe: bool, is_wanted: Judge
 ) -> Fixed:
     """Fix a file, see ``fix_source``."""
-    return _change(source, path, rules, project, partial(fix_source, unsafe=unsafe, is_wanted=is_wanted))
+    change = partial(fix_source, unsafe=unsafe, is_wanted=is_wanted)
+    return _change(source, path, rules, facts, change)
 
 
 def ignore_document(
-    source: bytes, path: str, rules: Sequence[Rule], findings: Sequence[Finding], *, project: Project = NO_PROJECT
+    source: bytes, path: str, rules: Rules, facts: Facts, findings: Sequence[Finding]
 ) -> Fixed:
     """Add comments that hide findings of a file, see ``ignore_source``."""
     wanted = {_key(found) for found in findings}
 
     def change(python: bytes, check: Check) -> Fixed:
-        return ignore_source(python, check, lambda found: _key(locate(found)) in wanted)
+        # The lines of a notebook's cells stay where they are: a comment adds none.
+        locate = Notebook(source).locate if path.endswith(NOTEBOOK) else _as_it_is
+        return ignore_source(python, check, path, lambda found: _key(locate(found)) in wanted)
 
-    locate = Notebook(source).locate if path.endswith(NOTEBOOK) else _as_it_is
-    return _change(source, path, rules, project, change)
+    return _change(source, path, rules, facts, change)
 
 
 def _key(found: Finding) -> tuple[str, str, int, int]:
@@ -83,33 +67,40 @@ def _as_it_is(found: Finding) -> Finding:
 
 
 def _change(
-    source: bytes, path: str, rules: Sequence[Rule], project: Project, change: Callable[[bytes, Check], Fixed]
+    source: bytes,
+    path: str,
+    rules: Rules,
+    facts: Facts,
+    change: Callable[[bytes, Check], Fixed],
 ) -> Fixed:
     """Change the Python of a file and write it back into the file."""
-    check = partial(check_source, path=path, rules=rules, project=project)
+
+    def check(python: bytes) -> list[Finding]:
+        return check_source(python, path, rules, facts)
+
     if not path.endswith(NOTEBOOK):
         return change(source, check)
     try:
         notebook = Notebook(source)
     except NotebookError as error:
-        return Fixed(source, [syntax_error(path, error.line, error.column, str(error))])
+        return Fixed(source, [unreadable(path, error.line, error.column, str(error))])
     done = change(notebook.python, check)
     try:
         written = notebook.written(done.source)
     except ValueError:  # a fix has reached into what is not Python
         undone = [notebook.locate(found) for found in done.applied]
-        return Fixed(source, check_document(source, path, rules, project=project), undone=undone)
+        return Fixed(source, check_document(source, path, rules, facts), undone=undone)
     located = Notebook(written)
     return Fixed(
         written,
-        _in_cells(located, path, done.findings),
+        located.located(path, done.findings),
         [notebook.locate(found) for found in done.applied],
         [located.locate(found) for found in done.undone],
     )
 
 
 def lines_of(source: bytes, path: str) -> dict[str, list[str]]:
-    """The lines of a file, or of every cell of a notebook, by the place that findings name."""
+    """Return the lines of a file, or of each cell, by the place that findings name."""
     if path.endswith(NOTEBOOK):
         try:
             return Notebook(source).lines(path)
@@ -119,12 +110,3 @@ def lines_of(source: bytes, path: str) -> dict[str, list[str]]:
         return {path: Text.decode(source).lines}
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return {path: split_lines(source.decode("utf-8", "replace"))}
-
-
-def _in_cells(notebook: Notebook, path: str, findings: Sequence[Finding]) -> list[Finding]:
-    broken = [
-        replace(syntax_error(path, error.lineno or 1, max(1, error.offset or 1), error.msg), cell=cell.number)
-        for cell, error in notebook.broken
-    ]
-    found = broken + [notebook.locate(each) for each in findings]
-    return sorted(found, key=lambda each: (each.cell or 0, each.line, each.column, each.code))

@@ -2,119 +2,151 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from distlint.concrete import ConcreteTree, walk
-from distlint.model import Change, Edit, Fix, Repair
-from distlint.text import Text, split_lines
+from distlint.guards import Guard
+from distlint.source import Source
+from distlint.syntax import lines_in_strings
+from distlint.text import Edit, split_lines
 
 
-class Editor:
-    """Makes edits of one module.
+@dataclass(frozen=True)
+class Change:
+    """New source for a node, or lines beside a statement.
 
-    Args:
-        tree: the concrete tree.
-        text: the source, for its indentation and line ends.
+    Attributes:
+        node: what is replaced; for lines beside it, a statement.
+        text: the new source; ``""`` removes the node. Lines beside a statement get its indentation.
+        where: in its place, or on lines of their own before or after it.
     """
 
-    def __init__(self, tree: ConcreteTree, text: Text) -> None:
-        self._tree = tree
-        self._text = text
+    node: cst.CSTNode
+    text: str
+    where: Literal["instead", "before", "after"] = "instead"
 
-    def fix(self, repair: Repair) -> Fix | None:
-        """All edits of a repair; None where one of them has no place in the text."""
-        if not self._is_exact:
-            return None
-        edits = [self._edit(change) for change in repair.changes]
-        made = [edit for edit in edits if edit is not None]
-        if not made or len(made) < len(edits):
-            return None
-        return Fix(repair.safe, tuple(sorted(made, key=lambda edit: (edit.line, edit.column))))
 
-    @cached_property
-    def _is_exact(self) -> bool:
-        """Whether the tree has every character, and so positions that hold: it drops a form feed before a statement."""
-        return self._tree.module.code == self._text.text
+def edits(source: Source, changes: Sequence[Change]) -> tuple[Edit, ...]:
+    """Return the edits that make all changes; none where one of them has no place in the text."""
+    if not source.is_exact:
+        return ()
+    made = [_edit(source, change) for change in changes]
+    found = [edit for edit in made if edit is not None]
+    if len(found) < len(made):
+        return ()
+    return tuple(sorted(found, key=lambda edit: (edit.line, edit.column)))
 
-    def _edit(self, change: Change) -> Edit | None:
-        if change.where != "instead":
-            return self._beside(change)
-        if not change.text:
-            return self._removal(change.node)
-        here = self._tree.position(change.node)
-        return self._replace(here, self._text.adapted(self._as_written(change)))
 
-    def _as_written(self, change: Change) -> str:
-        """The text with expressions of several lines laid out as in the file.
+def _edit(source: Source, change: Change) -> Edit | None:
+    if change.where != "instead":
+        return _beside(source, change)
+    if not change.text:
+        return _removal(source, change.node)
+    here = source.position(change.node)
+    line = source.text.lines[source.line(source.statement(change.node)) - 1]
+    first, *rest = _indented(change.text, line[: len(line) - len(line.lstrip())])
+    return _replace(here, source.text.newline.join([first.lstrip(), *rest]))
 
-        Code made of a part of the tree loses the indentation of the blocks around it.
-        """
-        text = change.text
-        for node in walk(change.node) if "\n" in text else ():
-            made = self._tree.module.code_for_node(node) if isinstance(node, cst.BaseExpression) else ""
-            if "\n" not in made or made not in text:
-                continue
-            here = self._tree.position(node)
-            first, last = self._text.span(self._replace(here, ""))
-            source = self._text.text[first:last]
-            if source.split() == made.split():  # a node's place leaves out parentheses around it
-                text = text.replace(made, source)
-        return text
 
-    def _replace(self, here: CodeRange, text: str) -> Edit:
-        return Edit(here.start.line, here.start.column + 1, here.end.line, here.end.column + 1, text)
+def _replace(here: CodeRange, text: str) -> Edit:
+    start, end = here.start, here.end
+    return Edit(start.line, start.column + 1, end.line, end.column + 1, text)
 
-    def _beside(self, change: Change) -> Edit | None:
-        """Lines with the statement's own indentation; a statement that shares its line has no room beside it."""
-        statement = self._tree.statement(change.node)
-        here = self._tree.position(statement)
-        indentation = self._text.lines[here.start.line - 1][: here.start.column]
-        if indentation.strip() or self._is_within_a_line(change.node, statement):
-            return None
-        first = here.start.line
-        if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
-            first = self._tree.position(statement.decorators[0]).start.line
-        added = split_lines(indentation + change.text)  # further lines may be inside a string: they stay as they are
-        newline = self._text.newline
-        if change.where == "before":
-            is_elif = isinstance(self._tree.parents.get(statement), cst.If)
-            return None if is_elif else Edit(first, 1, first, 1, newline.join([*added, ""]))
-        if here.end.line < len(self._text.lines) or self._text.text.endswith(("\n", "\r")):
-            return Edit(here.end.line + 1, 1, here.end.line + 1, 1, newline.join([*added, ""]))
-        end = len(self._text.lines[-1]) + 1
-        return Edit(here.end.line, end, here.end.line, end, newline.join(["", *added]))
 
-    def _is_within_a_line(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
-        """Whether the node stands in the body of a statement of one line, such as ``if x: node``."""
-        current = node
-        while current is not statement:
-            if isinstance(current, cst.SimpleStatementSuite):
-                return True
-            current = self._tree.parents[current]
-        return False
+def _indented(text: str, indentation: str) -> list[str]:
+    """Return lines with the indentation of a block, but for those that begin inside of a string."""
+    kept = lines_in_strings(text)
+    return [
+        indentation + line if line and number not in kept else line
+        for number, line in enumerate(split_lines(text))
+    ]
 
-    def _removal(self, node: cst.CSTNode) -> Edit:
-        """Without a node: a statement or decorator with its lines, an argument with its comma."""
-        parent = self._tree.parents.get(node)
-        if isinstance(parent, cst.SimpleStatementLine) and len(parent.body) == 1:
-            node, parent = parent, self._tree.parents.get(parent)
-        here = self._tree.position(node)
-        if isinstance(node, cst.BaseStatement | cst.Decorator):
-            if isinstance(node, cst.BaseStatement) and isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
-                return self._replace(here, "pass")
-            return Edit(here.start.line, 1, here.end.line + 1, 1, "")
-        if isinstance(node, cst.Arg) and isinstance(parent, cst.Call) and len(parent.args) > 1:
-            return self._without_argument(parent, node)
-        return self._replace(here, "")
 
-    def _without_argument(self, call: cst.Call, argument: cst.Arg) -> Edit:
-        at = call.args.index(argument)
-        here = self._tree.position(argument)
-        if at == 0:
-            after = self._tree.position(call.args[1]).start
-            return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
-        before = self._tree.position(call.args[at - 1]).end
-        return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")
+def _beside(source: Source, change: Change) -> Edit | None:
+    """Lines with the statement's indentation; one that shares its line has no room beside it."""
+    statement = source.statement(change.node)
+    here = source.position(statement)
+    lines = source.text.lines
+    indentation = lines[here.start.line - 1][: here.start.column]
+    if indentation.strip() or _is_within_a_line(source, change.node, statement):
+        return None
+    first = here.start.line
+    if isinstance(statement, cst.FunctionDef | cst.ClassDef) and statement.decorators:
+        first = source.line(statement.decorators[0])
+    added = _indented(change.text, indentation)
+    newline = source.text.newline
+    if change.where == "before":
+        is_elif = isinstance(source.parent(statement), cst.If)
+        return None if is_elif else Edit(first, 1, first, 1, newline.join([*added, ""]))
+    if here.end.line < len(lines) or source.text.text.endswith(("\n", "\r")):
+        return Edit(here.end.line + 1, 1, here.end.line + 1, 1, newline.join([*added, ""]))
+    end = len(lines[-1]) + 1
+    return Edit(here.end.line, end, here.end.line, end, newline.join(["", *added]))
+
+
+def _is_within_a_line(source: Source, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
+    """Return whether a node is in the body of a statement of one line, such as ``if x: node``."""
+    for each in (node, *source.ancestors(node)):
+        if each is statement:
+            return False
+        if isinstance(each, cst.SimpleStatementSuite):
+            return True
+    return False
+
+
+def _removal(source: Source, node: cst.CSTNode) -> Edit:
+    """Without a node: a statement or decorator with its lines, an argument with its comma."""
+    parent = source.parent(node)
+    if isinstance(parent, cst.SimpleStatementLine) and len(parent.body) == 1:
+        node, parent = parent, source.parent(parent)
+    here = source.position(node)
+    if isinstance(node, cst.BaseStatement | cst.Decorator):
+        is_statement = isinstance(node, cst.BaseStatement)
+        if is_statement and isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
+            return _replace(here, "pass")
+        return Edit(here.start.line, 1, here.end.line + 1, 1, "")
+    if isinstance(node, cst.Arg) and isinstance(parent, cst.Call) and len(parent.args) > 1:
+        return _without_argument(source, parent, node)
+    return _replace(here, "")
+
+
+def _without_argument(source: Source, call: cst.Call, argument: cst.Arg) -> Edit:
+    at = call.args.index(argument)
+    here = source.position(argument)
+    if at == 0:
+        after = source.position(call.args[1]).start
+        return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
+    before = source.position(call.args[at - 1]).end
+    return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")
+
+
+def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]:
+    """Return the changes that put a node's statement before a test, where nothing is between."""
+    statement, branch = source.statement(node), guard.statement
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
+        return []
+    body: list[cst.CSTNode] = list(branch.body.body)
+    if guard.leaves:
+        parent = source.parent(branch)
+        around: list[cst.CSTNode] = []
+        if isinstance(parent, cst.IndentedBlock):
+            around = list(parent.body)
+        body = around[around.index(branch) + 1 :] if branch in around else []
+    if not body or body[0] is not statement or len(statement.body) != 1:
+        return []
+    moved = statement.body[0]
+    if not isinstance(moved, cst.Expr | cst.Assign) or moved.value is not node:
+        return []
+    text = source.module.code_for_node(statement.body[0])
+    comment = statement.trailing_whitespace.comment
+    told = f"{text}  {comment.value}" if comment is not None else text
+    if guard.leaves or len(body) > 1:
+        return [Change(branch, told, "before"), Change(statement.body[0], "")]
+    is_bare = branch.orelse is None and not any(e.comment for e in statement.leading_lines)
+    if is_bare and not isinstance(source.parent(branch), cst.If):
+        return [Change(branch, text)]  # nothing is left to test
+    return [Change(branch, text, "before"), Change(statement.body[0], "")]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distlint.baseline import fingerprints
-from distlint.engine import SYNTAX_ERROR
-from distlint.model import Edit, Finding
+from distlint.facts import Facts
+from distlint.finding import SYNTAX_ERROR, Finding
+from distlint.source import Source
 from distlint.suppress import UNUSED, ignore_edits
-from distlint.text import Text
+from distlint.text import Edit, Text
 
 Check = Callable[[bytes], list[Finding]]
 Judge = Callable[[Finding], bool]
@@ -37,11 +38,13 @@ class Fixed:
 
 
 def is_applicable(found: Finding, *, unsafe: bool) -> bool:
-    """Whether a finding has a fix of a kind that the user has asked for."""
+    """Return whether a finding has a fix of a kind that the user has asked for."""
     return found.fix is not None and (found.fix.safe or unsafe)
 
 
-def fix_source(source: bytes, check: Check, *, unsafe: bool = False, is_wanted: Judge = bool) -> Fixed:
+def fix_source(
+    source: bytes, check: Check, *, unsafe: bool = False, is_wanted: Judge = bool
+) -> Fixed:
     """Fix a source until nothing changes.
 
     Args:
@@ -60,14 +63,14 @@ def fix_source(source: bytes, check: Check, *, unsafe: bool = False, is_wanted: 
     while todo := _applicable(done, refused, is_fixable):
         if not _pass(done, todo, check, refused):
             break
-    done.undone = [found for found, key in _keyed(done) if key in refused]
+    if refused:
+        done.undone = [found for found, key in _keyed(done) if key in refused]
     return done
 
 
 def _keyed(done: Fixed) -> Iterator[tuple[Finding, str]]:
     sources = {found.place: Text.decode(done.source).lines for found in done.findings[:1]}
-    keys = fingerprints(done.findings, sources)
-    return zip(done.findings, keys, strict=True)
+    return zip(done.findings, fingerprints(done.findings, sources), strict=True)
 
 
 def _applicable(done: Fixed, refused: set[str], is_fixable: Judge) -> dict[Finding, str]:
@@ -77,7 +80,7 @@ def _applicable(done: Fixed, refused: set[str], is_fixable: Judge) -> dict[Findi
 
 
 def _pass(done: Fixed, todo: dict[Finding, str], check: Check, refused: set[str]) -> bool:
-    """All fixes that do not overlap at once; where that goes wrong, the first one alone."""
+    """Apply all fixes that do not overlap at once; where that goes wrong, the first one alone."""
     text = Text.decode(done.source)
     chosen = _without_overlap(text, todo)
     if _try(done, text, chosen, check):
@@ -90,7 +93,7 @@ def _pass(done: Fixed, todo: dict[Finding, str], check: Check, refused: set[str]
 
 
 def _without_overlap(text: Text, findings: Iterable[Finding]) -> list[Finding]:
-    """Findings from the top whose edits leave each other alone; two may ask for the same line to be added."""
+    """Return findings whose edits leave each other alone; two may ask for the same new line."""
     chosen: list[Finding] = []
     taken: set[Edit] = set()
     for found in findings:
@@ -108,8 +111,12 @@ def _overlap(text: Text, one: Edit, other: Edit) -> bool:
 
 def _try(done: Fixed, text: Text, chosen: Sequence[Finding], check: Check) -> bool:
     """Apply fixes if what comes out is a file with fewer findings and no new one."""
-    source = _edited(text, chosen)
-    if source is None or source == done.source:
+    edits = [edit for found in chosen if found.fix is not None for edit in found.fix.edits]
+    try:
+        source = text.edited(edits).encode()
+    except UnicodeEncodeError:
+        return False  # the encoding of the file has no such character
+    if source == done.source:
         return False
     findings = check(source)
     if not _is_better(done.findings, findings, chosen):
@@ -119,41 +126,36 @@ def _try(done: Fixed, text: Text, chosen: Sequence[Finding], check: Check) -> bo
     return True
 
 
-def _edited(text: Text, chosen: Sequence[Finding]) -> bytes | None:
-    edits = [edit for found in chosen if found.fix is not None for edit in found.fix.edits]
-    try:
-        return text.edited(edits).encode()
-    except UnicodeEncodeError:
-        return None  # the encoding of the file has no such character
-
-
 def would_help(source: bytes, findings: Sequence[Finding], found: Finding, check: Check) -> bool:
-    """Whether the fix of one finding leaves a file that parses, without it and without a new one."""
+    """Return whether the fix of one finding leaves a file without it and without a new one."""
     return _try(Fixed(source, list(findings)), Text.decode(source), [found], check)
 
 
-def _is_better(before: Sequence[Finding], after: Sequence[Finding], fixed: Sequence[Finding]) -> bool:
-    if any(found.code == SYNTAX_ERROR[0] for found in after):
+def _is_better(
+    before: Sequence[Finding], after: Sequence[Finding], fixed: Sequence[Finding]
+) -> bool:
+    if any(found.code == SYNTAX_ERROR for found in after):
         return False
     allowed = Counter(found.code for found in before)
     allowed.subtract(found.code for found in fixed)
     now = Counter(found.code for found in after)
     if all(found.code != UNUSED for found in fixed):
-        del now[UNUSED]  # a comment may have nothing to ignore once its line is right: that is no harm done
+        del now[UNUSED]  # a comment may have nothing to ignore once its line is right
     return all(number <= allowed[code] for code, number in now.items())
 
 
-def ignore_source(source: bytes, check: Check, is_wanted: Judge) -> Fixed:
-    """Add a comment to the statement of every finding that is wanted, where that hides it and the file still parses."""
+def ignore_source(source: bytes, check: Check, path: str, is_wanted: Judge) -> Fixed:
+    """Add a comment to the statement of each finding that is wanted, where that hides it."""
     done = Fixed(source, check(source))
     for found in [each for each in done.findings if is_wanted(each)]:
         if _place(found) not in map(_place, done.findings):
-            done.applied.append(found)  # the comment of the finding before it hides this one as well
+            done.applied.append(found)  # the comment of the finding before it hides this one, too
             continue
         text = Text.decode(done.source)
-        changed = text.edited(ignore_edits(text, [found])).encode()
+        changed = text.edited(ignore_edits(Source(text, path, Facts()), found)).encode()
         findings = check(changed)
-        if len(findings) < len(done.findings) and not any(each.code == SYNTAX_ERROR[0] for each in findings):
+        is_read = not any(each.code == SYNTAX_ERROR for each in findings)
+        if len(findings) < len(done.findings) and is_read:
             done.source, done.findings = changed, findings
             done.applied.append(found)
         else:
@@ -166,14 +168,15 @@ def _place(found: Finding) -> tuple[str, int, int]:
 
 
 def write_atomically(path: Path, source: bytes) -> None:
-    """Replace a file's content so that it is never seen half written; permissions stay, links are followed."""
+    """Replace a file's content so that it is never seen half written; its permissions stay."""
     target = path.resolve()
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(source)
-        temporary.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+        temporary.chmod(mode)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -181,7 +184,7 @@ def write_atomically(path: Path, source: bytes) -> None:
 
 
 def _umask() -> int:
-    """What new files are not allowed to everybody; there is no way to ask but to set it."""
+    """Return what new files are not allowed to everybody; there is no way to ask but to set it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -8,12 +8,13 @@ import keyword
 import re
 import tokenize
 
-from distlint.engine import python_error
+from distlint.syntax import error_of
 
 # Their body is Python; that of all others, such as %%bash and %%html, is not.
 _PYTHON_CELLS = frozenset({"capture", "debug", "memit", "mprun", "lprun", "prun", "time", "timeit"})
 _LINE = re.compile(r"\s*(?:[%!?]|%?[\w.*\[\]'\"]+\?{1,2}\s*(?:#.*)?$)")
-# A command without a mark, which IPython takes for some and shells for all: words follow each other as in no Python.
+# A command without a mark, which IPython takes for some and shells for all: words follow each
+# other as in no Python.
 _COMMAND = re.compile(
     r"""\s*(?:[A-Z_]+=[^\s()\[\]{},]*\s+)*
     (?:(?P<name>[\w.~/-]+)\s+(?P<next>\w+|[./~$'"]|-{1,2}\w|\*\.)|[.~]*/[\w./-]+\s*$)""",
@@ -33,7 +34,7 @@ class Magics:
     def hide(self, cell: str) -> str:
         """The cell as Python that does nothing where IPython would."""
         self._before = len(self._hidden)
-        if python_error(cell) is None:
+        if error_of(cell) is None:
             return cell
         lines = cell.split("\n")
         first = next((line for line in lines if line.strip()), "")
@@ -46,7 +47,7 @@ class Magics:
         return "\n".join(self._hide_lines(lines))
 
     def hide_all(self, cell: str) -> str:
-        """The cell that was hidden last as nothing but comments, for what is not Python after all."""
+        """The cell that was hidden last as nothing but comments, for what is not Python."""
         del self._hidden[self._before :]
         return "\n".join(self._as_comment(line) for line in cell.split("\n"))
 
@@ -98,18 +99,18 @@ class Magics:
 
 
 def _is_command(line: str) -> bool:
-    """Whether a line is no Python, and begins as commands do: not with a word of Python, old or new."""
+    """Whether a line is no Python, and begins as commands do: with no word of Python."""
     found = _COMMAND.match(line)
-    if found is None or python_error(line.strip()) is None:
+    if found is None or error_of(line.strip()) is None:
         return False
     name, word = found["name"] or "", found["next"] or ""
-    return not (keyword.iskeyword(name) or keyword.issoftkeyword(name) or hasattr(builtins, name)) and not (
-        keyword.iskeyword(word)
-    )
+    return not (
+        keyword.iskeyword(name) or keyword.issoftkeyword(name) or hasattr(builtins, name)
+    ) and not (keyword.iskeyword(word))
 
 
 def _is_complete(lines: list[str]) -> bool:
-    """Whether a statement can start after these lines: no string, bracket or continued line is open."""
+    """Whether a statement can start after these lines: nothing is open, nor goes on."""
     if lines and lines[-1].rstrip().endswith("\\"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Notebooks: all code cells as one module, with positions by cell, and fixes written back into them."""
+"""Notebooks: all code cells as one module, positions by cell, and fixes written back into them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import re
 import textwrap
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distlint.engine import python_error
+from distlint.finding import Finding, Fix, Related, place, unreadable
 from distlint.magics import Magics
-from distlint.model import Edit, Finding, Fix, TraceStep, place
-from distlint.text import split_lines
+from distlint.syntax import Broken, error_of
+from distlint.text import Edit, split_lines
 
 _MARK = re.compile(r"^# %% distlint-cell (\d+)\n", re.MULTILINE)
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -64,7 +64,7 @@ class Notebook:
         self._text = _decode(source)
         self._is_ascii = self._text.removeprefix(_BYTE_ORDER_MARK).isascii()
         self.cells = list(_code_cells(self._text)) if _is_in_python(_load(self._text)) else []
-        self.broken: list[tuple[Cell, SyntaxError]] = []
+        self.broken: list[tuple[Cell, Broken]] = []
         self._magics = Magics()
         self._starts: list[int] = []
         parts: list[str] = []
@@ -77,9 +77,11 @@ class Notebook:
 
     def _shown(self, cell: Cell) -> list[str]:
         shown = self._magics.hide(cell.source)
-        error = python_error(shown)
+        error = error_of(shown)
         if error is not None:
-            if python_error(textwrap.dedent(shown)) is not None:  # IPython takes cells that are indented as a whole
+            if (
+                error_of(textwrap.dedent(shown)) is not None
+            ):  # IPython takes cells that are indented as a whole
                 self.broken.append((cell, error))
             shown = self._magics.hide_all(cell.source)
         return shown.split("\n")
@@ -99,10 +101,12 @@ class Notebook:
             end_line=found.end_line - start,
             statement=(first - start, last - start),
             trace=tuple(self._locate_step(step) for step in found.trace),
-            fix=None if found.fix is None else Fix(found.fix.safe, tuple(map(self._locate_edit, found.fix.edits))),
+            fix=None
+            if found.fix is None
+            else Fix(found.fix.safe, tuple(map(self._locate_edit, found.fix.edits))),
         )
 
-    def _locate_step(self, step: TraceStep) -> TraceStep:
+    def _locate_step(self, step: Related) -> Related:
         cell, start = self._cell(step.line)
         return replace(step, cell=cell.number, line=step.line - start)
 
@@ -111,13 +115,24 @@ class Notebook:
         line, lines = max(1, edit.line - start), split_lines(cell.source)
         if line > len(lines) > 0:  # after the last line, which ends without a line end
             end = len(lines[-1]) + 1
-            return Edit(line - 1, end, line - 1, end, "\n" + edit.text.removesuffix("\n"), cell.number)
+            return Edit(
+                line - 1, end, line - 1, end, "\n" + edit.text.removesuffix("\n"), cell.number
+            )
         return replace(edit, cell=cell.number, line=line, end_line=max(1, edit.end_line - start))
 
     def _cell(self, line: int) -> tuple[Cell, int]:
-        """The cell of a line, and the line of its mark; a mark itself counts as the end of the cell before."""
+        """The cell of a line, and the line of its mark; a mark is the end of the cell before."""
         at = max(0, bisect_left(self._starts, line) - 1)
         return self.cells[at], self._starts[at]
+
+    def located(self, path: str, findings: Sequence[Finding]) -> list[Finding]:
+        """Findings of the module by cell, with those for cells that are no Python."""
+        found = [
+            replace(unreadable(path, error.line, error.column, error.message), cell=cell.number)
+            for cell, error in self.broken
+        ]
+        found += [self.locate(each) for each in findings]
+        return sorted(found, key=lambda each: (each.cell or 0, each.line, each.column, each.code))
 
     def written(self, python: bytes) -> bytes:
         """The file with the cells of a changed module; all else is as it was, byte for byte.
@@ -136,7 +151,10 @@ class Notebook:
             before = ""
             if new != cell.source:
                 first, last = cell.span
-                parts += [self._text[done:first], _encode(new, self._text[first:last], is_ascii=self._is_ascii)]
+                parts += [
+                    self._text[done:first],
+                    _encode(new, self._text[first:last], is_ascii=self._is_ascii),
+                ]
                 done = last
         return ("".join(parts) + self._text[done:]).encode()
 
@@ -145,12 +163,16 @@ def _decode(source: bytes) -> str:
     try:
         return source.decode()
     except UnicodeDecodeError as error:
-        raise NotebookError("cannot decode this line as utf-8", source.count(b"\n", 0, error.start) + 1) from None
+        raise NotebookError(
+            "cannot decode this line as utf-8", source.count(b"\n", 0, error.start) + 1
+        ) from None
 
 
 def _load(text: str) -> dict[str, Any]:
     if text.startswith("version https://git-lfs"):
-        raise NotebookError("a pointer of Git LFS, not the notebook itself: run git lfs pull, or exclude the file")
+        raise NotebookError(
+            "a pointer of Git LFS, not the notebook itself: run git lfs pull, or exclude the file"
+        )
     try:
         notebook = json.loads(text.removeprefix(_BYTE_ORDER_MARK))
     except json.JSONDecodeError as error:
@@ -181,7 +203,8 @@ def _code_cells(text: str) -> Iterator[Cell]:
             continue
         fields = {key: (at, end) for key, at, end in _members(text, first)}
         kind, source = (
-            json.loads(text[slice(*fields[key])]) if key in fields else None for key in ("cell_type", "source")
+            json.loads(text[slice(*fields[key])]) if key in fields else None
+            for key in ("cell_type", "source")
         )
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
@@ -223,7 +246,9 @@ def _encode(source: str, old: str, *, is_ascii: bool) -> str:
     """A cell's source as JSON, laid out as it was."""
     if not old.startswith("["):
         return json.dumps(source, ensure_ascii=is_ascii)
-    lines = [json.dumps(line, ensure_ascii=is_ascii) for line in re.findall(r"[^\n]*\n|[^\n]+", source)]
+    lines = [
+        json.dumps(line, ensure_ascii=is_ascii) for line in re.findall(r"[^\n]*\n|[^\n]+", source)
+    ]
     before, after = old[1 : _skip(old, 1)], old[len(old[:-1].rstrip()) : -1]
     between = before if "\n" in before else " " if '", "' in old else ""
     return f"[{before}{(',' + between).join(lines)}{after}]"

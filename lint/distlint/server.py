@@ -1,4 +1,4 @@
-"""The language server: findings while one types, fixes and comments as code actions, pages on hover."""
+"""The language server: findings while one types, fixes as code actions, pages on hover."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec
 
 from distlint import __version__
-from distlint.analysis.project import NO_PROJECT
-from distlint.config import Config, ConfigError, check_codes, find_config, read_config
+from distlint.check import check_source
+from distlint.config import Config, ConfigError, find_config, read_config, without_retired
 from distlint.discover import is_excluded
-from distlint.engine import SYNTAX_ERROR, check_source
-from distlint.explain import markdown
+from distlint.facts import Facts
+from distlint.finding import SYNTAX_ERROR, Finding, Related
 from distlint.fix import Check, fix_source, would_help
-from distlint.model import Edit, Finding, TraceStep
+from distlint.pages import markdown
 from distlint.rules import RULES
-from distlint.run import check_stdin
+from distlint.rules.base import Rule
+from distlint.run import check_files
+from distlint.source import Source
 from distlint.suppress import UNUSED, ignore_edits
-from distlint.text import Text
+from distlint.text import Edit, Text
 
 PAUSE = 0.3  # seconds without a key before a changed file is checked
 FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.distlint"
 _SEVERITY = {
     "error": types.DiagnosticSeverity.Error,
     "warning": types.DiagnosticSeverity.Warning,
-    "note": types.DiagnosticSeverity.Hint,
 }
 
 
@@ -79,10 +80,17 @@ class Server:
         self._offer(types.TEXT_DOCUMENT_DID_CHANGE, self._changed)
         self._offer(types.TEXT_DOCUMENT_DID_CLOSE, self._closed)
         self._offer(types.TEXT_DOCUMENT_HOVER, self._hover)
-        options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, FIX_ALL])
+        options = types.CodeActionOptions(
+            code_action_kinds=[types.CodeActionKind.QuickFix, FIX_ALL]
+        )
         self._offer(types.TEXT_DOCUMENT_CODE_ACTION, self._code_actions, options)
 
-    def _offer(self, name: str, method: Callable[[Any], Any], options: types.CodeActionOptions | None = None) -> None:
+    def _offer(
+        self,
+        name: str,
+        method: Callable[[Any], Any],
+        options: types.CodeActionOptions | None = None,
+    ) -> None:
         # pygls writes attributes on what it is given, which a bound method cannot have.
         self.language_server.feature(name, options)(partial(method))
 
@@ -95,11 +103,15 @@ class Server:
         file = find_config(Path(path).parent)
         config = Config() if file is None else read_config(file, RULES)
         if self._select:
-            config = replace(config, select=check_codes(self._select, RULES), extend_select=(), ignore=())
-        return replace(config, ignore=config.ignore + check_codes(self._ignore, RULES))
+            config = replace(config, select=self._select, extend_select=(), ignore=())
+        return without_retired(replace(config, ignore=config.ignore + self._ignore), RULES)
 
-    def _opened(self, params: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
-        self._states.pop(params.text_document.uri, None)  # other files, or the configuration, may have changed
+    def _opened(
+        self, params: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams
+    ) -> None:
+        self._states.pop(
+            params.text_document.uri, None
+        )  # other files, or the configuration, may have changed
         self._publish(params.text_document.uri)
 
     def _changed(self, params: types.DidChangeTextDocumentParams) -> None:
@@ -111,7 +123,9 @@ class Server:
         uri = params.text_document.uri
         self._stop_waiting(uri)
         self._states.pop(uri, None)
-        self.language_server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+        self.language_server.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(uri, [])
+        )
 
     def _stop_waiting(self, uri: str) -> None:
         handle = self._waiting.pop(uri, None)
@@ -129,7 +143,9 @@ class Server:
             return
         except Exception:  # noqa: BLE001 - an editor shows what a server logs, and goes on with the other files
             said = "distlint: internal error, please report it\n" + traceback.format_exc()
-            self.language_server.window_log_message(types.LogMessageParams(types.MessageType.Error, said))
+            self.language_server.window_log_message(
+                types.LogMessageParams(types.MessageType.Error, said)
+            )
             return
         shown = [self._diagnostic(uri, state, found) for found in state.findings]
         self.language_server.text_document_publish_diagnostics(
@@ -140,23 +156,34 @@ class Server:
         """The findings of the file as it is now."""
         document = self.language_server.workspace.get_text_document(uri)
         known = self._states.get(uri)
-        if known is not None and known.version == document.version and known.text.text == document.source:
+        if (
+            known is not None
+            and known.version == document.version
+            and known.text.text == document.source
+        ):
             return known
         source, path = _saved(document.source), document.path or uri
         config = self._config(path)
-        rules = [rule for rule in config.rules(RULES.values()) if config.reports(rule.code, path)]
-        checked = check_stdin(source, path, rules, settings=config.settings)
-        check = partial(check_source, path=path, rules=rules, project=checked.projects.get(path, NO_PROJECT))
+        rules = [rule for rule in config.rules(RULES.values()) if config.reports(rule.code(), path)]
+        checked = check_files([path], rules, config, sources={path: source})
+        check = partial(_check, path=path, rules=rules, facts=checked.facts[path])
         findings = [] if is_excluded(Path(path), config) else checked.findings
-        self._states[uri] = State(document.version, source, Text(document.source), findings, check, config)
+        self._states[uri] = State(
+            document.version, source, Text(document.source), findings, check, config
+        )
         return self._states[uri]
 
     @property
     def _codec(self) -> PositionCodec:
         return self.language_server.workspace.position_codec
 
-    def _range(self, state: State, line: int, column: int, end_line: int, end_column: int) -> types.Range:
-        start, end = types.Position(line - 1, column - 1), types.Position(end_line - 1, end_column - 1)
+    def _range(
+        self, state: State, line: int, column: int, end_line: int, end_column: int
+    ) -> types.Range:
+        start, end = (
+            types.Position(line - 1, column - 1),
+            types.Position(end_line - 1, end_column - 1),
+        )
         return self._codec.range_to_client_units(state.text.lines, types.Range(start, end))
 
     def _place(self, state: State, found: Finding) -> types.Range:
@@ -166,22 +193,26 @@ class Server:
         return types.Diagnostic(
             range=self._place(state, found),
             message=found.message,
-            severity=_SEVERITY[found.level],
+            severity=_SEVERITY[found.severity],
             code=found.code,
             code_description=_page_address(found.code),
             source="distlint",
             tags=[types.DiagnosticTag.Unnecessary] if found.code == UNUSED else None,
             related_information=[
                 types.DiagnosticRelatedInformation(
-                    self._location(uri, state, step) if step.path == found.path else _elsewhere(step),
+                    self._location(uri, state, step)
+                    if step.path == found.path
+                    else _elsewhere(step),
                     f"{step.label}: {step.text}",
                 )
                 for step in found.trace
             ],
         )
 
-    def _location(self, uri: str, state: State, step: TraceStep) -> types.Location:
-        return types.Location(uri, self._range(state, step.line, 1, step.line, 1 + len(_line(state, step.line))))
+    def _location(self, uri: str, state: State, step: Related) -> types.Location:
+        return types.Location(
+            uri, self._range(state, step.line, 1, step.line, 1 + len(_line(state, step.line)))
+        )
 
     def _hover(self, params: types.HoverParams) -> types.Hover | None:
         state = self._state(params.text_document.uri)
@@ -189,7 +220,9 @@ class Server:
             where = self._place(state, found)
             rule = RULES.get(found.code)
             if rule is not None and where.start <= params.position <= where.end:
-                return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, markdown(rule)), where)
+                return types.Hover(
+                    types.MarkupContent(types.MarkupKind.Markdown, markdown(rule)), where
+                )
         return None
 
     def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
@@ -198,7 +231,9 @@ class Server:
         only = params.context.only
         wanted = [str(getattr(kind, "value", kind)) for kind in only] if only else None
         actions: list[types.CodeAction] = []
-        if wanted is None or any(types.CodeActionKind.QuickFix.value.startswith(kind) for kind in wanted):
+        if wanted is None or any(
+            types.CodeActionKind.QuickFix.value.startswith(kind) for kind in wanted
+        ):
             for found in state.findings:
                 where = self._place(state, found)
                 if where.start <= params.range.end and params.range.start <= where.end:
@@ -218,16 +253,18 @@ class Server:
                 is_preferred=found.fix.safe,
                 edit=self._workspace_edit(uri, state, found.fix.edits),
             )
-        if found.code not in (SYNTAX_ERROR[0], UNUSED):
+        if found.code not in (SYNTAX_ERROR, UNUSED):
             yield types.CodeAction(
                 f"distlint: ignore {found.code} here",
                 types.CodeActionKind.QuickFix,
                 mine,
-                edit=self._workspace_edit(uri, state, ignore_edits(state.text, [found])),
+                edit=self._workspace_edit(
+                    uri, state, ignore_edits(Source(state.text, found.path, Facts()), found)
+                ),
             )
 
     def _fix_all(self, uri: str, state: State) -> Iterator[types.CodeAction]:
-        done = fix_source(state.source, state.check, is_wanted=state.config.shows)
+        done = fix_source(state.source, state.check)
         if done.applied:
             whole = Edit(1, 1, len(state.text.lines) + 1, 1, Text.decode(done.source).text)
             edit = self._workspace_edit(uri, state, [whole])
@@ -235,10 +272,18 @@ class Server:
 
     def _workspace_edit(self, uri: str, state: State, edits: Sequence[Edit]) -> types.WorkspaceEdit:
         shown = [
-            types.TextEdit(self._range(state, edit.line, edit.column, edit.end_line, edit.end_column), edit.text)
+            types.TextEdit(
+                self._range(state, edit.line, edit.column, edit.end_line, edit.end_column),
+                edit.text,
+            )
             for edit in edits
         ]
         return types.WorkspaceEdit(changes={uri: shown})
+
+
+def _check(source: bytes, path: str, rules: Sequence[type[Rule]], facts: Facts) -> list[Finding]:
+    """Return what is shown of a file: nothing that waits to hear of several devices."""
+    return [found for found in check_source(source, path, rules, facts) if not found.waits]
 
 
 def serve() -> None:
@@ -247,7 +292,7 @@ def serve() -> None:
 
 
 def _option(options: Any, name: str) -> tuple[str, ...]:
-    """A list of codes from what the editor has sent along, which pygls makes an object or a dictionary."""
+    """A list of codes from what the editor has sent along, an object or a dictionary."""
     given = options.get(name) if isinstance(options, dict) else getattr(options, name, None)
     return tuple(str(code).upper() for code in given or ())
 
@@ -266,7 +311,7 @@ def _line(state: State, line: int) -> str:
     return state.text.lines[line - 1] if line <= len(state.text.lines) else ""
 
 
-def _elsewhere(step: TraceStep) -> types.Location:
+def _elsewhere(step: Related) -> types.Location:
     """A line of another file, whose text the editor has."""
     start, end = types.Position(step.line - 1, 0), types.Position(step.line, 0)
     return types.Location(Path(step.path).resolve().as_uri(), types.Range(start, end))
@@ -276,5 +321,5 @@ def _page_address(code: str) -> types.CodeDescription | None:
     """The rule's file, whose documentation is its page."""
     if code not in RULES:
         return None
-    file = importlib.import_module(type(RULES[code]).__module__).__file__
+    file = importlib.import_module(RULES[code].__module__).__file__
     return None if file is None else types.CodeDescription(Path(file).as_uri())

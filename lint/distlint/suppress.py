@@ -1,18 +1,23 @@
-"""``# distlint: ignore[DL101] reason`` on a statement's first or last line; ``ignore-file`` anywhere."""
+"""``# distlint: ignore[DL101] reason`` on a statement's first or last line; ``ignore-file``."""
 
 from __future__ import annotations
 
-import io
 import re
-import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from distlint.model import Edit, Finding, Fix, Rule
-from distlint.text import Text
+import libcst as cst
+from libcst import matchers
 
-_COMMENT = re.compile(r"#\s*distlint:\s*(?P<what>ignore-file|ignore)\b(?:\[(?P<codes>[^\]]*)\])?[^#]*")
-UNUSED = "DL900"
+from distlint.finding import Finding, Fix
+from distlint.retired import RETIRED
+from distlint.source import Source
+from distlint.text import Edit, Text
+
+_COMMENT = re.compile(
+    r"#\s*distlint:\s*(?P<what>ignore-file|ignore)\b(?:\[(?P<codes>[^\]]*)\])?[^#]*"
+)
+UNUSED, NAME = "DL900", "unused-ignore"
 
 
 @dataclass(frozen=True)
@@ -40,21 +45,27 @@ class Ignore:
         return self.everywhere or self.line in (finding.line, *finding.statement)
 
 
-def find_ignores(text: str) -> list[Ignore]:
-    """The comments of a file that can be parsed."""
-    if "distlint:" not in text:
+def find_ignores(source: Source) -> list[Ignore]:
+    """Return the comments of a file."""
+    if "distlint:" not in source.text.text:
         return []
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return [found for token in tokens if token.type == tokenize.COMMENT for found in _in_comment(token)]
+    found: list[Ignore] = []
+    for comment in matchers.findall(source.module, matchers.Comment()):
+        assert isinstance(comment, cst.Comment)
+        start = source.position(comment).start
+        found += _in_comment(comment.value, start.line, start.column)
+    return sorted(found, key=lambda each: (each.line, each.column))
 
 
-def _in_comment(token: tokenize.TokenInfo) -> Iterator[Ignore]:
-    line, start = token.start
-    for match in _COMMENT.finditer(token.string):
+def _in_comment(text: str, line: int, start: int) -> Iterator[Ignore]:
+    for match in _COMMENT.finditer(text):
         given = match["codes"]
-        codes = None if given is None else tuple(code.strip().upper() for code in given.split(",") if code.strip())
-        end = start + len(token.string[: match.end()].rstrip()) + 1
-        yield Ignore(line, start + match.start() + 1, end, codes, match["what"] == "ignore-file")
+        codes = None
+        if given is not None:
+            codes = tuple(code.strip().upper() for code in given.split(",") if code.strip())
+        end = start + len(text[: match.end()].rstrip()) + 1
+        is_file = match["what"] == "ignore-file"
+        yield Ignore(line, start + match.start() + 1, end, codes, is_file)
 
 
 def apply_ignores(
@@ -72,23 +83,19 @@ def apply_ignores(
 
 
 def unused_ignores(
-    text: Text,
-    path: str,
+    source: Source,
     ignores: Collection[Ignore],
     used: Collection[tuple[Ignore, str]],
     *,
-    rule: Rule,
     applied: Collection[str],
     known: Collection[str],
 ) -> Iterator[Finding]:
-    """Comments that hide nothing, told for rules that were applied.
+    """Yield comments that hide nothing, of those for rules that were applied.
 
     Args:
-        text: the file.
-        path: how findings name it.
+        source: the file.
         ignores: its comments.
         used: which comment hid which code.
-        rule: the rule to report as.
         applied: codes of the rules that have looked for something to hide.
         known: codes of all rules.
     """
@@ -98,9 +105,10 @@ def unused_ignores(
         if said is None:
             continue
         message, codes = said
-        place = (path, each.line, each.column, each.line, each.end_column)
-        fix = Fix(True, (_without(text, each, codes),))
-        found = Finding(rule.code, rule.name, message, *place, rule.severity, fix, statement=(each.line, each.line))
+        place = (source.path, each.line, each.column, each.line, each.end_column)
+        fix = Fix(True, (_without(source.text, each, codes),))
+        line = (each.line, each.line)
+        found = Finding(UNUSED, NAME, message, *place, "warning", fix, statement=line)
         if not any(ignore.hides(found) for ignore in silent):
             yield found
 
@@ -108,18 +116,20 @@ def unused_ignores(
 def _complaint(
     ignore: Ignore, used: Collection[str], applied: Collection[str], known: Collection[str]
 ) -> tuple[str, list[str]] | None:
-    """What is wrong with a comment, and the codes to take out of it; None if nothing is known to be."""
-    nothing = "this comment ignores nothing: "
+    """Return what is wrong with a comment and which codes to take out of it, or None."""
+    nothing = "remove this comment, it ignores nothing: "
     if ignore.codes is None:
         every = not used and set(applied).issuperset(known)
         return (nothing + "no rule reports anything here", []) if every else None
     if not ignore.codes:
         return nothing + "it names no code", []
-    idle = [code for code in ignore.codes if code in applied and code != UNUSED and code not in used]
-    strange = [code for code in ignore.codes if code not in known]
+    idle = [c for c in ignore.codes if c in applied and c != UNUSED and c not in used]
+    gone = [code for code in ignore.codes if code in RETIRED]
+    strange = [code for code in ignore.codes if code not in {*known, *RETIRED}]
     said = [f"{', '.join(idle)} is not reported here"] * bool(idle)
+    said += [f"{', '.join(gone)} is retired"] * bool(gone)
     said += [f"no rule has the code {', '.join(strange)}"] * bool(strange)
-    return (nothing + "; ".join(said), idle + strange) if said else None
+    return (nothing + "; ".join(said), idle + gone + strange) if said else None
 
 
 def _without(text: Text, ignore: Ignore, codes: Collection[str]) -> Edit:
@@ -136,19 +146,13 @@ def _without(text: Text, ignore: Ignore, codes: Collection[str]) -> Edit:
     return Edit(ignore.line, start, ignore.line, len(line) - len(after) + 1, "")
 
 
-def ignore_edits(text: Text, findings: Iterable[Finding], reason: str = "") -> list[Edit]:
-    """Comments that would hide findings, each at the end of its statement."""
-    wanted: dict[int, set[str]] = {}
-    for found in findings:
-        wanted.setdefault(found.statement[1] or found.line, set()).add(found.code)
-    there = {each.line: each for each in find_ignores(text.text) if each.codes and not each.everywhere}
-    return [_with(text, line, sorted(codes), there.get(line), reason) for line, codes in sorted(wanted.items())]
-
-
-def _with(text: Text, line: int, codes: list[str], there: Ignore | None, reason: str) -> Edit:
-    source = text.lines[line - 1]
-    if there is not None and there.codes is not None:
-        at = source.index("]", there.column - 1) + 1
-        return Edit(line, at, line, at, "".join(f", {code}" for code in codes if code not in there.codes))
-    end = len(source.rstrip()) + 1
-    return Edit(line, end, line, len(source) + 1, f"  # distlint: ignore[{', '.join(codes)}] {reason}".rstrip())
+def ignore_edits(source: Source, finding: Finding) -> list[Edit]:
+    """Return a comment that would hide a finding, at the end of its statement."""
+    line = finding.statement[1] or finding.line
+    text = source.text.lines[line - 1]
+    for there in find_ignores(source):
+        if there.line == line and there.codes and not there.everywhere:
+            at = text.index("]", there.column - 1) + 1
+            return [Edit(line, at, line, at, f", {finding.code}")]
+    end = len(text.rstrip()) + 1
+    return [Edit(line, end, line, len(text) + 1, f"  # distlint: ignore[{finding.code}]")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from tests.programs import Program
 # The issues that mend them.
 REPORTS = "issue: What people's bug reports and a new user's day showed"
 CORE, LOOP = "issue: The core, second half", "issue: One loop: the trainer stands on the runner"
-KIT, LINT = "issue: One kit on hypothesis", "issue: distlint anew"
+KIT = "issue: One kit on hypothesis"
 LIMITS = {"low": 0.3, "high": 0.7}
 SCORES = [[[0.9, 0.8, 0.1], [0.5, 0.6, 0.4]], [[0.5, 0.6, 0.9], [0.8, 0.1, 0.5]]]
 LABELS = [[[1, 0, 1], [1, 1, 0]], [[1, 0, 1], [1, 0, 0]]]
@@ -75,7 +74,6 @@ def test_total(ARGUMENTS):
     assert distmetrics.all_reduce(torch.tensor(value)) == 2 * value
 """
 WITHOUT = """\
-import sys
 from torch import ones
 from torchmetrics import SumMetric
 for name in [each for each in sys.modules if each.partition(".")[0].endswith("NAME")]:
@@ -87,39 +85,6 @@ except ImportError as error:
     print(type(error).__name__, error)
 """
 CHECK = "from distmetrics.testing import check_metric; check_metric(SumMetric, [(ones(1),)])"
-MODEL = """\
-import torch.nn.functional as F
-from lightning.pytorch import LightningModule
-class Model(LightningModule):
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]))
-"""
-FIT = 'from lightning.pytorch import Trainer\nTrainer(strategy="ddp", devices=4).fit(Model())\n'
-MONITORED = """\
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-class Model(LightningModule):
-    def on_train_epoch_end(self):
-        if self.trainer.is_global_zero:
-            self.log("score", self.scale.mean())
-Trainer(devices=4, strategy="ddp", callbacks=[ModelCheckpoint(monitor="score")]).fit(Model())
-"""
-EPOCHS = """\
-from torch.utils.data import DataLoader, DistributedSampler
-def train(model, optimizer, dataset, epochs):
-    loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
-    for epoch in range(epochs):
-        for batch in loader:
-            model(batch).backward()
-            optimizer.step()
-"""
-SAVE = """\
-import torch.distributed as dist
-def save(name: str):
-    print(f"saving {name}")
-    if dist.get_rank() == 0:
-        dist.barrier()
-"""
 
 
 def fault(issue: str, today: str, kind: Any = AssertionError, here: bool = True) -> Any:
@@ -348,47 +313,3 @@ def test_what_is_not_installed(name: str, tmp_path: Path) -> None:
     given(name in ended.stdout, ended)
     assert ended.stdout.startswith("MissingDependencyError")
     assert "pip install" in ended.stdout
-
-
-def shown(folder: Path, **files: str) -> list[str]:
-    """Write modules; return what distlint shows of them by default, as path, line and code."""
-    (folder / "pyproject.toml").write_text('[project]\nname = "project"\n')
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text)
-    ended = python("-m", "distlint", "check", ".", "--output-format", "concise", cwd=folder)
-    given(ended.returncode in (0, 1), ended)
-    found = [line.partition(" ") for line in ended.stdout.splitlines() if ".py:" in line]
-    return [f"{place.rsplit(':', 2)[0]} {text[:5]}" for place, _, text in found]
-
-
-@fault(LINT, "not shown with the trainer in another file; right is DL202 by default")
-def test_a_trainer_in_another_file_speaks_for_the_module(tmp_path: Path) -> None:
-    together = shown(tmp_path, model=MODEL + FIT)
-    given(together == ["model.py:5 DL202"], together)
-    assert shown(tmp_path, model=MODEL, train="from model import Model\n" + FIT) == together
-
-
-@fault(LINT, "for review alone; right is DL102 by default, mended by rank_zero_only=True")
-def test_a_monitored_log_of_one_rank_is_told_and_mended(tmp_path: Path) -> None:
-    assert shown(tmp_path, model=MONITORED) == ["model.py:6 DL102"]
-    python("-m", "distlint", "check", ".", "--fix", "--unsafe-fixes", cwd=tmp_path)
-    assert 'self.log("score", self.scale.mean(), rank_zero_only=True)' in (
-        (tmp_path / "model.py").read_text()
-    )
-
-
-@fault(LINT, "a comment that names set_epoch silences DL208; right is DL208: it is no call")
-def test_a_comment_is_no_call_of_set_epoch(tmp_path: Path) -> None:
-    without = shown(tmp_path, train=EPOCHS)
-    given("DL208" in str(without), without)
-    assert shown(tmp_path, train=EPOCHS + "# TODO: set_epoch\n") == without
-
-
-@pytest.mark.parametrize(("was", "new"), [("save(", "save[T]("), ("{name}", '{f"{name}"}')])
-@fault(
-    LINT, "only DL000; right is DL101 and no DL000, on 3.11 too", here=sys.version_info < (3, 12)
-)
-def test_newer_syntax_than_the_hosts_is_read(was: str, new: str, tmp_path: Path) -> None:
-    older = shown(tmp_path, job=SAVE)
-    given(older == ["job.py:5 DL101"], older)
-    assert shown(tmp_path, job=SAVE.replace(was, new)) == older

@@ -222,7 +222,6 @@ def test_what_needs_several_devices_is_told_where_there_are_some(tmp_path: Path)
     assert "DL202" not in str(found(write(tmp_path, main=alone)))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the trainer counts for more")
 def test_one_device_in_the_settings_counts_for_more_than_the_trainer(tmp_path: Path) -> None:
     assert "DL202" not in str(found(write(tmp_path, 'devices = "one"', main=LIGHTNING)))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from distlint.cache import VARIABLE
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path_factory, monkeypatch):
     """No test knows what another has found."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv(VARIABLE, str(folder))

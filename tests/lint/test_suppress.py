@@ -6,70 +6,59 @@ from functools import partial
 
 import pytest
 
-from distlint.engine import check_source
+from distlint.check import check_source
 from distlint.fix import fix_source
-from distlint.rules import RULES
-from tests.lint.helpers import check
+from distlint.retired import RETIRED
+from tests.lint.helpers import ALL, HANG, HEAD, MANY, check
 from tests.lint.helpers import lines as lines_of
 
-
-def lines(source: str) -> list[int]:
-    """Without the rule on comments that hide nothing, which has tests of its own."""
-    return lines_of(source, "DL001", "DL005", "DL101")
+CALL = HANG[:-1] + "{}\n"
 
 
-CALL = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier(){}\n"
+def lines(source):
+    """Return the lines, without the rule on comments, which has tests of its own."""
+    return lines_of(source, "DL101", "DL204")
 
 
 @pytest.mark.parametrize(
-    "comment",
+    ("comment", "is_heard"),
     [
-        "# distlint: ignore[DL101] the group is rank 0 alone",
-        "# distlint: ignore[DL001, DL101]",
-        "#distlint:ignore[dl101]",
-        "# distlint: ignore",
-        "# noqa: E501  # distlint: ignore[DL101]",
+        ("# distlint: ignore[DL101] the group is rank 0 alone", True),
+        ("# distlint: ignore[DL001, DL101]", True),
+        ("#distlint:ignore[dl101]", True),
+        ("# distlint: ignore", True),
+        ("# noqa: E501  # distlint: ignore[DL101]", True),
+        ("# distlint: ignore[DL001]", False),
+        ("# distlint: ignored", False),
+        ("# ignore[DL101]", False),
+        ("# distlint: ignore[]", False),
+        ("", False),
     ],
 )
-def test_ignored_on_its_line(comment: str) -> None:
-    assert lines(CALL.format("")) == [3]
-    assert lines(CALL.format("  " + comment)) == []
+def test_a_comment_on_its_line(comment, is_heard):
+    assert lines(CALL.format("  " + comment)) == [3] * (not is_heard)
 
 
-@pytest.mark.parametrize(
-    "comment", ["# distlint: ignore[DL001]", "# distlint: ignored", "# ignore[DL101]", "# distlint: ignore[]"]
-)
-def test_other_comments_do_not_count(comment: str) -> None:
-    assert lines(CALL.format("  " + comment)) == [3]
+@pytest.mark.parametrize("where", ["first", "middle", "last", None])
+def test_first_or_last_line_of_the_statement(where):
+    source = "total = f(  {first}\n        1,  {middle}\n        dist.all_reduce(x),\n    )  {last}\n"
+    comments = dict.fromkeys(("first", "middle", "last"), "")
+    comments |= {where: "# distlint: ignore[DL101]"} if where else {}
+    source = HANG.replace("dist.barrier()\n", source.format(**comments))
+    assert lines(source) == [5] * (where in ("middle", None))
 
 
-def test_first_or_last_line_of_the_statement() -> None:
-    source = """\
-    import torch.distributed as dist
-    if dist.get_rank() == 0:
-        total = combine(  {first}
-            1,  {middle}
-            dist.all_reduce(x),
-        )  {last}
-    """
-    ignore = "# distlint: ignore[DL101]"
-    assert lines(source.format(first="", middle="", last="")) == [5]
-    assert lines(source.format(first=ignore, middle="", last="")) == []
-    assert lines(source.format(first="", middle="", last=ignore)) == []
-    assert lines(source.format(first="", middle=ignore, last="")) == [5]
+def test_whole_file():
+    for comment in (
+        "# distlint: ignore-file[DL101] a tool for one rank",
+        "# distlint: ignore-file",
+    ):
+        assert lines(f"{comment}\n{HANG}") == lines(f"{HANG}{comment}\n") == []
+    assert lines("# distlint: ignore-file[DL201]\n" + HANG) == [4]
+    assert lines("'# distlint: ignore-file'\n" + HANG) == [4]  # a string is no comment
 
 
-def test_whole_file() -> None:
-    for comment in ("# distlint: ignore-file[DL101] a tool for one rank", "# distlint: ignore-file"):
-        assert lines(comment + "\n" + CALL.format("")) == []
-    assert lines("# distlint: ignore-file[DL201]\n" + CALL.format("")) == [4]
-
-
-def test_text_in_a_string_is_no_comment() -> None:
-    assert lines("'# distlint: ignore-file'\n" + CALL.format("")) == [4]
-
-
-def test_header_of_a_compound_statement() -> None:
+def test_header_of_a_compound_statement():
     source = """\
     import torch.distributed as dist
     def f():
@@ -82,15 +71,9 @@ def test_header_of_a_compound_statement() -> None:
     assert lines(source.format("  # distlint: ignore[DL101]")) == []
 
 
-def test_only_the_named_code_is_hidden() -> None:
-    source = """\
-    from torch import nn
-    class Net(nn.Module):
-        def forward(self, x):
-            self.f, y = None, x.cuda()  # distlint: ignore[DL005]
-            return y
-    """
-    assert [found.code for found in check(source, "DL001", "DL005")] == ["DL001"]
+def test_only_the_named_code_is_hidden():
+    source = HANG.replace("barrier()", "barrier(); self.f1(x)  # distlint: ignore[DL204]")
+    assert lines(source) == [3]
 
 
 REPORTED = "if dist.get_rank() == 0:\n    dist.barrier()"
@@ -105,35 +88,42 @@ REPORTED = "if dist.get_rank() == 0:\n    dist.barrier()"
         ("x = 1  # distlint: ignore[DL101] why  # type: ignore\n", "x = 1  # type: ignore\n"),
         ("# distlint: ignore-file[DL101] why\nx = 1\n", "x = 1\n"),
         ("x = 1\n    # distlint: ignore[DL101] why", "x = 1\n"),
-        (f"{REPORTED}  # distlint: ignore[DL001,DL101] why\n", f"{REPORTED}  # distlint: ignore[DL101] why\n"),
-        (f"{REPORTED}  # distlint: ignore[ DL101, DL001 , DL005]\n", f"{REPORTED}  # distlint: ignore[DL101]\n"),
+        ("x = 1  # distlint: ignore[DL103] why\n", "x = 1\n"),
+        (f"{REPORTED}  # distlint: ignore[DL201,DL101] why\n",
+         f"{REPORTED}  # distlint: ignore[DL101] why\n"),
+        (f"{REPORTED}  # distlint: ignore[ DL101, DL201 , DL103]\n",
+         f"{REPORTED}  # distlint: ignore[DL101]\n"),
         ("x = 1  # distlint: ignore[]\n", "x = 1\n"),
-        (f"# distlint: ignore-file[DL001]\n{REPORTED}  # distlint: ignore\n", f"{REPORTED}  # distlint: ignore\n"),
+        (f"# distlint: ignore-file[DL201]\n{REPORTED}  # distlint: ignore\n",
+         f"{REPORTED}  # distlint: ignore\n"),
         ("x = 1  # distlint: ignore[DL101, DL900] sometimes\n", None),
         (f"{REPORTED}  # distlint: ignore[DL101] why\n", None),
         ("# distlint: ignore-file[DL900]\nx = 1  # distlint: ignore[DL101] sometimes\n", None),
     ],
-)
-def test_comments_that_hide_nothing(before: str, after: str | None) -> None:
-    head = "import torch.distributed as dist\n"
-    done = fix_source((head + before).encode(), partial(check_source, path="m.py", rules=list(RULES.values())))
-    assert done.source.decode() == head + (before if after is None else after)
+)  # fmt: skip
+def test_comments_that_hide_nothing(before, after):
+    check = partial(check_source, path="m.py", rules=ALL, facts=MANY)
+    done = fix_source((HEAD + before).encode(), check)
+    assert done.source.decode() == HEAD + (before if after is None else after)
     assert {found.code for found in done.applied} == ({"DL900"} if after is not None else set())
     assert done.findings == []
 
 
-def test_comments_are_judged_by_the_rules_that_were_applied() -> None:
-    source = "x = 1  # distlint: ignore[DL101]\ny = 2  # distlint: ignore\nz = 3  # distlint: ignore[DL999]\n"
-    assert [found.line for found in check(source)] == [1, 2, 3]
-    assert [found.line for found in check(source, "DL001", "DL900")] == [3]
-    assert check(source, "DL101", "DL001") == []
+@pytest.mark.parametrize(
+    ("codes", "found"),
+    [((), [1, 2, 3, 4]), (("DL201", "DL900"), [3, 4]), (("DL101", "DL201"), [])],
+)
+def test_comments_are_judged_by_the_rules_that_were_applied(codes, found):
+    comments = ["[DL101]", "", "[DL999]", "[DL103]"]
+    source = "".join(f"x = 1  # distlint: ignore{each}\n" for each in comments)
+    assert lines_of(source, *codes) == found
 
 
-def test_a_code_that_no_rule_has_is_told_as_such() -> None:
-    (found,) = check("x = 1  # distlint: ignore[DL1O1]\n", "DL900")
-    assert found.message == "this comment ignores nothing: no rule has the code DL1O1"
-
-
-def test_unused_comments_are_found_without_any_token_of_a_rule() -> None:
-    (found,) = check("\nx = 1  # distlint: ignore[DL101] why\n")
-    assert (found.code, found.line, found.column, found.end_column) == ("DL900", 2, 8, 37)
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [("DL1O1", "no rule has the code DL1O1"), *((code, f"{code} is retired") for code in RETIRED)],
+)
+def test_codes_that_no_rule_has_are_told_as_such(code, why):
+    (found,) = check(f"\nx = 1  # distlint: ignore[{code}] why\n")
+    assert found.message == f"remove this comment, it ignores nothing: {why}"
+    assert (found.code, found.line, found.column, found.severity) == ("DL900", 2, 8, "warning")

@@ -1,21 +1,20 @@
-"""All rules, by code: one module each, found by looking into this folder."""
+"""All rules, by their codes: each is a module of this folder."""
 
 from __future__ import annotations
 
-import inspect
+import importlib
 import pkgutil
-from collections.abc import Iterator
-from importlib import import_module
 
-from distlint.model import Rule
+from distlint.rules.base import Rule
 
 
-def _classes() -> Iterator[type[Rule]]:
-    for found in sorted(pkgutil.iter_modules(__path__), key=lambda each: each.name):
-        module = import_module(f"{__name__}.{found.name}")
-        for each in vars(module).values():
-            if inspect.isclass(each) and issubclass(each, Rule) and each.__module__ == module.__name__:
-                yield each
+def _load() -> dict[str, type[Rule]]:
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.name.startswith("dl"):
+            code = module.name.upper()
+            found[code] = getattr(importlib.import_module(f"{__name__}.{module.name}"), code)
+    return found
 
 
-RULES: dict[str, Rule] = {rule.code: rule() for rule in _classes()}
+RULES: dict[str, type[Rule]] = _load()

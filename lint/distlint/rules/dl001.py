@@ -1,227 +1,183 @@
-"""DL001."""
+"""A device written into code that a trainer places."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from functools import partial
+import re
+from collections.abc import Collection
+from functools import cached_property
 
 import libcst as cst
 
-from distlint.analysis import Analysis, Event
-from distlint.analysis.placing import (
-    assigned_in,
-    device_node,
-    family_of,
-    hard_coded,
-    has_own_device,
-    is_chosen,
-    is_moved,
-    is_seen_moved,
-    method_around,
+from distlint.collectives import receiver
+from distlint.edits import Change
+from distlint.facts import Facts
+from distlint.guards import deciding, guards
+from distlint.rules.base import Rule, has_lightning
+from distlint.source import Class, argument, dotted, keyword, parameters, self_attribute
+from distlint.tensors import FACTORIES, hard_coded, has_dimensions, made_in
+from distlint.values import is_about_world
+
+_ASKS = re.compile(r"cuda|gpu|device|accelerator|\bcpu", re.IGNORECASE)
+_MOVERS = frozenset({"cuda", "to", "_apply", "cpu"})
+_PLACING = frozenset({"setup", "setup_module", "setup_dataloaders", "backward"})
+_STARTS = frozenset(
+    {
+        "torch.distributed.init_process_group",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+    }
 )
-from distlint.concrete import ConcreteTree, keyword, positional, tail
-from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.syntax import FunctionNode, dotted
-
-_ELSEWHERE = Condition("devices", "if this code is placed on other devices")
-_LEFT_BEHIND = (
-    "self.device is still the CPU in __init__: the tensor stays there when the module moves; register it as a buffer"
+_MOST_LINES = 8
+_STARTING = (b"process_group", b"Parallel", b"abric")
+_STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
+_INIT = (
+    "in __init__ every rank puts this on the first GPU: leave the device out, the trainer moves it"
 )
+_FORWARD = "hard-coded CUDA fails on CPU and other devices: follow an input, as in .to(x.device)"
+_FABRIC = "hard-coded CUDA fails on CPU and other devices: use fabric.device, which Fabric sets"
+_FIRST = "every rank of a node puts this on GPU 0: write the device of its local rank instead"
+_EARLY = "self.device is still the CPU in __init__, so this stays there: use self.register_buffer"
 
 
-class HardCodedDevice(Rule):
-    """A device written into code that a trainer places: it breaks on every other device.
+class DL001(Rule):
+    """A device is written into code that a trainer places, and every other device breaks it.
 
-    The trainer moves modules and batches to the device of each process. ``.cuda()`` inside of them sends a
-    tensor to the *current* CUDA device instead, fails where there is none, and puts every process of a node
-    on device 0 where the index is written down:
+    What goes wrong: the trainer moves modules and batches to the device of each process. A
+    ``.cuda()`` inside of them goes to the *current* CUDA device instead:
 
-        RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0
-        and cuda:1!
+        on a CPU or an Apple GPU   AssertionError: Torch not compiled with CUDA enabled
+        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which runs out of memory
+        self.device in __init__    the tensor stays on the CPU when the module moves
 
-    How to fix: leave the call out; what must follow a tensor goes ``.to(x.device)`` or ``.to(self.device)``;
-    a tensor kept on a module is a buffer (``self.register_buffer("sigma", sigma)``). In ``__init__`` not even
-    ``self.device`` helps: it is still the CPU, and the tensor stays behind when the module moves.
+    Why: which device a process has is known when the trainer has started, not when the code is
+    written, nor when ``__init__`` runs.
 
-    For review, unless a trainer, Fabric or Accelerate is seen in the project to be given an object of the class, or of
-    one that makes or extends it, and not for one device alone: elsewhere nobody may ever place it.
+    How to fix: leave the call out, as the trainer moves batches, parameters and buffers. What is
+    made in a step follows ``self.device`` or a tensor, ``.to(x.device)``; a tensor that is kept is
+    a buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
+    device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
 
-    Silent: plain classes and functions; a device that comes from a variable; a class's own ``cuda`` or ``to``; code
-    that is reached where CUDA is asked for (``if x.is_cuda``, ``if use_cuda``), and in ``with
-    torch.cuda.device_of(x)``; modules of a project that is launched from outside (``init_process_group``, Accelerate)
-    and has no trainer that places them.
-
-    When to ignore: code that cannot run anywhere but on one CUDA device.
+    When it is silent: a file that names CUDA on more than eight lines, and so is written for it
+    alone, but for its ``__init__``; code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a
+    device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's own; modules of
+    projects without a Lightning trainer; LightningLite and loaders with ``move_to_device=False``;
+    ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a program that starts
+    processes is reported only in the function that joins them, outside of tests of the rank.
     """
 
-    code, name, group = "DL001", "hard-coded-device", "portability"
-    severity = Severity.WARNING
-    tokens = ((b"cuda", b".device"), (b"class", b"forward", b"_step"))
-    bad = (
-        Example(
-            """\
-from torch import nn
+    name = "hard-coded-device"
+    severity = "warning"
+    tokens = ((b"cuda", b"self.device", b".to(0", b"device=0"),)
 
-class Net(nn.Module):
-    def forward(self, x):
-        x = x.cuda(0)
-        y = x.to(0)
-        return self.layer(y).to("cuda:1")
-""",
-            {5: "cuda", 6: "to(0)", 7: "cuda:1"},
-        ),
-        Example(
-            """\
-import torch
-from lightning.pytorch import LightningModule
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Only where a trainer places modules, or a program starts processes."""
+        is_placed = facts.has_trainer or has_lightning(source, facts)
+        starts = any(token in source for token in _STARTING)
+        return (is_placed or starts) and super().can_matter(source, facts)
 
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.bank = torch.rand(10, 2).to(self.device)
-        self.scale = torch.ones(3, device=self.device)
+    def check(self) -> None:
+        """Report each statement that names a device, and tensors made by an early self.device."""
+        found: dict[tuple[cst.CSTNode, str], list[cst.Call]] = {}
+        for call in self.source.nodes(cst.Call):
+            device = hard_coded(self.source, call)
+            said = self._said(call, device) if device is not None else ""
+            if said:
+                found.setdefault((self.source.statement(call), said), []).append(call)
+        for (_, said), calls in found.items():
+            self.report(calls[0], said, *self._changes(calls, said), safe=False)
+        for method in self.methods_of("lightning_module"):
+            if method.name.value == "__init__":
+                self._look_early(method)
 
-    def training_step(self, batch, batch_idx):
-        weight = torch.ones(3, device="cuda")
-        device = torch.device("cuda")
-        return (self(batch.to(device)) * weight).sum()
-""",
-            {7: "__init__", 8: "__init__", 11: "cuda", 13: "cuda"},
-        ),
-        Example(
-            """\
-def forward(self, x):
-    x = x.cuda(0)
-    return x
-""",
-            {2: "cuda"},
-        ),
-        Example(
-            """\
-import lightning as L
-import torch
-from torch import nn
+    def _said(self, call: cst.Call, device: str) -> str:
+        """Return what is wrong with a device that a call names, or ``""``."""
+        method, owner = self.source.method(call), self.source.class_of(call)
+        function = self.source.function(call)
+        if function is None or function.name.value in _MOVERS:
+            return ""
+        tests = list(deciding(self.source, call))
+        if device == "cuda:0" and self._calls(function, _STARTS):
+            is_told = any(is_about_world(self.source, test) for test in tests)
+            return "" if is_told or any(guards(self.source, call)) else _FIRST
+        if any(_ASKS.search(self.source.code(test)) for test in tests):
+            return ""
+        is_early = function.name.value == "__init__"
+        if self._is_for_cuda and device == "cuda" and not is_early:
+            return ""
+        if owner is None or method is None or not owner.kinds & {"lightning_module", "module"}:
+            return _FABRIC if self._uses_fabric(function) else ""
+        if parameters(method)[:1] != ["self"]:
+            return ""
+        is_init = method.name.value == "__init__"
+        if "lightning_module" in owner.kinds:
+            return _INIT if is_init else _STEP
+        is_run = method.name.value == "forward" or self._is_called(owner, method)
+        return _FORWARD if self.facts.has_trainer and is_run and not is_init else ""
 
-class Loss(nn.Module):
-    def forward(self, x, y):
-        weight = torch.full_like(y, 0.5).cuda()
-        return (weight * (x - y) ** 2).mean()
+    @cached_property
+    def _is_for_cuda(self) -> bool:
+        """Whether a file is written for CUDA alone: the current device is that of the rank then."""
+        return sum("cuda" in line for line in self.source.text.lines) > _MOST_LINES
 
-class Model(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.loss = Loss()
+    def _is_called(self, owner: Class, method: cst.FunctionDef) -> bool:
+        calls = self.source.below(owner.node, cst.Call)
+        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
 
-def main(loader):
-    L.Trainer(devices=4).fit(Model(), loader)
-""",
-            {7: "cuda"},
-        ),
-    )
-    good = (
-        """\
-import torch
-from lightning.pytorch import LightningModule
+    def _calls(self, function: cst.FunctionDef, names: Collection[str]) -> bool:
+        calls = self.source.below(function, cst.Call)
+        return any(self.source.name(each.func) in names for each in calls)
 
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("bank", torch.rand(10, 2))
-        self.encoder = build().to(self.device)
-        self.rewards = [torch.tensor(0.0, device=self.device)]
+    def _uses_fabric(self, function: cst.FunctionDef) -> bool:
+        """Return whether Fabric places what a function makes."""
+        if "move_to_device=False" in self.source.code(function).replace(" ", ""):
+            return False
+        return any(
+            call.func.attr.value in _PLACING and receiver(self.source, call.func.value) == "fabric"
+            for call in self.source.below(function, cst.Call)
+            if isinstance(call.func, cst.Attribute)
+        )
 
-    def training_step(self, batch, batch_idx):
-        weight = torch.ones(3, device=batch.device)
-        return (self(batch.to(self.device)) * weight).sum()
+    def _changes(self, calls: list[cst.Call], said: str) -> list[Change]:
+        """Return the changes by which a statement follows the module, where they are plain."""
+        changes = [self._change(call, said) for call in calls]
+        is_nested = any(self.source.is_within(b, a) for a in calls for b in calls if a is not b)
+        return [] if is_nested else [each for each in changes if each is not None]
 
-    def on_fit_start(self):
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-        self.reference = self.reference.cuda(self.bank.get_device())
+    def _change(self, call: cst.Call, said: str) -> Change | None:
+        code, called = self.source.module.code_for_node, call.func
+        is_method = isinstance(called, cst.Attribute) and called.attr.value in ("cuda", "to")
+        given = argument(call, 0, "device") if is_method else keyword(call, "device")
+        if isinstance(called, cst.Attribute) and called.attr.value == "cuda":
+            if said == _INIT and made_in(self.source, called.value) is None:
+                return Change(call, code(called.value))
+            rest = [code(each).strip(", ") for each in call.args if each.value is not given]
+            text = f"{code(called.value)}.to({', '.join(['self.device', *rest])})"
+            return Change(call, text) if said == _STEP else None
+        return Change(given or call, "self.device") if said == _STEP else None
 
-    def cuda(self, device=None):
-        self.helper.cuda()
-        return super().cuda(device)
-""",
-        """\
-class Evaluator:
-    def __init__(self, model, device):
-        self.model = model.cuda()
-        self.device = device
-        self.reference = load().to(self.device)
-
-def main(model):
-    model.to("cuda")
-""",
-        """\
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, device):
-        super().__init__()
-        self.device = device
-        self.mean = load().to(self.device)
-
-    def forward(self, x):
-        mask = self.mask
-        if x.is_cuda:
-            mask = mask.cuda()
-        return x * mask
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Ask of every call that is given a device whether it is written down in what a trainer moves."""
-        for event in analysis.events("place"):
-            if not is_moved(analysis, event.function):
+    def _look_early(self, init: cst.FunctionDef) -> None:
+        """Report the tensors that ``__init__`` keeps on what self.device is too early."""
+        owner = self.source.class_of(init)
+        if owner is None or owner.defines("device") or "device" in owner.attributes:
+            return
+        for assign in self.source.own(init, cst.Assign):
+            name = self_attribute(assign.targets[0].target)
+            if len(assign.targets) > 1 or len(owner.attributes.get(name, [])) != 1:
                 continue
-            method, found = method_around(event.function), hard_coded(event)
-            condition = None if is_seen_moved(analysis, method.owner) and analysis.devices != "one" else _ELSEWHERE
-            if found and not is_chosen(analysis.index, event):
-                message = f"{found} ties this code to one device: follow a tensor or self.device instead"
-                device = _own_device(analysis, method)
-                repair = partial(_repair, device) if device else None
-                yield Report(event.node, message, condition=condition, repair=repair)
-            elif _is_left_behind(analysis, method, event):
-                yield Report(event.node, _LEFT_BEHIND, condition=condition)
+            moved = re.search(rf"\bself\.{name}\.(to|cuda|type_as)\(", self.source.code(owner.node))
+            if moved is None and self._is_early(assign.value):
+                value = self.source.module.code_for_node(assign.value)
+                buffer = f'self.register_buffer("{name}", {value}, persistent=False)'
+                self.report(assign, _EARLY, Change(assign, buffer), safe=False)
 
-
-def _is_left_behind(analysis: Analysis, method: FunctionNode, event: Event) -> bool:
-    """Whether ``__init__`` of a LightningModule keeps a new tensor on ``self.device``."""
-    owner, device, call = method.owner, device_node(event), event.node
-    if owner is None or device is None or not isinstance(call, ast.Call) or method.name != "__init__":
-        return False
-    if dotted(device) != "self.device" or family_of(analysis, owner) != "lightning_module":
-        return False
-    mover = call.func if isinstance(call.func, ast.Attribute) and call.func.attr == "to" else None
-    made = call if mover is None else mover.value
-    full = analysis.index.qualify(made.func, event.function) if isinstance(made, ast.Call) else ""
-    is_tensor = full.startswith("torch.") and full.rpartition(".")[2].islower()
-    kept = assigned_in(method, to_self=mover is None)
-    return is_tensor and not has_own_device(analysis, owner) and call in kept
-
-
-def _own_device(analysis: Analysis, method: FunctionNode) -> str:
-    """What the device of the module is called in a method that runs after it was placed, or ""."""
-    owner, names = method.owner, [each.arg for each in method.parameters]
-    if owner is None or not names or method.name in ("__init__", "setup", "configure_model"):
-        return ""
-    family = family_of(analysis, owner)
-    if family == "callback":
-        return "pl_module.device" if "pl_module" in names else ""
-    return f"{names[0]}.device" if family == "lightning_module" and not has_own_device(analysis, owner) else ""
-
-
-def _repair(device: str, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
-    """The device of the module instead of the one that is written down."""
-    if not isinstance(call, cst.Call):
-        return None
-    name = tail(call.func)
-    given = keyword(call, "device") or (next(iter(positional(call)), None) if name in ("cuda", "to") else None)
-    if name != "cuda":
-        return Repair(False, (Change(given, device),)) if given is not None else None
-    if not isinstance(call.func, cst.Attribute):
-        return None
-    rest = [tree.code(arg).rstrip(", ") for arg in call.args if arg.value is not given]
-    return Repair(False, (Change(call, f"{tree.source_at(call.func.value)}.to({', '.join([device, *rest])})"),))
+    def _is_early(self, value: cst.BaseExpression) -> bool:
+        """Return whether a tensor is made by self.device, or moved there."""
+        if not isinstance(value, cst.Call):
+            return False
+        if isinstance(value.func, cst.Attribute) and value.func.attr.value == "to":
+            is_own = dotted(argument(value, 0, "device")) == "self.device"
+            return is_own and made_in(self.source, value.func.value) is not None
+        kind = self.source.name(value.func).removeprefix("torch.")
+        is_own = dotted(keyword(value, "device")) == "self.device"
+        return is_own and kind in FACTORIES and has_dimensions(value, kind)

@@ -1,196 +1,97 @@
-"""DL002."""
+"""A tensor that is made on the CPU and meets one of the module's device."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from functools import partial
-
 import libcst as cst
 
-from distlint.analysis import Analysis
-from distlint.analysis.places import FACTORIES, Follower, Meeting
-from distlint.analysis.registered import registered, tensors_given
-from distlint.concrete import ConcreteTree
-from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.nodes import names_set
-from distlint.syntax import FunctionNode
+from distlint.apis import STEPS
+from distlint.edits import Change
+from distlint.rules.base import Rule
+from distlint.source import dotted
+from distlint.tensors import FACTORIES, Meeting, Places
 
-_FAMILIES = ("module", "lightning_module")
-_NOT_SEEN = Condition("devices", "if this module runs on an accelerator")
+_DEFAULTS = ("set_default_device", "set_default_tensor_type")
+_TELLING = (".device", ".cpu()", ".is_cuda", ".cuda(")
 
 
-class TensorWithoutDevice(Rule):
-    """A tensor made without a device in ``forward`` or a step that meets tensors of the module's device.
+class DL002(Rule):
+    """A tensor is made on the CPU in a step or ``forward`` and meets tensors of the device there.
 
-    ``torch.zeros(3)`` is on the CPU. On one CPU all tests pass; on a GPU the first batch fails:
+    What goes wrong: on a machine without a GPU everything works. With one, the first batch fails:
 
-        RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0
-        and cpu!
+        x         cuda:0
+        offsets   cpu       <- torch.arange(10)
+        RuntimeError: Expected all tensors to be on the same device, but found at least two devices
 
-    How to fix: make it where its partner is (``torch.zeros(3, device=x.device)``, ``x.new_zeros(3)``,
-    ``torch.zeros_like(x)``), or once, as a buffer.
+    Why: functions that make tensors, such as ``torch.zeros(3)``, put them on the CPU unless they
+    are told otherwise. The trainer moves modules and batches, not what is made in between.
 
-    Silent: tensors of rank 0, which mix with every device; indexes (``x[torch.randperm(n)]``); what is moved     before
-    it is used (``.to(x)``, ``.type_as(x)``, ``.to(self.device)``), on one way through a test at least; the arms     of
-    tests of the device (``if x.is_cuda:``); tensors whose partner is not known; what is given to functions and modules
-    that are not torch's; blocks and files that set     a default device. A module that no trainer is seen to place is
-    for review.
+    How to fix: make the tensor where its partner is: ``torch.zeros(3, device=x.device)``,
+    ``x.new_zeros(3)`` or ``torch.zeros_like(x)``. A tensor that is always the same is better made
+    once, in ``__init__``, as a buffer. ``--fix`` adds the device where the partner has a name.
 
-    When to ignore: the module never leaves the CPU.
+    When it is silent: tensors of no dimension, which mix with every device; indices, as in
+    ``x[torch.randperm(n)]``; tensors that are moved before they are used, on one way at least;
+    partners that are on the CPU or not known; files and blocks that set a default device; modules
+    without parameters that never look at a device, as transforms of data sets are.
     """
 
-    code, name, group = "DL002", "tensor-without-device", "portability"
-    severity = Severity.WARNING
-    tokens = ((b"torch",), (b"forward", b"_step"), tuple(sorted(name.encode() for name in FACTORIES)))
-    bad = (
-        Example(
-            """\
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(10, 4)
-
-    def forward(self, x, lengths):
-        padding = torch.zeros(x.size(0), 3)
-        positions = torch.arange(x.shape[1]).unsqueeze(0)
-        x = torch.cat([x, padding], dim=1) + self.embed(positions)
-        return x * torch.ones((1, x.shape[1]))
-""",
-            {10: "torch.cat", 11: "self.embed", 13: "x"},
-        ),
-        Example(
-            """\
-import torch
-import lightning.pytorch as pl
-import torch.nn.functional as F
-
-class Model(pl.LightningModule):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        weight = torch.tensor([1.0, 2.0])
-        target = torch.full((x.shape[0],), 1.0).float()
-        loss = F.mse_loss(self(x), target)
-        return loss + (weight * y).sum()
-""",
-            {8: "weight * y", 9: "mse_loss"},
-        ),
-        Example(
-            """\
-import torch
-from torch import nn
-
-class Cutmix(nn.Module):
-    def forward(self, image: torch.Tensor):
-        return image * torch.rand(4, 3)
-""",
-            {6: "if this module runs on an accelerator"},
-        ),
-    )
-    good = (
-        """\
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def forward(self, x, mask=None):
-        steps = torch.arange(x.shape[1], device=x.device)
-        keep = torch.ones(x.shape[1]).to(x)
-        order = torch.randperm(x.shape[0])
-        scale = torch.tensor(0.5)
-        kind = torch.eye(3).type(x.type())
-        half = torch.zeros(3, dtype=torch.half)
-        half = half.to(x.device)
-        if mask is None:
-            mask = torch.ones(x.shape[1])
-            if x.is_cuda:
-                mask = mask.cuda()
-        return (x[order] + steps) * keep * scale * mask + kind * half
-
-    def configure(self, x):
-        return x + torch.ones(3)
-""",
-        """\
-import torch
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def validation_step(self, batch, batch_idx):
-        x, y = batch
-        table = torch.zeros(3, 3)
-        for first, second in zip(y.tolist(), self(x).cpu().tolist()):
-            table[first, second] += 1
-        correct = torch.zeros(3) + torch.ones(3)
-        x[:, 0] = torch.zeros(x.shape[0])
-        widths = torch.linspace(0, 1, 4).tolist()
-        return {"table": table, "correct": correct, "widths": widths}
-""",
-        """\
-import torch
-
-def forward(x):
-    return x + torch.zeros(3)
-""",
-        """\
-import torch
-from torch import nn
-
-torch.set_default_device("cuda")
-
-class Net(nn.Module):
-    def forward(self, x):
-        with torch.device(x.device):
-            return x + torch.zeros(3)
-""",
+    name = "tensor-without-device"
+    tokens = (
+        (b"torch.",),
+        (b"def forward", b"_step("),
+        tuple(f".{name}(".encode() for name in sorted(FACTORIES)),
     )
 
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Follow every tensor that ``forward`` or a step makes on the CPU."""
-        if "set_default_device" in analysis.index.source:
+    def check(self) -> None:
+        """Report each tensor that meets another device."""
+        if any(name in self.source.text.text for name in _DEFAULTS):
             return
-        for function in analysis.index.all_functions:
-            owner = function.owner
-            if owner is None or not is_forward(analysis, function):
+        for method in self.methods_of("module"):
+            if method.name.value not in ("forward", *STEPS) or not self._is_placed(method):
                 continue
-            tensors, modules = registered(analysis.index, owner)
-            places = {**tensors, **tensors_given(analysis.index, function)}
-            follower = Follower(analysis.index, function, places, modules)
-            follower.run(function.node.body)
-            is_placed = analysis.family(owner) == "lightning_module" or analysis.is_placed(owner)
-            seen: set[ast.AST] = set()
-            for met in follower.meetings:
-                if isinstance(met.origin, ast.Call) and met.origin not in seen:
-                    seen.add(met.origin)
-                    yield _report(analysis, function, met, None if is_placed else _NOT_SEEN)
+            told: set[cst.CSTNode] = set()
+            for met in Places(self.source, self.values, method).meetings():
+                if met.origin not in told:
+                    told.add(met.origin)
+                    self._tell(met)
 
+    def _is_placed(self, method: cst.FunctionDef) -> bool:
+        """Return whether something moves the module: it has parts, or looks at devices itself."""
+        owner = self.source.class_of(method)
+        assert owner is not None
+        if "lightning_module" in owner.kinds:
+            return True
+        parts = [value for values in owner.attributes.values() for value in values]
+        if any(isinstance(part, cst.Call) for part in parts):
+            return True
+        text = self.source.code(owner.node)
+        return any(word in text for word in _TELLING)
 
-def is_forward(analysis: Analysis, function: FunctionNode) -> bool:
-    """True for ``forward`` and the steps of modules."""
-    is_named = function.name == "forward" or function.name.endswith("_step")
-    return is_named and function.owner is not None and analysis.family(function.owner) in _FAMILIES
+    def _tell(self, met: Meeting) -> None:
+        source = self.source
+        where, remedy = "meets one on the GPU", "make it with device=x.device, x being that one"
+        if met.partner is None:
+            where, remedy = "goes into a layer on the GPU", "make it with the device of an input"
+        partner = self._partner(met)
+        changes = []
+        if partner and source.name(met.origin.func) == "torch.from_numpy":
+            changes = [Change(met.origin, f"{source.code(met.origin)}.to({partner}.device)")]
+        elif partner and met.origin.args:
+            given = met.origin.args[-1]
+            text = source.module.code_for_node(given.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+            changes = [Change(given, f"{text.rstrip()}, device={partner}.device")]
+        self.report(
+            met.origin,
+            f"this tensor is made on the CPU and {where}: {remedy}",
+            *changes,
+            about=[(met.node, "meets", "here both must be on one device")],
+        )
 
-
-def _report(analysis: Analysis, function: FunctionNode, met: Meeting, condition: Condition | None) -> Report:
-    text = " ".join(analysis.index.text_of(met.node).split())[:80]
-    trace = ((analysis.index.path, met.node.lineno, "meets", text),)
-    assert isinstance(met.origin, ast.Call)
-    if met.partner is None:
-        message = f"made on the CPU, meets the module's parameters in {text}: make it on the module's device"
-        return Report(met.origin, message, trace, condition)
-    partner = analysis.index.text_of(met.partner)
-    message = f"made on the CPU, meets a tensor of the module's device in {text}: give it the device of {partner}"
-    is_name = isinstance(met.partner, ast.Name) and partner in {each.arg for each in function.parameters}
-    is_kept = is_name and partner not in names_set(function.node)
-    return Report(met.origin, message, trace, condition, partial(_repair, partner) if is_kept else None)
-
-
-def _repair(partner: str, tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
-    """``device=x.device``, where the partner is a parameter of the function."""
-    if not isinstance(call, cst.Call) or not call.args:
-        return None
-    last = call.args[-1]
-    text = tree.source_at(last.with_changes(comma=cst.MaybeSentinel.DEFAULT), last).rstrip()
-    return Repair(True, (Change(last, f"{text}, device={partner}.device"),))
+    def _partner(self, met: Meeting) -> str:
+        """Return the name of the partner, where the tensor can be made by its device."""
+        partner = met.partner
+        if not isinstance(partner, cst.Name):
+            return dotted(partner) if dotted(partner).startswith("self.") else ""
+        there, here = (self.values.definitions(partner.value, n) for n in (partner, met.origin))
+        return partner.value if there == here else ""

@@ -1,188 +1,121 @@
-"""DL004."""
+"""A sampler made by hand where the trainer puts in its own."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-
 import libcst as cst
 
-from distlint.analysis import Analysis, Event
-from distlint.analysis.samplers import makers
-from distlint.concrete import ConcreteTree, argument, keyword, tail
-from distlint.model import Change, Condition, Example, Repair, Report, Rule, Severity
-from distlint.nodes import within
+from distlint.apis import is_world
+from distlint.edits import Change
+from distlint.guards import deciding, is_rank_value
+from distlint.rules.base import Rule
+from distlint.source import argument, dotted, keyword, last
 
-_SWITCHES = frozenset({"use_distributed_sampler", "replace_sampler_ddp"})
-_DRIVEN = frozenset({"data_module", "lightning_module"})
-_TELLS = (("num_replicas", "world"), ("rank", "rank"))
-_MESSAGE = (
-    "a DistributedSampler where the trainer puts in its own: leave it out,"
-    " or tell the trainer use_distributed_sampler=False"
+_SAMPLERS = frozenset(
+    {
+        "torch.utils.data.DistributedSampler",
+        "torch.utils.data.distributed.DistributedSampler",
+    }
 )
-_DRIVES = Condition("data", "if a trainer drives this class")
+_SAID = "the trainer puts in a sampler itself, and this one fails on one device: leave it out"
 
 
-class ManualDistributedSampler(Rule):
-    """A ``DistributedSampler`` made by hand where the trainer would put one in.
+class DL004(Rule):
+    """A ``DistributedSampler`` is made by hand in a loader to which the trainer gives its own.
 
-    A trainer gives the loaders of modules and data modules the sampler that their use needs: shuffling for
-    training, in order for evaluation, as many replicas as there are ranks. One made by hand is kept as it is.
-    Then the same data module fails on one device,
+    What goes wrong: the same module fails on one device, where there is no process group,
 
-        ValueError: Default process group has not been initialized, please make sure to call init_process_group.
+        ValueError: Default process group has not been initialized, please make sure to call
+        init_process_group.
 
-    and what the sampler was forgotten to be told stays wrong: ``shuffle=True`` is the default, in validation
-    too. Built before the process group is there, as in a branch on ``is_initialized()``, every rank reads the
-    same data.
+    and what the sampler was not told stays wrong: ``shuffle=True`` is the default of the class, in
+    validation too. One made before the process group is there gives every rank all data.
 
-    How to fix: leave the sampler out and give the loader ``shuffle``. Where it must be made by hand, say so:
-    ``Trainer(use_distributed_sampler=False)``.
+    Why: a Lightning trainer puts a sampler into the loaders of modules and data modules: shuffling
+    for training, in order for evaluation, with as many replicas as there are ranks. It leaves one
+    alone that is there already.
 
-    Silent: projects in which a trainer is told not to (``use_distributed_sampler=False``,
-    ``replace_sampler_ddp=False``); samplers behind a switch of the class (``if self.distributed``), for a part
-    of the ranks, or of one's own making; loaders that are none of torch's (``webdataset.WebLoader``), or for a loop
-    of one's own; scripts and classes that no trainer drives. For review where no trainer is seen to be handed the
-    data module: some are written for a loop of one's own.
+    How to fix: leave the sampler out and say ``shuffle=True`` or ``shuffle=False`` to the loader.
+    Where the sampler must be one's own, tell the trainer so: ``use_distributed_sampler=False``.
 
-    When to ignore: the loaders are used in a loop of one's own.
+    When it is silent: the project says ``use_distributed_sampler=False`` or has no Lightning
+    trainer; samplers of other classes, or with replicas other than the ranks; loaders that are not
+    made by ``*_dataloader`` or a method that it calls; samplers under a switch of one's own.
     """
 
-    code, name, group = "DL004", "manual-distributed-sampler", "portability"
-    severity = Severity.WARNING
-    tokens = ((b"DistributedSampler",), (b"class",))
-    bad = (
-        Example(
-            """\
-import torch.distributed as dist
-from lightning.pytorch import LightningDataModule, LightningModule
-from torch.utils import data
-from torch.utils.data import DataLoader, DistributedSampler
+    name = "manual-distributed-sampler"
+    severity = "warning"
+    tokens = ((b"DistributedSampler",), (b"_dataloader",))
+    in_lightning = True
 
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        return DataLoader(self.train, batch_size=8, sampler=DistributedSampler(self.train))
-
-    def val_dataloader(self):
-        if dist.is_initialized():
-            sampler = data.distributed.DistributedSampler(
-                self.val, num_replicas=dist.get_world_size(), rank=dist.get_rank()
-            )
-        else:
-            sampler = None
-        return DataLoader(self.val, sampler=sampler)
-
-class Model(LightningModule):
-    def test_dataloader(self):
-        return self.loader()
-
-    def loader(self):
-        world, rank = self.trainer.world_size, self.trainer.global_rank
-        sampler = DistributedSampler(self.test, world, rank=rank, shuffle=False)
-        return DataLoader(self.test, sampler=sampler)
-""",
-            {8: "trainer", 12: "trainer", 25: "trainer"},
-        ),
-    )
-    good = (
-        """\
-from torch.utils.data import DataLoader, DistributedSampler
-
-class Loaders:
-    def train_dataloader(self):
-        return DataLoader(self.data, sampler=DistributedSampler(self.data))
-
-def main(data):
-    return DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
-""",
-        """\
-from lightning.pytorch import LightningDataModule, Trainer
-from torch.utils.data import DataLoader, DistributedSampler
-
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        return DataLoader(self.train, sampler=DistributedSampler(self.train))
-
-trainer = Trainer(devices=2, use_distributed_sampler=False)
-""",
-        """\
-import webdataset as wds
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DistributedSampler
-
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        return wds.WebLoader(self.train, sampler=DistributedSampler(self.train))
-""",
-        """\
-from lightning.pytorch import LightningModule
-from torch.utils.data import DataLoader, DistributedSampler
-
-class Model(LightningModule):
-    def on_validation_epoch_end(self):
-        sampler = DistributedSampler(self.extra, shuffle=False)
-        for batch in DataLoader(self.extra, sampler=sampler):
-            self.show(batch)
-""",
-        """\
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, DistributedSampler
-
-from .samplers import BucketDistributedSampler
-
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        sampler = DistributedSampler(self.train, num_replicas=self.readers, rank=self.reader)
-        return DataLoader(self.train, sampler=sampler)
-
-    def val_dataloader(self):
-        return DataLoader(self.val, batch_sampler=BucketDistributedSampler(self.val))
-
-    def test_dataloader(self):
-        sampler = DistributedSampler(self.test, shuffle=False) if self.distributed else None
-        return DataLoader(self.test, sampler=sampler)
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Look at every sampler that a loader of a trainer's hook deals out by."""
-        if analysis.project.opt_outs & _SWITCHES or any(name in analysis.index.source for name in _SWITCHES):
+    def check(self) -> None:
+        """Report each sampler that a loader of a trainer's hook is given."""
+        if self.facts.own_sampler or not self.facts.has_trainer:
             return
-        for made in analysis.events("sampler"):
-            owner = made.function.owner
-            family = analysis.family(owner) if owner is not None else ""
-            if owner is None or family not in _DRIVEN or not _is_of_all_ranks(made) or _is_by_switch(analysis, made):
+        for call in self.source.nodes(cst.Call):
+            if self.source.name(call.func) in _SAMPLERS and self._is_of_trainer(call):
+                loader = self._loader(call)
+                if loader is not None and self._is_of_all(call) and not self._is_by_switch(call):
+                    self.report(call, _SAID, *self._change(call, loader), safe=False)
+
+    def _is_of_trainer(self, call: cst.Call) -> bool:
+        """Return whether a hook that makes loaders makes the sampler, one call deep."""
+        method, owner = self.source.method(call), self.source.class_of(call)
+        if method is None or owner is None:
+            return False
+        if not owner.kinds & {"lightning_module", "data_module"}:
+            return False
+        name = method.name.value
+        makers = [name] + [
+            each.name.value
+            for each in owner.methods.values()
+            for inner in self.source.below(each, cst.Call)
+            if dotted(inner.func) == f"self.{name}"
+        ]
+        return any(
+            each.endswith(("_dataloader", "_dataloaders")) and each[0] != "_" for each in makers
+        )
+
+    def _loader(self, call: cst.Call) -> cst.Call | None:
+        """Return the loader of torch that is given the sampler."""
+        function = self.source.function(call)
+        assert function is not None
+        for loader in self.source.below(function, cst.Call):
+            if not last(loader.func).endswith("DataLoader"):
                 continue
-            loaders = [each for each in analysis.events("loader") if each.result.sampler is made.node]
-            is_hooked = any(name.endswith(("_dataloader", "_dataloaders")) for name in makers(analysis, made))
-            if loaders and (is_hooked or family == "data_module"):
-                is_sure = is_hooked and (family == "lightning_module" or analysis.is_placed(owner))
-                yield Report(made.node, _MESSAGE, condition=None if is_sure else _DRIVES, repair=_repair)
-
-
-def _is_of_all_ranks(made: Event) -> bool:
-    """True if the sampler shares the data among all ranks, as the trainer's own would."""
-    given = [made.argument(place, name) for place, (name, _) in enumerate(_TELLS, 1)]
-    told = [family for _, family in _TELLS]
-    return all(value is None or value.family in ("none", family) for value, family in zip(given, told, strict=True))
-
-
-def _is_by_switch(analysis: Analysis, made: Event) -> bool:
-    """Under ``if self.distributed``: whoever sets the switch also decides what the trainer does."""
-    tests = (guard.node for guard in made.guards if guard.kind == "branch" and isinstance(guard.node, ast.expr))
-    parts = (node for test in tests for node in within(test, ast.Attribute))
-    return any(
-        isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr != "trainer" for node in parts
-    )
-
-
-def _repair(tree: ConcreteTree, call: cst.CSTNode) -> Repair | None:
-    """``sampler=DistributedSampler(data, shuffle=False)`` becomes ``shuffle=False``."""
-    parent = tree.parents.get(call)
-    loader = tree.parents.get(parent) if isinstance(parent, cst.Arg) else None
-    if not isinstance(parent, cst.Arg) or not isinstance(loader, cst.Call) or tail(loader.func) != "DataLoader":
+            given = keyword(loader, "sampler")
+            if given is call:
+                return loader
+            if isinstance(given, cst.Name):
+                listed = self.values.definitions(given.value, given).listed
+                if any(each.value is call for each in listed):
+                    return loader
         return None
-    if tail(parent.keyword) != "sampler" or keyword(loader, "shuffle") is not None or not isinstance(call, cst.Call):
-        return None
-    shuffle = argument(call, 3, "shuffle")
-    return Repair(False, (Change(parent, f"shuffle={tree.code(shuffle) if shuffle is not None else 'True'}"),))
+
+    def _is_of_all(self, call: cst.Call) -> bool:
+        """Return whether the sampler shares the data among all ranks, as the trainer's own does."""
+        replicas, rank = argument(call, 1, "num_replicas"), argument(call, 2, "rank")
+        asked = replicas.func if isinstance(replicas, cst.Call) else replicas
+        is_all = replicas is None or dotted(replicas) == "None" or is_world(last(asked))
+        return is_all and (
+            rank is None or dotted(rank) == "None" or is_rank_value(self.source, rank)
+        )
+
+    def _is_by_switch(self, call: cst.Call) -> bool:
+        """Return whether an argument or a setting decides: who sets it may know the trainer."""
+        for test in deciding(self.source, call):
+            inner = (test, *self.source.below(test, cst.Call))
+            is_asked = any(isinstance(each, cst.Call) for each in inner)
+            if not is_asked and "trainer" not in self.source.code(test):
+                return True
+        return False
+
+    def _change(self, call: cst.Call, loader: cst.Call) -> list[Change]:
+        """Return ``shuffle=…`` instead of a sampler that is written inside of the loader."""
+        given = self.source.parent(call)
+        if not isinstance(given, cst.Arg) or self.source.parent(given) is not loader:
+            return []
+        if keyword(loader, "shuffle") is not None:
+            return []
+        shuffle = argument(call, 3, "shuffle")
+        text = self.source.code(shuffle) if shuffle is not None else "True"
+        return [Change(given, f"shuffle={text}")]

@@ -1,222 +1,188 @@
-"""DL005."""
+"""A function that cannot be sent to another process."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+from functools import cached_property
 
-from distlint.analysis import Analysis, Event
-from distlint.analysis.keeping import TRANSFORMS, is_only_called, kept, made_in_init, unpicklable
-from distlint.analysis.placing import family_of
-from distlint.model import Condition, Example, Report, Rule, Severity
-from distlint.nodes import within
-from distlint.syntax import ClassNode, FunctionNode
+import libcst as cst
 
-_PICKLED = {
-    "callback": "callback",
-    "data_module": "data module",
-    "dataset": "data set",
-    "distmetrics_module": "module",
-    "lightning_module": "module",
-    "metric": "metric",
-    "module": "module",
-}
-_GIVEN = ("collate_fn", "worker_init_fn")
-_SPAWNING = frozenset({"forkserver", "spawn"})
-_OBJECT = Condition("pickled", "which matters if the object is saved whole or handed to spawned processes")
-_WORKERS = Condition("pickled", "which matters if the workers are spawned, as on macOS and Windows")
+from distlint.facts import Facts
+from distlint.pickling import is_local_class, keeps, unpicklable
+from distlint.rules.base import Rule
+from distlint.source import (
+    Class,
+    argument,
+    dotted,
+    keyword,
+    last,
+    number,
+    self_attribute,
+    string,
+)
+
+_POOLS = frozenset(
+    {
+        "multiprocessing.Pool",
+        "multiprocessing.pool.Pool",
+        "torch.multiprocessing.Pool",
+        "concurrent.futures.ProcessPoolExecutor",
+        "concurrent.futures.process.ProcessPoolExecutor",
+    }
+)
+_SENDING = frozenset(
+    {
+        "map", "imap", "imap_unordered", "starmap", "map_async", "starmap_async", "apply",
+        "apply_async", "submit",
+    }
+)  # fmt: skip
+_SPAWNS = frozenset(
+    {
+        "torch.multiprocessing.spawn",
+        "torch_xla.distributed.xla_multiprocessing.spawn",
+    }
+)
+_WHOLE = frozenset({"lightning_module", "data_module", "callback", "module"})
+_LOADER = "spawned workers cannot be sent this {} given as {}: use a function of the module"
+_DATA = "spawned workers cannot be sent a data set with this {}: use a method of it instead"
+_SENT = "a strategy that spawns cannot send an object with this {}: use a method instead"
+_OTHER = "another process cannot be sent this {}: use a function of the module"
 
 
-class Unpicklable(Rule):
-    """A lambda, local function or local class kept where it must be pickled: no worker can start.
+class DL005(Rule):
+    """A lambda or local function is to be sent to another process, and cannot be pickled for it.
 
-    Launchers that spawn processes pickle the module and the data module; loaders with spawned workers pickle
-    the data set, its transforms and ``collate_fn``; a checkpoint pickles what it holds. Functions are pickled
-    by name, and these have none:
+    What goes wrong: on Linux all works as long as processes are forked. On macOS, on Windows, under
+    ``ddp_spawn`` and from Python 3.14 on, also on Linux, no worker starts:
 
-        AttributeError: Can't pickle local object 'Data.__init__.<locals>.<lambda>'
+        AttributeError: Can't get local object 'Data.__init__.<locals>.<lambda>'
 
-    It works on Linux as long as everything forks, and fails on macOS, on Windows and under ``ddp_spawn``.
+    Why: what a spawned process is given is pickled, and functions are pickled by their names.
+    Lambdas, functions inside of functions and classes inside of functions have none that the other
+    process could look up.
 
-    How to fix: a function at module level, with ``functools.partial`` for what it must know; a method;
-    ``operator.itemgetter``.
+    How to fix: write a function at the level of the module, a method, or a class with
+    ``__call__``; give it what it must know by ``functools.partial``. ``operator.itemgetter`` and
+    ``torch.nn.Identity()`` replace many a lambda.
 
-    For review, unless an object of the class is seen in the project to be saved whole (``torch.save(model)``) or given
-    to processes that are spawned (``strategy="ddp_spawn"``, ``mp.spawn``, ``multiprocessing_context="spawn"``).
-
-    Silent: lambdas used at once (sort keys, ``map``, defaults, a transform that is only called), ``LambdaLR``,
-    plain objects, a loader without workers, what a module sets on itself later than in ``__init__``; modules of a
-    project that is launched from outside (``init_process_group``, Accelerate), without Lightning or ``spawn``.
-
-    When to ignore: the job always forks, and nothing is pickled into checkpoints.
+    When it is silent: loaders without workers, or with ``multiprocessing_context="fork"``; a
+    project for Linux alone (NCCL by name, SLURM) that never spawns, whose workers are forked;
+    functions that are called at once (sort keys, ``map``); data sets with ``__getstate__``;
+    attributes of modules, data modules and callbacks, unless the project names a strategy that
+    spawns; objects that are no data sets.
     """
 
-    code, name, group = "DL005", "unpicklable", "portability"
-    severity = Severity.WARNING
+    name = "unpicklable"
+    severity = "warning"
     tokens = (
-        (b"lambda", b"def ", b"class "),
-        (b"torch", b"lightning", b"Module", b"Dataset", b"Loader", b"Callback", b"Model", b"_step", b"nn."),
-    )
-    bad = (
-        Example(
-            """\
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, normalize):
-        super().__init__()
-        self.scale = lambda x: x / 255
-        self.norm = nn.LayerNorm(8) if normalize else (lambda x: x)
-        self.heads = [lambda x: x, nn.ReLU()]
-""",
-            {6: "module", 7: "module", 8: "module"},
-        ),
-        Example(
-            """\
-import numpy as np
-from torch.utils.data import DataLoader, Dataset
-
-class Tiles(Dataset):
-    def __init__(self, classes):
-        def remap(label):
-            return classes[label]
-
-        self.remap = remap
-        self.lookup = np.vectorize(lambda label: classes[label])
-
-def loader(data, classes):
-    collate = lambda batch: [classes[label] for _, label in batch]
-    return DataLoader(data, collate_fn=collate, num_workers=4)
-""",
-            {9: "local function", 10: "data set", 13: "collate_fn"},
-        ),
-        Example(
-            """\
-from lightning.pytorch import LightningDataModule
-from torchvision import transforms
-
-class Data(LightningDataModule):
-    def setup(self, stage):
-        steps = [transforms.ToTensor()]
-        steps.append(transforms.Lambda(lambda x: x * 2 - 1))
-        self.train = read(transforms.Compose(steps))
-""",
-            {7: "transform"},
-        ),
-    )
-    good = (
-        """\
-from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
-
-class Net(nn.Module):
-    def __init__(self, optimizer, sizes, default):
-        super().__init__()
-        self.sizes = sorted(sizes, key=lambda size: -size)
-        self.names = list(map(lambda size: f"layer{size}", sizes))
-        self.scheduler = LambdaLR(optimizer, lambda step: 1 / (step + 1))
-        self.default = default(lambda: 3)
-        double = lambda x: 2 * x
-        self.first = double(sizes[0])
-        self.act = nn.functional.relu
-
-    def parallelize(self, mesh):
-        inner = self.forward
-
-        def wrapped(*inputs):
-            return mesh.gather(inner(*mesh.split(inputs)))
-
-        self.forward = wrapped
-""",
-        """\
-from torch.utils.data import DataLoader
-
-def pairs(batch):
-    return batch
-
-class Reader:
-    def __init__(self):
-        self.parse = lambda line: line.split()
-
-def loaders(data):
-    plain = DataLoader(data, collate_fn=lambda b: b), DataLoader(data, collate_fn=lambda b: b, num_workers=0)
-    return plain, DataLoader(data, collate_fn=pairs, num_workers=4)
-""",
-        """\
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader
-from torchvision import transforms
-
-def show(image):
-    return transforms.Lambda(lambda x: x * 2)(image)
-
-class Data(LightningDataModule):
-    def train_dataloader(self):
-        def collate(batch):
-            return batch
-
-        return DataLoader(self.data, collate_fn=collate)
-""",
+        (b"lambda", b"  def ", b"\tdef ", b"  class ", b"\tclass "),
+        (b"DataLoader", b"Dataset", b"spawn", b"Pool", b"Lambda", b"__init__"),
     )
 
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Look at what objects keep, at transforms, and at what loaders are given."""
-        found = (*_kept_by_objects(analysis), *_in_transforms(analysis), *_given_to_loaders(analysis))
-        yield from {report.node: report for report in reversed(found)}.values()
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """A class is sent if it is a data set, or if a strategy sends all."""
+        named = any(token in source for token in cls.tokens[1][:-1])
+        is_data = any("dataset" in base.kinds for base in facts.bases.values())
+        is_sent = named or is_data or facts.spawning_strategy
+        return is_sent and super().can_matter(source, facts)
 
+    def check(self) -> None:
+        """Report the functions that loaders, data sets and other processes are given."""
+        found = [*self._of_loaders(), *self._of_classes(), *self._of_processes()]
+        told: set[cst.CSTNode] = set()
+        for node, said in sorted(found, key=lambda each: self.source.order(each[0])):
+            statement = self.source.statement(node)
+            if statement not in told:
+                told.add(statement)
+                kind = "class" if is_local_class(self.source, node) else "function"
+                what = "lambda" if isinstance(node, cst.Lambda) else f"local {kind}"
+                self.report(node, said.format(what))
 
-def _kept_by_objects(analysis: Analysis) -> Iterator[Report]:
-    for function in analysis.index.all_functions:
-        owner = function.owner
-        where = _PICKLED.get(family_of(analysis, owner), "") if owner is not None else ""
-        for name, value in kept(function) if where else ():
-            for node, what in unpicklable(function, value):
-                if owner is None or (where == "module" and _stays(analysis, owner, function)):
-                    continue
-                message = f"{what} kept on a {where} as self.{name} cannot be pickled"
-                yield Report(node, message, condition=_condition(analysis, owner))
+    def _find(self, *given: cst.BaseExpression | None) -> Iterator[cst.CSTNode]:
+        for each in given:
+            yield from unpicklable(self.source, self.values, each)
 
+    @cached_property
+    def _loaders(self) -> list[cst.Call]:
+        return [c for c in self.source.nodes(cst.Call) if last(c.func) == "DataLoader"]
 
-def _stays(analysis: Analysis, owner: ClassNode, function: FunctionNode) -> bool:
-    """Whether what a module gets is never sent: it is made in the process that runs it, as all of a launched job is."""
-    is_launched = analysis.project.is_launched and not analysis.is_pickled(owner)
-    return is_launched or function not in made_in_init(analysis, owner)
+    def _of_loaders(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        for loader in filter(_has_workers, self._loaders if not self.facts.forks else ()):
+            for name in ("collate_fn", "worker_init_fn"):
+                for node in self._find(keyword(loader, name)):
+                    yield node, _LOADER.format("{}", name)
+            data = argument(loader, 0, "dataset")
+            if isinstance(data, cst.Name):
+                listed = self.values.definitions(data.value, data).listed
+                data = listed[0].value if len(listed) == 1 and listed[0].how == "is" else None
+            if isinstance(data, cst.Call) and last(data.func)[:1].isupper():
+                if is_local_class(self.source, data.func):
+                    yield data.func, _DATA
+                given = [a.value for a in data.args if a.keyword and "transform" in a.keyword.value]
+                yield from ((node, _DATA) for node in self._find(*given))
 
-
-def _condition(analysis: Analysis, owner: ClassNode) -> Condition | None:
-    return None if analysis.is_pickled(owner) else _OBJECT
-
-
-def _in_transforms(analysis: Analysis) -> Iterator[Report]:
-    """``transforms.Lambda(lambda …)`` made by a data set, a data module or a module."""
-    for function in analysis.index.all_functions:
-        owner = function.owner
-        where = _PICKLED.get(family_of(analysis, owner), "") if owner is not None else ""
-        for call in within(function.node, ast.Call) if where else ():
-            full = analysis.index.qualify(call.func, function)
-            if owner is None or not full.startswith(TRANSFORMS):
+    def _of_classes(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Yield what data sets keep, and modules where a strategy sends them as a whole."""
+        loads = not self._loaders or any(map(_has_workers, self._loaders))
+        loads = loads and not self.facts.forks
+        whole = _WHOLE if self.facts.spawning_strategy else frozenset()
+        for node, owner in self.source.classes.items():
+            if any(map(owner.defines, ("__getstate__", "__reduce__", "__reduce_ex__"))):
                 continue
-            for node, what in unpicklable(function, call) if not is_only_called(function, call) else ():
-                message = f"{what} inside a transform of a {where} cannot be pickled"
-                yield Report(node, message, condition=_condition(analysis, owner))
+            is_data = loads and _is_data(owner)
+            for assign in self.source.below(node, cst.Assign):
+                function = self.source.function(assign)
+                is_init = function is not None and function.name.value == "__init__"
+                is_kept = is_init and self_attribute(assign.targets[0].target) != ""
+                if is_kept and (is_data or owner.kinds & whole):
+                    said = _DATA if is_data else _SENT
+                    yield from ((each, said) for each in self._find(assign.value))
+            if is_data or (loads and "data_module" in owner.kinds):
+                for call in self.source.below(node, cst.Call):
+                    is_kept = keeps(self.source, call) and last(call.func) == "Lambda"
+                    if is_kept and (
+                        "data_module" in owner.kinds or self._is_made_early(call, owner)
+                    ):
+                        yield from ((each, _DATA) for each in self._find(call))
+
+    def _is_made_early(self, node: cst.CSTNode, owner: Class) -> bool:
+        """Return whether ``__init__`` of a data set makes something, not one of its workers."""
+        method, init = self.source.method(node), owner.methods.get("__init__")
+        if method is None or init is None or method is init:
+            return method is init is not None
+        calls = self.source.below(init, cst.Call)
+        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
+
+    def _of_processes(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        pools = set(self._pools())
+        for call in self.source.nodes(cst.Call):
+            sent: list[cst.BaseExpression | None] = []
+            if self.source.name(call.func) in _SPAWNS:
+                sent = [argument(call, 0, "fn"), argument(call, 1, "args")]
+            elif isinstance(call.func, cst.Attribute) and dotted(call.func.value) in pools:
+                is_sending = call.func.attr.value in _SENDING
+                sent = [argument(call, 0, "func", "fn")] if is_sending else []
+            yield from ((node, _OTHER) for node in self._find(*sent))
+
+    def _pools(self) -> Iterator[str]:
+        """Yield the variables that hold a pool of processes."""
+        yield from (name for name, made in self.source.made.items() if made in _POOLS)
+        for item in self.source.nodes(cst.WithItem):
+            made = self.source.name(item.item.func) if isinstance(item.item, cst.Call) else ""
+            if made in _POOLS and item.asname is not None:
+                yield dotted(item.asname.name)
 
 
-def _given_to_loaders(analysis: Analysis) -> Iterator[Report]:
-    for event in analysis.events("loader"):
-        for name in _GIVEN if _has_workers(event) else ():
-            value = event.argument_node(-1, name)
-            for node, what in unpicklable(event.function, value) if value is not None else ():
-                message = f"{what} given to a loader as {name} cannot be pickled"
-                yield Report(node, message, condition=None if _spawns(analysis, event) else _WORKERS)
+def _has_workers(loader: cst.Call) -> bool:
+    """Return whether a loader is given workers that may be spawned."""
+    workers = keyword(loader, "num_workers")
+    context = string(keyword(loader, "multiprocessing_context"))
+    return workers is not None and number(workers) != 0 and context != "fork"
 
 
-def _has_workers(event: Event) -> bool:
-    """Whether the loader may start workers: by default it starts none."""
-    given = event.argument(5, "num_workers")
-    return given.constant != 0 if given is not None else "**" in event.options
-
-
-def _spawns(analysis: Analysis, event: Event) -> bool:
-    """Whether the workers of a loader are seen to be spawned."""
-    context = event.options.get("multiprocessing_context")
-    return analysis.project.spawns if context is None else context.constant in _SPAWNING
+def _is_data(owner: Class) -> bool:
+    """Return whether a class is a data set of torch, or of a library that names its own so."""
+    bases = [last(base.value) for base in owner.node.bases]
+    is_named = any(name.endswith("Dataset") for name in bases)
+    return "dataset" in owner.kinds or (is_named and owner.defines("__getitem__"))

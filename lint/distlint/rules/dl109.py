@@ -1,233 +1,100 @@
-"""DL109."""
+"""A failure before a collective that is caught and dropped."""
 
 from __future__ import annotations
 
-import ast
-import sys
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event, Step
-from distlint.analysis.handling import Attempt, attempts, reached, ways_out
-from distlint.analysis.sequences import steps
-from distlint.api import function_effect
-from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
-from distlint.syntax import dotted
-from distlint.tracing import is_by_rank
+import libcst as cst
 
-# What fails on all ranks alike: the code or the installation, or somebody who stops the job.
-_EVERYWHERE = frozenset(
-    {"AttributeError", "ImportError", "KeyboardInterrupt", "ModuleNotFoundError", "NameError", "NotImplementedError"}
-    | {"StopIteration", "SystemExit", "TypeError"}
-)
-# What is caught where anything may fail; other names are of something that is expected.
-_BROAD = frozenset({"", "BaseException", "Exception", "IOError", "OSError", "RuntimeError"})
-_LATER = Condition("data", "if the job goes on after that")
-_MAY_FAIL = frozenset({"call", "forward", "make", "opaque"})
+from distlint.collectives import collective, hidden_collective, names_group
+from distlint.rules.base import COLLECTIVE_TOKENS, Rule
+from distlint.source import dotted, last
+from distlint.training import goes_on, is_backward, is_distributed, loop_of, works
 
 
-class SwallowedCollective(Rule):
-    """An exception before a collective is caught and dropped, and the rank goes on without it.
+class DL109(Rule):
+    """A failure of one rank is caught, and it goes on: the others wait in the collective it missed.
 
-    What fails on one rank alone, such as a broken sample or a batch that is too large for the memory, takes that rank
-    out of the collective that the others are waiting in. The handler hides that:
+    What goes wrong: a broken sample, or a batch too large for the memory, takes one rank out of a
+    collective or a backward pass in the ``try`` block. The handler hides it:
 
-        for batch in loader:
-            try:
-                loss = step(batch)       # fails on rank 2
-                dist.all_reduce(loss)    # the others wait here
-            except Exception as error:
-                print(error)             # rank 2: next batch, next all_reduce
+        rank 0   all_reduce of batch 7         … waits for rank 2
+        rank 2   out of memory, continue       → all_reduce of batch 8: different batches are added
 
-    Rank 2's next collective meets the one before it on the others: values of different steps are joined, or the job
-    hangs at the end.
+    The numbers are wrong from there on, and the job hangs when rank 2 has no batch left.
 
-    How to fix: let the exception end the process; the launcher then stops the others. Or catch it around the local
-    work alone, and let all ranks decide together: ``failed = torch.tensor(...)``, ``all_reduce(failed)``.
+    Why: what fails on one rank alone does not fail on the others. They are in the call already, and
+    nothing tells them.
 
-    The finding is sure where what fails is seen to work on this rank's own data and further collectives follow. The
-    backward pass of a wrapped model counts as a collective.
+    How to fix: let the exception end the process, the launcher then stops the others. Or catch it
+    around the local work alone, and let all ranks decide: ``dist.all_reduce(failed)``, then all skip.
 
-    Silent: handlers that raise again, end the process or take down the process group; exceptions that are the same on
-    all ranks, such as ImportError; nothing but the collective is tried; a collective that names its own process group.
-
-    When to ignore: what is tried can't fail on one rank alone.
+    When it is silent: the handler raises, exits or takes the process group down; it makes a
+    collective itself; the exception is the same on all ranks (``ImportError``, ``StopIteration``);
+    nothing but the collective is tried, or nothing before it; the call names a process group.
     """
 
-    code, name, group = "DL109", "swallowed-collective", "divergence"
-    tokens = (COLLECTIVE_TOKENS, (b"except",))
-    bad = (
-        Example(
-            """\
-import torch.distributed as dist
+    name = "swallowed-collective"
+    tokens = ((*COLLECTIVE_TOKENS, b"backward", b".step("), (b"except",))
 
-def run(loader, model):
-    for batch in loader:
-        try:
-            loss = model(batch)
-            dist.all_reduce(loss)
-        except Exception as error:
-            print(error)
-""",
-            {8: "all_reduce"},
-        ),
-        Example(
-            """\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
+    def check(self) -> None:
+        """Report each handler after which a rank goes on without the others."""
+        source = self.source
+        for tried in source.nodes(cst.Try):
+            handlers = [each for each in tried.handlers if goes_on(source, each)]
+            missed = next(self._missed(tried), None) if handlers else None
+            if missed is None:
+                continue
+            node, what = missed
+            self.report(
+                handlers[0],
+                f"a rank that fails here misses the {what}, and the others hang: "
+                "let the exception end the job",
+                about=[(node, "collective", "the other ranks wait here")],
+            )
 
-def train(net, loader, optimizer):
-    model = DDP(net)
-    for images, targets in loader:
-        try:
-            loss = model(images, targets)
-            loss.backward()
-        except RuntimeError as error:
-            if "out of memory" not in str(error):
-                raise
-            torch.cuda.empty_cache()
-            continue
-        optimizer.step()
-""",
-            {10: "backward"},
-        ),
-        Example(
-            """\
-from accelerate import Accelerator
+    def _missed(self, tried: cst.Try) -> Iterator[tuple[cst.Call, str]]:
+        """Yield the collectives of a block that something before them may miss."""
+        source = self.source
+        loop = loop_of(source, tried)
+        calls = [
+            each
+            for each in source.below(tried.body, cst.Call)
+            if source.scope(each) is source.scope(tried) and self._is_innermost(each, tried)
+        ]
+        for at, call in enumerate(calls):
+            if loop is not None and is_backward(source, call) and is_distributed(source):
+                yield call, "backward"
+            name = collective(source, call) or hidden_collective(source, call)
+            if name and not names_group(source, call) and self._may_fail(calls[:at], call):
+                yield call, name
+        if loop is not None and is_distributed(source) and self._steps_after(loop, tried):
+            yield from ((call, "training step") for call in calls if works(source, call))
 
-accelerator = Accelerator()
+    def _may_fail(self, before: list[cst.Call], call: cst.Call) -> bool:
+        """Return whether a call before a collective works on this rank's own data."""
+        return any(
+            works(self.source, each) and self.values.of(each).kind in ("share", "loss")
+            for each in (*before, *self.source.below(call, cst.Call))
+        )
 
-def score(sets, judge):
-    for samples in sets:
-        try:
-            scores = judge(samples)
-            accelerator.gather(scores)
-        except Exception:
-            print("left out")
-""",
-            {10: "if `judge(samples)` fails on one rank alone"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torch.distributed as dist
+    def _is_innermost(self, call: cst.Call, tried: cst.Try) -> bool:
+        """Return whether no other ``try`` is between."""
+        around = self.source.ancestors(call)
+        return next(each for each in around if isinstance(each, cst.Try)) is tried
 
-def run(loader, model):
-    for batch in loader:
-        failed = torch.zeros(1)
-        try:
-            loss = model(batch)
-        except RuntimeError:
-            failed += 1
-        dist.all_reduce(failed)
-        if failed > 0:
-            continue
-        dist.all_reduce(loss)
-""",
-        """\
-from accelerate import Accelerator
+    def _steps_after(self, loop: cst.CSTNode, tried: cst.Try) -> bool:
+        """Return whether the turn steps an optimizer after a block in which backward must be."""
+        source = self.source
+        calls = [each for each in source.below(loop, cst.Call) if not source.is_within(each, tried)]
+        if any(last(each.func) == "backward" for each in calls):
+            return False
+        return any(
+            last(each.func) == "step"
+            and source.order(each) > source.order(tried)
+            and any("optim" in name.lower() for name in self._about(each))
+            for each in calls
+        )
 
-accelerator = Accelerator()
-
-def score(loader, judge, strict):
-    for samples in loader:
-        try:
-            accelerator.gather(judge(samples))
-        except Exception:
-            print("cannot judge")
-            raise
-        try:
-            accelerator.wait_for_everyone()
-        except RuntimeError:
-            print("a rank is gone")
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Ask of every handler whether it drops what kept its rank from a collective."""
-        found: dict[ast.ExceptHandler, Report] = {}
-        for function in analysis.reports.values():
-            for attempt in attempts(function.body):
-                for handler, goes_on in _dropping(analysis, attempt):
-                    for report in _reports(analysis, attempt, handler, goes_on):
-                        known_before = found.setdefault(handler, report)
-                        if known_before.condition is not None and report.condition is None:
-                            found[handler] = report
-        yield from found.values()
-
-
-def _reports(analysis: Analysis, attempt: Attempt, handler: ast.ExceptHandler, goes_on: bool) -> Iterator[Report]:
-    tried = list(reached(attempt.handled.body))
-    is_wrapped = any(step.effect.wrapped for step, _ in tried)
-    for step, leading in tried:
-        risks = list(_risks(analysis, attempt, step, leading))
-        if not _counts(analysis, step, is_wrapped) or is_by_rank(leading) or not risks:
-            continue
-        is_own = any(value.is_local for risk in risks for value in (*risk.args, *risk.options.values()))
-        if is_own or step.effect.kind == "backward":
-            condition = SEVERAL_DEVICES if step.effect.wrapped == "prepared" else None
-            yield _report(handler, step, condition if goes_on else _LATER)
-        elif goes_on and _types(handler) & _BROAD:
-            text = f"if `{analysis.index.text_of(risks[-1].node)}` fails on one rank alone"
-            yield _report(handler, step, Condition("data", text))
-
-
-def _counts(analysis: Analysis, step: Step, is_wrapped: bool) -> bool:
-    if step.effect.kind == "backward":
-        return is_wrapped
-    is_trainer = step.event is not None and step.event.receiver.family.endswith("trainer")
-    return step.effect.wrapped == "fsdp" or (analysis.needs_all(step) and not is_trainer)
-
-
-def _dropping(analysis: Analysis, attempt: Attempt) -> Iterator[tuple[ast.ExceptHandler, bool]]:
-    """The handlers after which a rank goes on, and whether it then comes to further collectives."""
-    for handler, body in zip(attempt.node.handlers, attempt.handled.handlers, strict=True):
-        ends = ways_out(body, handler.name) - {"raise"}
-        if _types(handler) <= _EVERYWHERE:
-            continue
-        meets = any(step.effect.kind == "collective" for step in steps(body))
-        may_end = any(_ends_job(analysis, each) for each in ast.walk(handler)) or _is_unseen(analysis, handler.body[-1])
-        if ends and not meets and not may_end:
-            yield handler, bool(ends & attempt.onward)
-
-
-def _is_unseen(analysis: Analysis, last: ast.stmt) -> bool:
-    """True if a handler's last statement is a call that may end the process, for all that is seen."""
-    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
-        return False
-    root = analysis.index.qualify(last.value.func).partition(".")[0]
-    is_bare = isinstance(last.value.func, ast.Name)
-    return is_bare and root not in ("", analysis.index.name) and root not in sys.stdlib_module_names
-
-
-def _types(handler: ast.ExceptHandler) -> set[str]:
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return {dotted(each).rpartition(".")[2] if each is not None else "" for each in types}
-
-
-def _ends_job(analysis: Analysis, node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    effect = function_effect(analysis.index.qualify(node.func))
-    return dotted(node.func) in ("exit", "quit") or (effect is not None and effect.kind in ("exit", "teardown"))
-
-
-def _risks(analysis: Analysis, attempt: Attempt, step: Step, leading: Event | None) -> Iterator[Event]:
-    """What runs before a step inside of the ``try``, and may fail: calls of code that is not seen, and of models."""
-    for event in (leading, step.event if step.event is not leading else None):
-        for each in analysis.reports[event.function].events if event is not None else ():
-            if event is not None and each.node is event.node:
-                break
-            is_tried = event is not leading or any(guard.node is attempt.node for guard in each.guards)
-            if is_tried and each.kind in _MAY_FAIL and not (each.is_dropped and each.kind == "opaque"):
-                yield each
-
-
-def _report(handler: ast.ExceptHandler, step: Step, condition: Condition | None) -> Report:
-    message = (
-        f"this handler drops an exception of one rank, which then goes on without the {step.label} in line "
-        f"{step.place.line}, in which the others wait"
-    )
-    trace = ((step.place.path, step.place.line, "collective", step.place.text),)
-    return Report(handler, message, trace, condition)
+    def _about(self, call: cst.Call) -> list[str]:
+        return [dotted(call.func), *(dotted(each.value) for each in call.args)]

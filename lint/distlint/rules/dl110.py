@@ -1,190 +1,129 @@
-"""DL110."""
+"""A backward pass that one rank skips because of its own data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Step
-from distlint.analysis.events import FunctionReport
-from distlint.analysis.formula import DATA, Atom
-from distlint.analysis.sequences import Divergence, divergences, steps
-from distlint.model import SEVERAL_DEVICES, Condition, Example, Report, Rule
-from distlint.tracing import guard_of, stands_in, way_to
+import libcst as cst
+
+from distlint.guards import guards
+from distlint.rules.base import Rule
+from distlint.source import is_false, last
+from distlint.training import (
+    DISTRIBUTED_TOKENS,
+    Loop,
+    Tests,
+    goes_on,
+    is_backward,
+    is_distributed,
+    joins,
+    leaving,
+    loop_of,
+    works,
+)
+
+_FAILS = "a rank that fails here skips backward, and the others hang: let the exception end the job"
+_TOGETHER = "let all ranks decide by one all_reduce"
 
 
-class SkippedBackward(Rule):
-    """A rank skips the backward pass of a wrapped model because of its own data.
+class DL110(Rule):
+    """A rank skips the backward pass because of its own data: the others wait in theirs, and hang.
 
-    DistributedDataParallel reduces gradients inside `backward()`, FSDP also gathers shards inside `forward()`. Both
-    are collectives. A rank that leaves out a bad batch makes one fewer than the others:
+    What goes wrong: gradients are reduced inside of ``backward()``, so that it is a collective. A
+    rank that leaves out a bad batch makes one fewer:
 
-        for batch in loader:
-            loss = model(batch)
-            if torch.isnan(loss):        # true on rank 1 alone
-                continue                 # rank 1: next batch; the others wait in backward()
-            loss.backward()
+        rank 0   backward of batch 7    … waits for rank 1
+        rank 1   NaN, continue          → backward of batch 8: gradients of different batches meet
 
-    Rank 1's next backward pass then meets the others' last one: gradients of different batches are joined, and at the
-    end, when rank 1 has run out of batches, the others wait for ever.
+    At the end, when rank 1 has run out of batches, the others wait for ever.
 
-    How to fix: let all ranks decide together (``all_reduce`` the flag, then all skip), or go on with a loss that adds
-    nothing: ``loss = torch.nan_to_num(loss) * 0.0`` with every parameter in the graph, or an empty batch replaced by a
-    valid one with weight 0.
+    Why: whether a loss is NaN, a batch is empty or a file is broken is a question of each rank's own
+    data. In ``training_step`` of Lightning, ``return None`` skips the backward pass in the same way.
 
-    In Lightning's automatic optimization, ``training_step`` that returns None skips the backward pass in the same way;
-    its documentation says that this isn't supported on several devices.
+    How to fix: let all ranks decide together, ``dist.all_reduce(bad, op=dist.ReduceOp.MAX)``, and
+    all skip. Or skip nobody: ``loss = torch.nan_to_num(loss) * 0.0`` keeps the backward pass and
+    adds nothing. Broken samples are best replaced in the dataset.
 
-    Silent: models that aren't seen to be wrapped; decisions that were reduced over ranks; training inside a ``join``
-    context; ways that end the process; skipping only ``optimizer.step()``.
-
-    When to ignore: the test has the same answer on all ranks, for a reason that the code does not show.
+    When it is silent: what is tested was reduced, gathered or broadcast before; the test is of
+    settings or the number of the step; the process ends; training in a ``join`` context; nothing in
+    the file says that several devices train.
     """
 
-    code, name, group = "DL110", "skipped-backward", "divergence"
-    tokens = ((b"backward", b"training_step", b"fully_shard", b"FullyShard"),)
-    bad = (
-        Example(
-            """\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
+    name = "skipped-backward"
+    tokens = ((b"backward", b"training_step"), (*DISTRIBUTED_TOKENS, b"training_step"))
+    several_devices = True
 
-def train(net, loader, optimizer, device):
-    model = DDP(net.to(device))
-    for images, targets in loader:
-        optimizer.zero_grad()
-        loss = model(images, targets)
-        if torch.isnan(loss):
-            continue
-        loss.backward()
-        optimizer.step()
-""",
-            {9: "skip"},
-        ),
-        Example(
-            """\
-from lightning.pytorch import LightningModule
-
-class Captioner(LightningModule):
-    def training_step(self, batch, batch_idx):
-        if batch is None or len(batch["boxes"]) == 0:
-            return None
-        return self.net(batch)
-""",
-            {5: "if it runs on several devices"},
-        ),
-        Example(
-            """\
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-
-def run(model, loader, optimizer):
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for batch in loader:
-        mask = batch["labels"] != -100
-        if mask.sum() == 0:
-            continue
-        loss = model(**batch).loss
-        accelerator.backward(loss)
-        optimizer.step()
-""",
-            {9: "skip"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-def train(net, loader, optimizer, device):
-    model = DDP(net.to(device))
-    for step, (images, targets) in enumerate(loader):
-        loss = model(images, targets)
-        bad = torch.isnan(loss).float()
-        dist.all_reduce(bad)
-        if bad > 0:
-            continue
-        loss.backward()
-        if step % 4 == 0:
-            optimizer.step()
-""",
-        """\
-import math
-import sys
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-
-def run(model, loader, optimizer):
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for batch in loader:
-        loss = model(**batch).loss
-        if not math.isfinite(loss.item()):
-            sys.exit(1)
-        accelerator.backward(loss)
-        if loss < 10:
-            optimizer.step()
-""",
-        """\
-from lightning.pytorch import LightningModule
-
-class Captioner(LightningModule):
-    def training_step(self, batch, batch_idx):
-        loss = self.net(batch)
-        if len(batch["boxes"]) == 0:
-            return loss * 0
-        return loss
-""",
-        """\
-import torch
-
-def train(module, train_loader):
-    model = torch.nn.parallel.DistributedDataParallel(module)
-    for batch in train_loader:
-        with model.no_sync():
-            loss = model(batch)
-            if not torch.isnan(loss):
-                loss.backward()
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Ask of every function whether ranks with other data make as many passes of a wrapped model."""
-        reported: set[int] = set()
-        for function in analysis.reports.values():
-            wrapped = _wrapped(function)
-            if not wrapped:
+    def check(self) -> None:
+        """Report skips in loops that train, and steps that return nothing."""
+        source, self.tests = self.source, Tests(self.source, self.values)
+        told: set[cst.CSTNode] = set()
+        for call in source.nodes(cst.Call) if is_distributed(source) else ():
+            loop = loop_of(source, call)
+            if loop is None or not is_backward(source, call) or joins(source, call):
                 continue
-            for found in divergences(function.body, _is_data, _counts):
-                guard = found.visit.guard
-                if guard is None or guard.node is None or id(guard.node) in reported:
-                    continue
-                if not stands_in(found.visit, "with", "join"):
-                    reported.add(id(guard.node))
-                    yield _report(found, None if wrapped & {"ddp", "fsdp"} else SEVERAL_DEVICES)
+            for place, message in self._skips(call, loop):
+                if place not in told:
+                    told.add(place)
+                    self.report(place, message, several_devices=False)
+        for method in self.methods_of("lightning_module"):
+            if method.name.value == "training_step":
+                self._check_step(method)
 
+    def _skips(self, backward: cst.Call, loop: Loop) -> Iterator[tuple[cst.CSTNode, str]]:
+        source, at = self.source, self.source.order(backward)
+        for branch in source.below(loop, cst.If):
+            if loop_of(source, branch) is not loop or source.order(branch) > at:
+                continue
+            is_around = source.is_within(backward, branch.body)
+            left = any(True for _ in leaving(source, branch.body, loop))
+            is_apart = left and not source.is_within(backward, branch)
+            if (is_around or is_apart) and self.tests.is_own(branch.test):
+                yield (
+                    branch,
+                    f"a rank that skips this batch leaves the others in backward: {_TOGETHER}",
+                )
+                if is_around:
+                    return  # the tests inside of it say the same
+        for tried in source.below(loop, cst.Try):
+            if loop_of(source, tried) is not loop or source.order(tried) > at:
+                continue
+            calls = list(source.below(tried.body, cst.Call))
+            if any(is_backward(source, each) for each in calls):
+                continue  # DL109
+            if not any(works(source, each) for each in calls):
+                continue
+            for handler in tried.handlers:
+                if goes_on(source, handler) and any(True for _ in leaving(source, handler, loop)):
+                    yield handler, _FAILS
+        for leave in source.below(loop, cst.Break):
+            guard = next(guards(source, leave), None)
+            if loop_of(source, leave) is not loop or guard is None or not guard.first:
+                continue
+            if source.is_within(guard.node, loop):
+                yield (
+                    leave,
+                    "only rank 0 leaves this loop, so the others hang: decide on every rank",
+                )
 
-def _wrapped(function: FunctionReport) -> set[str]:
-    return {step.effect.wrapped for step in steps(function.body)} - {""}
+    def _check_step(self, method: cst.FunctionDef) -> None:
+        source = self.source
+        if any(
+            is_false(assign.value)
+            for assign in source.nodes(cst.Assign)
+            if any(last(t.target) == "automatic_optimization" for t in assign.targets)
+        ):
+            return
+        for branch in source.own(method, cst.If):
+            if self._returns_nothing(branch.body, method) and self.tests.is_own(branch.test):
+                self.report(
+                    branch,
+                    "a rank that returns None skips backward, and the others hang: "
+                    "return a loss times 0 instead",
+                )
+        for handler in source.own(method, cst.ExceptHandler):
+            if goes_on(source, handler) and self._returns_nothing(handler, method):
+                self.report(handler, _FAILS)
 
-
-def _is_data(atom: Atom) -> bool:
-    return atom.varies == DATA
-
-
-def _counts(step: Step) -> bool:
-    kind = step.effect.kind
-    return kind == "backward" or (kind == "forward" and step.effect.wrapped == "fsdp")
-
-
-def _report(found: Divergence, condition: Condition | None) -> Report:
-    visit, guard = found.visit, found.visit.guard
-    assert guard is not None
-    assert guard.node is not None
-    holds = "holds" if not found.reached else "does not hold"
-    message = (
-        f"ranks on whose data `{found.atom.text}` {holds} skip the {visit.label} pass in line {visit.step.place.line}, "
-        f"in which the others wait for them"
-    )
-    return Report(guard.node, message, (*guard_of(found), *way_to(visit)), condition)
+    def _returns_nothing(self, node: cst.CSTNode, method: cst.FunctionDef) -> bool:
+        left = leaving(self.source, node, method)
+        return any(isinstance(each, cst.Return) for each in left)

@@ -1,128 +1,74 @@
-"""DL203."""
+"""What rank 0 logs alone though every rank has another value of it."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import libcst as cst
 
-from distlint.analysis import Analysis, Value
-from distlint.analysis.logs import Log, logs
-from distlint.analysis.stages import Stages
-from distlint.model import Example, Report, Rule
-from distlint.tracing import data_of
-
-_SWITCHED_OFF = "rank_zero_only=True switches sync_dist=True off: nothing is reduced, the number is rank 0's"
-_NOT_SYNCED = (
-    "rank_zero_only=True logs a value made from this rank's share of the data, so the number is rank 0's: gather it, "
-    "or let a metric object compute it, on every rank first"
-)
+from distlint.logs import Log, logs
+from distlint.rules.base import Rule
+from distlint.source import is_true
 
 
-class RankZeroOnlyNotSynced(Rule):
+class DL203(Rule):
     """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all data.
 
-    The flag only says who logs. It synchronises nothing, and it switches ``sync_dist=True`` off: with both,
-    Lightning reduces nothing and logs rank 0's value.
+    What goes wrong: the flag only says who logs. It brings nothing together, and it switches
+    ``sync_dist=True`` off: with both, Lightning reduces nothing and logs rank 0's value.
 
         rank 0   half of the validation set    accuracy 0.91   <- logged
         rank 1   the other half                accuracy 0.74
         all data                               accuracy 0.825
 
-    How to fix: bring the value together first, on every rank (``self.all_gather``, a metric's ``compute()``),
-    and then log it on rank 0; or drop the flag and use ``sync_dist=True`` or a metric object.
+    Why: each rank sees its own part of the data, so a value that is made from a batch differs between
+    ranks. The number that is logged, and the checkpoint that is chosen by it, are those of one part.
 
-    Silent: gathered and reduced values, metric objects and ``compute()``, values that are no data of this rank
-    (learning rate, epoch), logs of the training step (unless both flags are set), flags that are not
-    written out, values of the last stage of a pipeline.
+    How to fix: drop the flag and pass ``sync_dist=True``, or log a metric object; or bring the value
+    together first, on every rank (``self.all_gather``, ``compute()`` of a metric), and then log it on
+    rank 0.
 
-    When to ignore: only rank 0 evaluates, or the other ranks hold nothing.
+    When it is silent: gathered, broadcast and reduced values, metric objects and their ``compute()``;
+    values that are no data of this rank (learning rate, epoch); logs of the training step, unless
+    both flags are set; a log under a test that calls a function, which may choose the rank that holds
+    the value (the last stage of a pipeline); a trainer that is told to leave samplers alone.
     """
 
-    code, name, group = "DL203", "rank-zero-only-not-synced", "wrong value"
+    name = "rank-zero-only-not-synced"
     tokens = ((b"rank_zero_only",), (b".log",))
-    bad = (
-        Example(
-            """\
-import torch
-from lightning.pytorch import LightningModule
+    in_lightning = True
 
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.hits = []
-
-    def training_step(self, batch, batch_idx):
-        loss = self.loss(batch)
-        self.log("loss", loss, sync_dist=True, rank_zero_only=True)
-        return loss
-
-    def validation_step(self, batch, batch_idx):
-        hits = self(batch) == batch.y
-        self.hits.append(hits)
-        self.log("hits", hits.float().mean(), rank_zero_only=True)
-
-    def on_validation_epoch_end(self):
-        accuracy = torch.cat(self.hits).float().mean()
-        if self.trainer.is_global_zero:
-            self.log("accuracy", accuracy, rank_zero_only=True)
-""",
-            {11: "switches sync_dist", 17: "rank 0's", 22: "rank 0's"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torchmetrics
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.hits = []
-        self.accuracy = torchmetrics.Accuracy(task="binary")
-
-    def training_step(self, batch, batch_idx):
-        loss = self.loss(batch)
-        self.log("loss", loss, rank_zero_only=True)
-        self.log("rate", self.lr, rank_zero_only=True, sync_dist=False)
-        torch.distributed.broadcast(loss, src=3)
-        self.log("last", loss, rank_zero_only=True, sync_dist=True)
-        return loss
-
-    def validation_step(self, batch, batch_idx):
-        self.hits.append(self(batch) == batch.y)
-        self.accuracy.update(self(batch), batch.y)
-
-    def on_validation_epoch_end(self):
-        gathered = self.all_gather(torch.cat(self.hits))
-        metric = self.accuracy.compute()
-        self.log("epoch", self.current_epoch, rank_zero_only=True)
-        if self.trainer.is_global_zero:
-            self.log("accuracy", gathered.float().mean(), rank_zero_only=True)
-            self.log("metric", metric, rank_zero_only=True)
-        if is_pipeline_last_stage():
-            self.log("stage", torch.cat(self.hits).float().mean(), rank_zero_only=True)
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Judge what rank 0 alone logs."""
-        stages = Stages(analysis)
-        for log in logs(analysis):
-            local = _local(log) if log.flag("rank_zero_only") and log.is_lightning else None
-            if local is None:
+    def check(self) -> None:
+        """Report each value of one rank that rank 0 alone logs, one a call."""
+        told: set[cst.Call] = set()
+        for log in logs(self.source, self.values):
+            if (
+                log.call in told
+                or not is_true(log.option("rank_zero_only"))
+                or not self._is_own(log)
+            ):
                 continue
-            if log.flag("sync_dist"):
-                yield Report(log.event.node, _SWITCHED_OFF, data_of(analysis, local))
-            elif log.flag("sync_dist") is False and stages.evaluates(log.event) and not _is_on_other_rank(log):
-                yield Report(log.event.node, _NOT_SYNCED, data_of(analysis, local))
+            is_off = is_true(log.option("sync_dist"))
+            if not is_off and (
+                self.facts.own_sampler
+                or log.of_step_only
+                or not self.stages(log.call) & {"validation", "test"}
+            ):
+                continue
+            if is_off and log.value.kind != "not averageable":
+                said = "rank_zero_only=True switches sync_dist=True off, so rank 0 logs its own: drop rank_zero_only"
+            elif log.value.kind == "not averageable":
+                said = "this logs rank 0's share of the data alone: update a metric object on every rank and log it"
+            else:
+                said = "this logs rank 0's share of the data alone: write sync_dist=True instead of rank_zero_only"
+            told.add(log.call)
+            self.report(log.call, said)
 
-
-def _local(log: Log) -> Value | None:
-    """A value that differs between ranks, of those that are logged."""
-    return next((value for _, value in log.entries() if value.is_share), None)
-
-
-def _is_on_other_rank(log: Log) -> bool:
-    """Whether an unknown function picks ranks, as for the last stage of a pipeline: it may know more."""
-    return any(guard.kind == "branch" and isinstance(guard.node, ast.Call) for guard in log.event.guards)
+    def _is_own(self, log: Log) -> bool:
+        """Return whether a value is made from this rank's share of the data, and from nothing else."""
+        if log.value.kind not in ("share", "loss", "not averageable"):
+            return False
+        tests = [each.test for each in self.source.ancestors(log.call) if isinstance(each, cst.If)]
+        return not self.values.is_agreed(log.node) and not any(
+            isinstance(call, cst.Call)
+            for test in tests
+            for call in (test, *self.source.below(test, cst.Call))
+        )

@@ -1,171 +1,125 @@
-"""DL205."""
+"""A shuffling sampler that repeats examples, in an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis
-from distlint.analysis.arguments import operation_of
-from distlint.analysis.samplers import is_for_evaluation, is_used_here
-from distlint.model import Condition, Example, Report, Rule
+import libcst as cst
 
-_MESSAGE = (
-    "this DistributedSampler draws the examples of an evaluation at random and repeats some to fill up the last rank: "
-    "pass shuffle=False, and drop the repeats before the metric"
-)
-_JOINED = Condition("data", "unless they drop out already, where gathered results are joined by example")
+from distlint.guards import guards
+from distlint.rules.base import Rule
+from distlint.samplers import assigned, is_sampler, names_evaluation, names_training
+from distlint.source import argument, dotted, has_spread, is_true, last
 
 
-class EvaluationSamplerRepeats(Rule):
-    """A shuffling ``DistributedSampler`` feeds an evaluation: some examples count twice, others each time.
+class DL205(Rule):
+    """A shuffling ``DistributedSampler`` feeds an evaluation: examples are drawn anew and repeated.
 
-    ``DistributedSampler`` gives every rank the same number of examples. Where the data set does not divide, it
-    repeats some to fill up, and ``shuffle=True``, its default, draws anew which ones they are:
+    What goes wrong: some examples count twice, others the next time, and the order is not that of
+    the data set:
 
         5 examples, 2 ranks, 1 miss          accuracy 4/5 = 0.80
         6 drawn, a hit twice                 accuracy 5/6 = 0.83
         6 drawn, the miss twice              accuracy 4/6 = 0.67
 
-    The order of the predictions is another one than that of the data set, too: whoever joins them by position
-    joins the wrong ones.
+    Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to fill
+    up. ``shuffle=True``, its default, draws anew which ones these are.
 
-    How to fix: ``shuffle=False`` at least, so that the same few examples at the start are repeated; and drop the
-    repeats where the number must be exact: gather, then cut to ``len(dataset)`` (``gather_for_metrics`` in
-    Accelerate), or give each rank its own slice without padding (``range(rank, len(dataset), world_size)``).
+    How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number must
+    be exact, gather and cut to ``len(dataset)``, or give each rank ``range(rank, n, world_size)``.
 
-    Silent: ``shuffle=False`` (what repeats remain, many evaluations remove when they join results by example),
-    ``shuffle=True`` where it is written out (somebody wanted that), samplers for training, a purpose that neither
-    names nor hooks nor loops tell. For review where results may be joined by example, as in ``{each["id"]: each for
-    each in gathered}``: loaders that only other files use, and files that gather.
-
-    When to ignore: the number of examples divides by that of ranks, and their order does not matter.
+    When it is silent: ``shuffle`` is written out; nothing names an evaluation; the function around
+    it is called under a test of the rank; results are joined by key, or gathered and cut to length.
     """
 
-    code, name, group = "DL205", "evaluation-sampler-repeats", "wrong value"
+    name = "evaluation-sampler-repeats"
     tokens = ((b"DistributedSampler",),)
-    bad = (
-        Example(
-            """\
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
-def loaders(train_set, val_set, rank, world_size):
-    train_sampler = DistributedSampler(train_set)
-    val_sampler = DistributedSampler(val_set, num_replicas=world_size, rank=rank)
-    return DataLoader(train_set, sampler=train_sampler), DataLoader(val_set, sampler=val_sampler)
+    def check(self) -> None:
+        """Report each sampler of an evaluation that shuffles since nobody said otherwise."""
+        calls = [each for each in self.source.nodes(cst.Call) if is_sampler(self.source, each)]
+        made = [e for e in calls if self._is_for_evaluation(e) and not self._is_of_one_rank(e)]
+        if not made or self._joins():
+            return
+        for call in made:
+            self.report(
+                call,
+                "this sampler draws the evaluation's examples at random and repeats some: "
+                "pass shuffle=False",
+            )
 
-def evaluate(dataset, model):
-    test_loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
-    return [model(batch) for batch in test_loader]
-""",
-            {6: "shuffle=False", 10: "shuffle=False"},
-        ),
-        Example(
-            """\
-from lightning.pytorch import LightningDataModule
-from torch.utils import data
+    def _is_for_evaluation(self, call: cst.Call) -> bool:
+        if has_spread(call) or argument(call, 3, "shuffle") is not None:
+            return False
+        if is_true(argument(call, 5, "drop_last")):
+            return False  # nothing is repeated
+        own = list(self._names(call))
+        if any(map(names_training, own)) or self._is_of_training_arm(call):
+            return False
+        method = self.source.function(call)
+        if any(map(names_evaluation, own)) or method is None:
+            return any(map(names_evaluation, own))
+        name = method.name.value
+        is_test = name.startswith("test_") and name != "test_dataloader"  # of pytest
+        return (names_evaluation(name) and not is_test) or self._serves_evaluation(method)
 
-class Data(LightningDataModule):
-    def _loader(self, train):
-        dataset = self.dataset(train)
-        sampler = data.distributed.DistributedSampler(dataset)
-        return data.DataLoader(dataset, sampler=sampler)
+    def _names(self, call: cst.Call) -> Iterator[str]:
+        """Yield the names of the data set and of what the sampler is assigned to."""
+        yield last(argument(call, 0, "dataset"))
+        for each in self.source.ancestors(call):
+            if isinstance(each, cst.Assign):
+                yield from (last(target.target) for target in each.targets)
+            if isinstance(each, cst.BaseStatement):
+                return
 
-    def train_dataloader(self):
-        return self._loader(True)
+    def _is_of_training_arm(self, call: cst.Call) -> bool:
+        tests = (e.test for e in self.source.ancestors(call) if isinstance(e, cst.If | cst.IfExp))
+        return any("train" in self.source.code(test).lower() for test in tests)
 
-    def val_dataloader(self):
-        return self._loader(False)
-""",
-            {7: "shuffle=False"},
-        ),
-        Example(
-            """\
-from torch.utils.data import DataLoader, DistributedSampler
+    def _serves_evaluation(self, method: cst.FunctionDef) -> bool:
+        """Return whether a method makes loaders for ``val_dataloader`` too, one call away."""
+        owner = self.source.class_of(method)
+        hooks = owner.methods if owner is not None else {}
+        called = f"self.{method.name.value}"
+        calls = (
+            self.source.code(call.func)
+            for name in ("val_dataloader", "test_dataloader")
+            if name in hooks
+            for call in self.source.below(hooks[name], cst.Call)
+        )
+        return called in calls
 
-class Trainer:
-    def __init__(self, train_set, test_set):
-        self.train_loader = self._loader(train_set)
-        self.test_loader = self._loader(test_set)
+    def _is_of_one_rank(self, call: cst.Call) -> bool:
+        """Return whether the function around a sampler is only called under a test of the rank."""
+        function = self.source.function(call)
+        name = function.name.value if function is not None else ""
+        calls = [each for each in self.source.nodes(cst.Call) if dotted(each.func) == name]
+        return any(next(guards(self.source, each), None) is not None for each in calls)
 
-    def _loader(self, dataset):
-        return DataLoader(dataset, sampler=DistributedSampler(dataset))
-""",
-            {9: "shuffle=False"},
-        ),
-        Example(
-            """\
-import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
+    def _joins(self) -> bool:
+        """Return whether repeats drop out: results by key, or cut to the length of the data set."""
+        source = self.source
+        called = [last(call.func) for call in source.nodes(cst.Call)]
+        if "gather_for_metrics" in called or any(map(self._merges, source.nodes(cst.Call))):
+            return True
+        cuts = (
+            last(inner.func) == "len"
+            for each in source.nodes(cst.Slice)
+            if each.upper is not None
+            for inner in source.below(each, cst.Call)
+        )
+        return any("gather" in name for name in called) and any(cuts)
 
-def evaluate(model, test_set):
-    loader = DataLoader(test_set, sampler=DistributedSampler(test_set))
-    results = {name: model(x) for x, name in loader}
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, results)
-    return {name: result for part in parts for name, result in part.items()}
-""",
-            {5: "unless they drop out"},
-        ),
-    )
-    good = (
-        """\
-import pytest
-from torch.utils.data import DistributedSampler
+    def _merges(self, call: cst.Call) -> bool:
+        """Return whether a call in a loop adds the entries of a dict to another one."""
+        if last(call.func) != "update" or len(call.args) != 1:
+            return False
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else call.func
+        made = assigned(self.source, owner)
+        is_dict = any(isinstance(e, cst.Dict) or last(_called(e)) == "dict" for e in made)
+        is_looped = any(isinstance(each, cst.For) for each in self.source.ancestors(call))
+        return is_dict and is_looped and isinstance(call.args[0].value, cst.Name)
 
-def test_loader_sets_the_epoch(dataset):
-    return DistributedSampler(dataset)
 
-def loader(dataset, distributed):
-    return DistributedSampler(dataset, shuffle=False)
-
-def loaders(train_set, val_set):
-    return loader(train_set, True), loader(val_set, True)
-""",
-        """\
-from torch.utils.data import DistributedSampler
-
-def loaders(train_set, val_set, test_set, contest_set, args):
-    train_sampler = DistributedSampler(train_set)
-    val_sampler = DistributedSampler(val_set, shuffle=False)
-    dev_sampler = DistributedSampler(val_set, shuffle=True)  # no bias of one rank
-    test_sampler = DistributedSampler(test_set, shuffle=args.shuffle)
-    other_sampler = DistributedSampler(contest_set)
-    return train_sampler, val_sampler, test_sampler, other_sampler
-""",
-        """\
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DistributedSampler
-
-class Data(LightningDataModule):
-    def _sampler(self, dataset, split):
-        if split == "train":
-            return DistributedSampler(dataset)
-        return DistributedSampler(dataset, shuffle=False)
-
-    def train_dataloader(self):
-        return self.loader(self._sampler(self.train, "train"))
-
-    def val_dataloader(self):
-        return self.loader(self._sampler(self.val, "val"))
-""",
-        """\
-from torch.utils.data import DistributedSampler
-
-def sampler(dataset, is_train, test_mode):
-    if is_train or not test_mode:
-        test_sampler = DistributedSampler(dataset)
-    else:
-        test_sampler = None
-    return test_sampler
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Judge every sampler that shuffles since nobody said otherwise."""
-        for made in analysis.events("sampler"):
-            if "**" in made.options or made.argument(3, "shuffle") is not None or not is_for_evaluation(analysis, made):
-                continue
-            may_join = any(operation_of(event) == "gathered" for event in analysis.events("collective"))
-            is_sure = is_used_here(analysis, made) and not may_join
-            yield Report(made.node, _MESSAGE, condition=None if is_sure else _JOINED)
+def _called(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    return node.func if isinstance(node, cst.Call) else None

@@ -1,138 +1,92 @@
-"""DL209."""
+"""A list that is gathered and then reduced as if it were a tensor."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import libcst as cst
 
-from distlint.analysis import Analysis, Event
-from distlint.analysis.containers import assigned, is_list
-from distlint.model import Example, Report, Rule
-from distlint.syntax import dotted
+from distlint.collectives import receiver
+from distlint.rules.base import COLLECTIVE_TOKENS, Rule
+from distlint.source import argument, dotted, last, self_attribute
+
+_REDUCTIONS = frozenset({"mean", "sum", "max", "min", "median", "std", "var", "nanmean"})
+_GATHERS = frozenset({"all_gather", "gather", "gather_for_metrics"})
+_FAMILIES = frozenset({"lightning_module", "fabric", "accelerator", "strategy"})
 
 
-class MeanOfGatheredList(Rule):
-    """A reduction of what ``all_gather`` made of a list: it fails, since a gathered list is a list.
+class DL209(Rule):
+    """A reduction of what ``all_gather`` makes of a list: it fails, since a gathered list is a list.
 
-    ``self.all_gather`` gathers every tensor of a collection and returns a collection of the same kind. A list of
-    step outputs becomes a list of tensors of shape ``[world_size, ...]``, which ``torch.mean`` does not take:
+    What goes wrong: ``self.all_gather`` gathers every tensor of a collection and returns a collection
+    of the same kind. A list of step outputs becomes a list of tensors of shape ``[world_size, …]``,
+    which ``torch.mean`` does not take:
 
         torch.mean(self.all_gather(self.outputs))
         TypeError: mean(): argument 'input' (position 1) must be Tensor, not list
 
-    Averaging the entries one after the other is not the way out: batches of different sizes make that a mean
-    of means.
+    Why: the list is what the ranks keep, one entry a batch. To reduce the entries one after the other
+    is no way out: batches of different sizes make that a mean of means, and ranks with different
+    numbers of batches make different numbers of collectives, so the job hangs.
 
-    How to fix: make one tensor of this rank's outputs, then gather: ``self.all_gather(torch.cat(self.outputs))`` for
-    equal lengths; gather sums and counts, or use a metric object, where ranks hold different numbers of examples.
+    How to fix: make one tensor of this rank's outputs, then gather:
+    ``self.all_gather(torch.cat(self.outputs))`` for equal lengths; where ranks hold different numbers
+    of examples, gather sums and counts, or use a metric object.
 
-    Silent: gathered tensors, lists that are put together first (``torch.stack``, ``torch.cat``), functions that are
-    not torch's own.
-
-    When to ignore: never, the call raises.
+    When it is silent: tensors that are gathered; lists that are put together, before or after
+    (``torch.stack``, ``torch.cat``); ``sum`` and ``max`` of Python; NumPy's functions, which take
+    lists; attributes that are anything but a list somewhere in the class.
     """
 
-    code, name, group = "DL209", "mean-of-gathered-list", "wrong value"
-    tokens = ((b"all_gather",),)
-    bad = (
-        Example(
-            """\
-import torch
-from lightning.pytorch import LightningModule
+    name = "mean-of-gathered-list"
+    tokens = ((b"gather",), COLLECTIVE_TOKENS)
 
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.outputs = []
-
-    def test_step(self, batch, batch_idx):
-        self.outputs.append(self(batch))
-
-    def on_test_epoch_end(self):
-        mean = torch.mean(self.all_gather(self.outputs))
-        gathered = self.all_gather(self.outputs)
-        total = gathered.sum()
-        return mean, total, torch.max(gathered)
-
-    def validation_epoch_end(self, outputs):
-        return torch.mean(self.all_gather(outputs))
-""",
-            {13: "list", 15: "list", 16: "list", 19: "list"},
-        ),
-        Example(
-            """\
-import torch
-import torch.distributed as dist
-
-def mean_of_all(value):
-    parts = [torch.zeros_like(value) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, value)
-    return torch.mean(parts)
-
-def mean_of_objects(value):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, value)
-    return parts.mean()
-""",
-            {7: "list", 12: "list"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torch.distributed as dist
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.outputs = []
-        self.total = torch.zeros(())
-
-    def on_test_epoch_end(self):
-        mean = torch.mean(self.all_gather(torch.stack(self.outputs)))
-        total = self.all_gather(self.total).sum()
-        gathered = torch.cat(self.all_gather(self.outputs)).mean()
-        each = sum(self.all_gather(self.outputs))
-        best = max(self.all_gather(self.outputs))
-        return mean, total, gathered, each, my_metric(self.all_gather(self.outputs))
-
-def mean_of_all(value):
-    parts = [torch.zeros_like(value) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, value)
-    parts = torch.stack(parts)
-    return torch.mean(parts)
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Judge every reduction of torch that is given a list of what was gathered."""
-        for event in analysis.events("reduced"):
-            given = event.args[0]
-            if given.family != "list" or given.reduced != "gathered" or _is_of_others(analysis, event):
+    def check(self) -> None:
+        """Report each reduction of a gathered list."""
+        for call in self.source.nodes(cst.Call):
+            if last(call.func) not in _REDUCTIONS or not isinstance(call.func, cst.Attribute):
                 continue
-            own = analysis.reports[event.function].events
-            gathers = [each for each in own if each.kind == "collective" and each.number in given.sources]
-            made = next((each for each in gathers if "all_gather" in each.label), None)
-            if made is not None and _is_list(analysis, made):
-                call = event.node.func if isinstance(event.node, ast.Call) else event.node
-                message = (
-                    f"what {made.label} makes of a list is a list, which {analysis.index.text_of(call)} does not take: "
-                    "make one tensor of it first (torch.cat), before it is gathered"
-                )
-                text = analysis.index.text_of(made.node)
-                yield Report(event.node, message, ((analysis.index.path, made.node.lineno, "gather", text),))
+            is_function = self.source.name(call.func).startswith("torch.")
+            reduced = argument(call, 0, "input") if is_function else call.func.value
+            gather = self._gather(reduced)
+            if gather is not None and self._is_list(argument(gather, 0, "data", "tensor")):
+                shown = f"torch.{last(call.func)}" if is_function else f".{last(call.func)}()"
+                name = last(gather.func)
+                said = f"{name} of a list gives a list, on which {shown} fails: make one tensor of it (torch.cat) first"
+                self.report(call, said, about=[(gather, "gather", "a list is gathered here")])
+
+    def _gather(self, node: cst.BaseExpression | None) -> cst.Call | None:
+        """Return the call that gathers what is reduced, through one variable."""
+        if isinstance(node, cst.Name):
+            found = self.values.definitions(node.value, node)
+            is_one = len(found.listed) == 1 and found.listed[0].how == "is"
+            node = found.listed[0].value if is_one else None
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return None
+        is_gather = node.func.attr.value in _GATHERS
+        return node if is_gather and receiver(self.source, node.func.value) in _FAMILIES else None
+
+    def _is_list(self, node: cst.BaseExpression | None) -> bool:
+        """Return whether a variable or attribute is a list to which something is appended."""
+        name, owner = self_attribute(node), self.source.class_of(node) if node is not None else None
+        if isinstance(node, cst.ListComp | cst.List):
+            return True
+        if name and node is not None and owner is not None:
+            given = list(owner.attributes.get(name, []))
+            own = self.values.definitions(dotted(node), node).listed
+            given += [each.value for each in own if each.value is not None and each.how == "is"]
+            appended = self._appends(owner.node, dotted(node))
+            return bool(given) and appended and all(map(_makes_list, given))
+        if isinstance(node, cst.Name):
+            listed = self.values.definitions(node.value, node).listed
+            given = [each.value for each in listed if each.how == "is" and each.value is not None]
+            is_grown = any(each.how == "joins" for each in listed)
+            return is_grown and bool(given) and all(map(_makes_list, given))
+        return False
+
+    def _appends(self, owner: cst.ClassDef, name: str) -> bool:
+        calls = self.source.below(owner, cst.Call)
+        return any(dotted(call.func) == f"{name}.append" for call in calls)
 
 
-def _is_of_others(analysis: Analysis, event: Event) -> bool:
-    """Whether a function of another library reduces, which may take lists: ``np.mean(parts)``."""
-    name = analysis.index.qualify(event.node.func, event.function) if isinstance(event.node, ast.Call) else ""
-    return bool(name) and not name.startswith("torch.")
-
-
-def _is_list(analysis: Analysis, gather: Event) -> bool:
-    """Whether an attribute that is gathered is never anything but a list."""
-    node, owner = gather.argument_node(0, "data"), gather.function.owner
-    if not isinstance(node, ast.Attribute) or owner is None:
-        return True
-    return is_list(assigned(analysis.index, owner, dotted(node)))
+def _makes_list(node: cst.BaseExpression) -> bool:
+    is_call = isinstance(node, cst.Call) and dotted(node.func) == "list"
+    return is_call or isinstance(node, cst.List | cst.ListComp)

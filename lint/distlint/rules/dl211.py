@@ -1,136 +1,84 @@
-"""DL211."""
+"""A metric that is updated on a replica of the module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import libcst as cst
 
-from distlint.analysis import Analysis, Value
-from distlint.analysis.arguments import constants_of
-from distlint.model import Example, Report, Rule
-from distlint.syntax import ClassNode, FunctionNode
-
-_STEPS = ("training_step", "validation_step", "test_step")
-_RUNS = frozenset({"fit", "validate", "test"})
-_STRATEGIES = ("strategy", "accelerator", "distributed_backend")
-_MESSAGE = (
-    "under dp this metric is updated on a replica that is thrown away after the batch: update it in the step_end hook, "
-    "or use ddp"
-)
+from distlint.apis import STEPS
+from distlint.facts import Facts
+from distlint.rules.base import Rule
+from distlint.source import dotted, last, positional
 
 
-class MetricUpdatedOnReplica(Rule):
-    """A metric is updated in a step under data parallel (dp): its counts go to a replica that is thrown away.
+class DL211(Rule):
+    """A metric is updated in a step under data parallel (dp): its counts go to a replica that is lost.
 
-    ``dp`` copies the module to every device for each batch, runs the step on the copies, and drops them. What a
-    copy wrote into its metric is lost, so the metric of the module that is kept has seen nothing:
+    What goes wrong: ``dp`` copies the module to every device for each batch, runs the step on the
+    copies, and drops them. What a copy wrote into its metric is lost, so the metric of the module that
+    is kept has seen nothing:
 
         UserWarning: The ``compute`` method of metric Accuracy was called before the ``update`` method
 
-    How to fix: return predictions and labels from the step and update the metric in ``validation_step_end`` (or
-    ``training_step_end``), which runs on the module itself; or use ``ddp``.
+    Why: a metric object keeps its counts on itself. Only what a step *returns* comes back from the
+    replicas.
 
-    The rule needs to see it in one file: the trainer with ``dp`` (or ``torch.nn.DataParallel`` around the model)
-    and the class that it runs.
+    How to fix: train with ``strategy="ddp"``, where each process has a module of its own and metrics
+    add up their counts. To stay with ``dp``, return predictions and labels from the step and update
+    the metric in ``validation_step_end`` (``training_step_end``, ``test_step_end``), which runs on the
+    module itself.
 
-    Silent: other strategies, models made elsewhere, updates in ``*_step_end``.
-
-    When to ignore: never, the counts are lost.
+    When it is silent: nothing in the project asks for ``dp``; updates in ``*_step_end`` and in hooks;
+    functions of ``torchmetrics.functional``; metrics that are made elsewhere.
     """
 
-    code, name, group = "DL211", "metric-updated-on-replica", "wrong value"
-    tokens = ((b'"dp"', b"'dp'", b"DataParallel"), (b"torchmetrics", b"pytorch_lightning"))
-    bad = (
-        Example(
-            """\
-from lightning.pytorch import LightningModule, Trainer
-from torchmetrics import Accuracy
+    name = "metric-updated-on-replica"
+    tokens = ((b"_step",),)
 
-class Parallel(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.accuracy = Accuracy(task="binary")
+    @classmethod
+    def can_matter(cls, source: bytes, facts: Facts) -> bool:
+        """Only in projects that replicate modules."""
+        return facts.dp and super().can_matter(source, facts)
 
-    def validation_step(self, batch, batch_idx):
-        self.accuracy.update(self(batch), batch.y)
-        return self.accuracy(self(batch), batch.y)
+    def check(self) -> None:
+        """Report each metric that a step of a LightningModule updates or calls."""
+        if not self.facts.dp:
+            return
+        for method in self.methods_of("lightning_module"):
+            name = method.name.value
+            if name not in STEPS and not self._is_called_by_step(method):
+                continue
+            for call in self.source.below(method, cst.Call):
+                if self._is_update(call):
+                    self.report(
+                        call,
+                        "under dp a replica that is thrown away counts here: use ddp, or update in the *_step_end hook",
+                    )
 
-parallel = Parallel()
-dp_trainer = Trainer(gpus=2, accelerator="dp")
-dp_trainer.fit(parallel)
-""",
-            {10: "replica", 11: "replica"},
-        ),
-        Example(
-            """\
-import torch
-from torchmetrics import Accuracy
+    def _is_update(self, call: cst.Call) -> bool:
+        called = call.func
+        if isinstance(called, cst.Attribute) and called.attr.value == "update":
+            return self.values.of(called.value).kind == "metric"
+        is_dropped = isinstance(self.source.parent(call), cst.Expr)
+        return self.values.of(called).kind == "metric" and (is_dropped or self._is_read(called))
 
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.accuracy = Accuracy(task="binary")
+    def _is_read(self, metric: cst.BaseExpression) -> bool:
+        """Return whether a class logs a metric, or computes it: its state counts, not one result."""
+        owner, name = self.source.class_of(metric), dotted(metric)
+        if owner is None or not name:
+            return False
+        return any(
+            dotted(call.func) == f"{name}.compute"
+            or (last(call.func) in ("log", "log_dict") and name in map(dotted, positional(call)))
+            for call in self.source.below(owner.node, cst.Call)
+        )
 
-    def forward(self, x, y):
-        self.accuracy(x, y)
-        return x
-
-model = torch.nn.DataParallel(Model())
-""",
-            {10: "replica"},
-        ),
-    )
-    good = (
-        """\
-from lightning.pytorch import LightningModule, Trainer
-from torchmetrics import Accuracy
-
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.accuracy = Accuracy(task="binary")
-
-    def validation_step(self, batch, batch_idx):
-        self.accuracy.update(self(batch), batch.y)
-
-class Split(Model):
-    def validation_step(self, batch, batch_idx):
-        return self(batch), batch.y
-
-    def validation_step_end(self, outputs):
-        self.accuracy.update(*outputs)
-
-model = Split()
-trainer = Trainer(gpus=2, strategy="dp")
-trainer.fit(model)
-model = Model()
-trainer = Trainer(gpus=2, strategy="ddp")
-trainer.fit(model)
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Judge the steps of every class that dp runs."""
-        replicated = set(_replicated(analysis))
-        for event in analysis.events("forward", "update"):
-            if event.receiver.family == "metric" and event.function in replicated:
-                yield Report(event.node, _MESSAGE)
-
-
-def _replicated(analysis: Analysis) -> Iterator[FunctionNode]:
-    """The methods that run on replicas, of classes whose objects dp runs."""
-    for event in analysis.events("replicate", "collective"):
-        model = event.argument(0, "module" if event.kind == "replicate" else "model")
-        if model is None or not isinstance(model.target, ClassNode):
-            continue
-        if event.kind == "replicate":
-            names: tuple[str, ...] = ("forward",)
-        else:
-            names = _STEPS if event.label in _RUNS and _is_dp(event.receiver) else ()
-        for name in names:
-            found = (each.methods[name] for each in analysis.index.lineage(model.target) if name in each.methods)
-            yield from list(found)[:1]
-
-
-def _is_dp(trainer: Value) -> bool:
-    made = constants_of(trainer.call)
-    return any(made.get(name) == "dp" for name in _STRATEGIES)
+    def _is_called_by_step(self, method: cst.FunctionDef) -> bool:
+        """Return whether steps call a method, and nothing else of its class does."""
+        owner = self.source.class_of(method)
+        callers = {
+            each.name.value in STEPS
+            for each in (owner.methods.values() if owner is not None else ())
+            for call in self.source.below(each, cst.Call)
+            if dotted(call.func) == f"self.{method.name.value}"
+        }
+        return callers == {True}

@@ -1,189 +1,138 @@
-"""DL212."""
+"""A reduction whose result is thrown away."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
-from distlint.analysis import Analysis, Event
-from distlint.analysis.arguments import operation_of, subject_of
-from distlint.analysis.events import FunctionReport
-from distlint.analysis.formula import SAME
-from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Condition, Example, Report, Rule
-from distlint.syntax import dotted
-from distlint.tracing import is_to_fail
+import libcst as cst
 
-# What waits for all that was begun.
-_WAITS = frozenset({"barrier", "coalescing_manager", "_coalescing_manager", "synchronize", "wait_stream"})
+from distlint.apis import returns_new
+from distlint.collectives import receiver
+from distlint.edits import Change
+from distlint.guards import guards
+from distlint.rules.base import COLLECTIVE_TOKENS, Rule
+from distlint.source import Source, argument, dotted, last, number, positional, string
+
+# What changes its argument in place, so that the result in a new tensor is lost.
+_IN_PLACE = (
+    "torch.distributed.all_reduce",
+    "torch.distributed.broadcast",
+    "torch.distributed.reduce",
+)
+_COMPUTING = frozenset({"mean", "sum", "item", "clone", "float", "max", "min", "tolist"})
+_WHOLE = frozenset({"reduce", "all_reduce", "allreduce", "broadcast"})
 
 
-_DIFFERENT = Condition("data", "if ranks hold different values there")
+class DL212(Rule):
+    """The result of a reduction is thrown away: each rank goes on with its own value.
 
+    What goes wrong: ``accelerator.reduce`` returns the sum of all ranks and leaves its argument as
+    it is. Every rank pays for the call and logs its own number:
 
-class ReductionLost(Rule):
-    """The result of a reduction is never read: what is logged or returned is this rank's own value.
+        accelerator.reduce(correct, reduction="sum")
+        print(correct / seen)                            # 0.68 on rank 0, 0.74 on rank 1
 
-    A reduction either changes its argument in place (``torch.distributed.all_reduce``, ``fabric.all_reduce``) or
-    returns something new (``accelerator.reduce``, ``accelerator.gather``, ``self.all_gather``). If one is taken for
-    the other, every rank pays for the call and goes on with its own number:
+    Why: some reductions change their argument (``torch.distributed.all_reduce``,
+    ``fabric.all_reduce``), others return something new (``accelerator.reduce`` and ``gather``,
+    ``self.all_gather``, ``torch.distributed.nn``, ``hvd.allreduce``). What is reduced in place must
+    have a name: the result of ``dist.all_reduce(loss.mean())`` is lost as well.
 
-        total = torch.tensor(correct / seen, device=device)
-        dist.all_reduce(total)
-        total /= dist.get_world_size()      # 0.71, the accuracy of all ranks
-        return correct / seen               # 0.68 on rank 0, 0.74 on rank 1
+    How to fix: give the result a name and use that one,
+    ``correct = accelerator.reduce(correct, reduction="sum")``. Give a tensor that is reduced in
+    place a name before.
 
-    How to fix: use the result: return or log the tensor that was reduced in place, or give the result of a call that
-    returns something new a name and use that one. A tensor that is made in the call itself
-    (``dist.all_reduce(loss.mean())``) needs a name first.
-
-    The rule reports a collective on a temporary tensor, a result that is thrown away, a result or a new tensor that
-    only its own updates read, and ``async_op=True`` where nothing keeps the handle that could be waited for.
-
-    For review: a value that is not known to be this rank's own.
-
-    Silent: results that anything may read: a parameter changed in place, an element of a list, an attribute, a name
-    that an inner function knows; tensors of constants or random numbers, which warm up or test the connection.
-
-    When to ignore: the collective is only there to make ranks wait for each other; ``barrier`` says so.
+    When it is silent: the result is used in any way, also as ``_ = …``; what is given is a constant
+    (``torch.zeros(1)``), as for a warm-up or to make ranks wait for each other.
     """
 
-    code, name, group = "DL212", "reduction-lost", "wrong-value"
-    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"async_op"))
-    bad = (
-        Example(
-            """\
-import torch
-import torch.distributed as dist
+    name = "reduction-lost"
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"broadcast", b"pad_across", b"all_to_all"))
 
-def evaluate(model, loader, device):
-    correct, seen = 0, 0
-    for images, labels in loader:
-        correct += (model(images).argmax(1) == labels).sum().item()
-        seen += len(labels)
-    accuracy = torch.tensor(correct / seen, device=device)
-    dist.all_reduce(accuracy)
-    accuracy /= dist.get_world_size()
-    return correct / seen
-""",
-            {10: "nothing reads"},
-        ),
-        Example(
-            """\
-from accelerate import Accelerator
+    def check(self) -> None:
+        """Report each such call that is a statement of its own."""
+        for statement in self.source.nodes(cst.Expr):
+            call = statement.value
+            if not isinstance(call, cst.Call):
+                continue
+            given = argument(call, 0, "tensor", "data", "input_data", "obj", "object")
+            if given is None or self._is_constant(given) or self._is_to_fail(statement):
+                continue
+            if any(guards(self.source, call)):
+                continue  # DL101 tells of it
+            method = last(call.func)
+            if self._returns_new(call):
+                self.report(
+                    call,
+                    f"{method} returns something new, and here it is lost: assign it to a name"
+                    ", else each rank keeps its own value",
+                    *self._kept(call, given, method),
+                    safe=False,
+                )
+            elif self._changes(call) and _is_temporary(given):
+                self.report(
+                    call,
+                    f"{method} changes a tensor that has no name, so the result is lost: "
+                    "name the tensor first, and use it after",
+                )
 
-def validate(accelerator: Accelerator, model, loader):
-    losses = []
-    for batch in loader:
-        losses.append(model(**batch).loss)
-    total = sum(losses)
-    accelerator.reduce(total, reduction="sum")
-    accelerator.log({"validation loss": total})
-""",
-            {8: "returns"},
-        ),
-        Example(
-            """\
-import torch.distributed as dist
-import torch.nn.functional as F
+    def _is_constant(self, given: cst.BaseExpression) -> bool:
+        """Return whether a constant is sent, which warms up or makes ranks wait."""
+        function = self.source.function(given)
+        if not isinstance(given, cst.Name) or function is None:
+            return _is_made_here(self.source, given)
+        made = [
+            assign.value
+            for assign in self.source.below(function, cst.Assign)
+            if any(dotted(each.target) == given.value for each in assign.targets)
+        ]
+        return bool(made) and all(_is_made_here(self.source, each) for each in made)
 
-def step(model, batch, target):
-    losses = F.mse_loss(model(batch), target, reduction="none")
-    dist.all_reduce(losses.mean())
-    return losses.mean()
-""",
-            {6: "temporary"},
-        ),
-        Example(
-            """\
-import torch.distributed as dist
+    def _is_to_fail(self, statement: cst.CSTNode) -> bool:
+        """Return whether a test expects an error from a statement."""
+        around = (each for each in self.source.ancestors(statement) if isinstance(each, cst.With))
+        items = (item.item for each in around for item in each.items)
+        names = (last(each.func) for each in items if isinstance(each, cst.Call))
+        return any("raise" in name.lower() or "assert" in name for name in names)
 
-def average(gradients):
-    for gradient in gradients:
-        dist.all_reduce(gradient, async_op=True)
-        gradient.div_(dist.get_world_size())
-""",
-            {5: "only begun"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torch.distributed as dist
-from accelerate import Accelerator
+    def _returns_new(self, call: cst.Call) -> bool:
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        family = receiver(self.source, owner) if owner is not None else ""
+        return returns_new(self.source.name(call.func), family)
 
-def mean_of_ranks(value):
-    dist.all_reduce(value)
-    value /= dist.get_world_size()
+    def _changes(self, call: cst.Call) -> bool:
+        if self.source.name(call.func) in _IN_PLACE:
+            return True
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "all_reduce":
+            return False
+        return receiver(self.source, call.func.value) == "fabric"
 
-def evaluate(accelerator: Accelerator, model, loader, device):
-    dist.all_reduce(torch.zeros(1, device=device))
-    total = torch.zeros((), device=device)
-    for batch in loader:
-        total += model(**batch).loss.detach()
-    mean_of_ranks(total)
-    seen = torch.tensor(len(loader), device=device)
-    dist.all_reduce(seen)
-    everything = accelerator.gather(total)
-    print(everything.mean())
-    return total / seen
-""",
-        """\
-import lightning as L
-import torch
-
-class Module(L.LightningModule):
-    def validation_step(self, batch, batch_idx):
-        loss = self.net(batch).mean()
-        losses = self.all_gather(loss)
-        self.log("loss", losses.mean(), rank_zero_only=True)
-        return {"losses": self.all_gather(loss.detach())}
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Ask of every reduction or gather whether anything can read its result."""
-        for report in analysis.reports.values():
-            for event in report.events:
-                if event.kind != "collective" or is_to_fail(event):
-                    continue
-                is_joined = operation_of(event) and _tells_something(event)
-                never_waited_for = _never_waited_for(event)
-                message = never_waited_for or (_lost(report, event) if is_joined else "")
-                if message:
-                    is_certain = never_waited_for or subject_of(event).is_local
-                    yield Report(event.node, message, condition=None if is_certain else _DIFFERENT)
+    def _kept(self, call: cst.Call, given: cst.BaseExpression, method: str) -> list[Change]:
+        """Return the change that assigns the result, where it has the shape of what is given."""
+        if method not in _WHOLE or not dotted(given):
+            return []
+        text = self.source.module.code_for_node(call)
+        return [Change(call, f"{dotted(given)} = {text}")]
 
 
-def _never_waited_for(event: Event) -> str:
-    """What to say of a collective that is only begun, if nothing can wait for its end, or ""."""
-    begun = event.options.get("async_op")
-    if begun is None or begun.constant is not True or not event.is_dropped:
-        return ""
-    called = (each.func for each in ast.walk(event.function.node) if isinstance(each, ast.Call))
-    if any(dotted(each).rpartition(".")[2] in _WAITS for each in called):
-        return ""
-    return (
-        f"this {event.label} is only begun (async_op=True), and what it returns to wait for its end is thrown away: "
-        "what follows may read the tensor before the other ranks' values are in it"
-    )
+def _is_temporary(given: cst.BaseExpression) -> bool:
+    """Return whether an argument is a new tensor or number that nothing else can read."""
+    if isinstance(given, cst.Call):
+        return last(given.func) in _COMPUTING and isinstance(given.func, cst.Attribute)
+    return isinstance(given, cst.BinaryOperation)
 
 
-def _tells_something(event: Event) -> bool:
-    subject = subject_of(event)
-    if subject.varies == SAME and subject.reduced:
-        return False
-    return subject.family not in ("made", "none") and subject.constant is None and not subject.is_rank
+def _is_made_here(source: Source, given: cst.BaseExpression) -> bool:
+    """Return whether an argument is a constant, as in ``torch.zeros(1, device=device).cuda()``."""
+    while isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
+        if not isinstance(given.func.value, cst.Call):
+            break
+        given = given.func.value
+    if isinstance(given, cst.Call) and source.name(given.func).startswith("torch."):
+        return not any(True for each in positional(given) for _ in _variables(source, each))
+    return number(given) is not None or string(given) is not None
 
 
-def _lost(report: FunctionReport, event: Event) -> str:
-    """What to say of a reduction whose result is lost, or ""."""
-    wrong = "each rank goes on with its own value"
-    if event.is_lost:
-        return f"this {event.label} changes a temporary tensor in place, which nothing can read afterwards: {wrong}"
-    if event.is_owned and report.is_unread(event):
-        return f"nothing reads the tensor that this {event.label} changes in place: {wrong}"
-    is_new = not event.effect.changes and event.effect.returns in ("same", "gathered") and "dst" not in event.options
-    if is_new and (event.is_dropped or report.is_unread(event)):
-        return f"this {event.label} returns its result, and nothing reads that: {wrong}"
-    return ""
+def _variables(source: Source, node: cst.BaseExpression) -> Iterator[cst.Name]:
+    if isinstance(node, cst.Name):
+        yield node
+    yield from source.below(node, cst.Name)

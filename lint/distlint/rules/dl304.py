@@ -1,247 +1,96 @@
-"""DL304."""
+"""Ranks that wait for each other in every training step, only to log a number."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import re
 
-from distlint.analysis import Analysis, Event, Guard
-from distlint.analysis.arguments import operation_of
-from distlint.analysis.events import FunctionReport, Loop, Node, Step, bodies
-from distlint.analysis.formula import TRUE
-from distlint.api.tokens import COLLECTIVE_TOKENS
-from distlint.model import Condition, Example, Report, Rule, Severity
-from distlint.tracing import of_guard
+import libcst as cst
 
-_PASSED = frozenset({"for", "try", "with", "exit break", "exit return"})  # those who are still there make every step
-_INSTEAD = "distmetrics.Log adds up on each rank, and combines all values in one exchange a window"
-_IS_SHORT = Condition("data", "if steps are so short that the device waits for Python")
+from distlint.branches import tests_around
+from distlint.collectives import collective, hidden_collective
+from distlint.guards import guards, leaves
+from distlint.rules.base import COLLECTIVE_TOKENS, Rule
+from distlint.source import is_true, keyword, last
+from distlint.uses import Uses
+from distlint.values import is_about_world, unsubscripted
+
+_REDUCES = re.compile(r"reduce|gather", re.IGNORECASE)
+_LOOPS = cst.For | cst.While
 
 
-class StallForLogging(Rule):
-    """Every training step waits for all ranks only to log a number, or waits once for each name that is logged.
+class DL304(Rule):
+    """All ranks wait for each other in every training step, only to log a number.
 
-    A reduction makes every rank wait for the slowest one, and ``item()`` makes Python wait for the device. In a loop
-    over names they come one after the other:
+    What goes wrong: a reduction makes every rank wait for the slowest one, and ``item()`` makes
+    Python wait for the device. In each step this costs more than the number is worth:
 
-        for name, value in losses.items():      # 12 losses: 12 reductions and 12 waits for the device
-            dist.all_reduce(value)              # one reduction of 12 numbers takes as long as one of them
-            logs[name] = value.item()
+        loss = accelerator.gather(loss).mean().item()    # 1 wait for the ranks, 1 for the device
+        wandb.log({"loss": loss})                        # 3 values: 6 waits a step
 
-    How to fix: log with ``distmetrics.Log`` (see docs/log.md), in plain torch as with Accelerate. It adds up on the
-    device, and combines the values of all ranks, all names and all steps of a window in one exchange:
+    Why: between its steps the device has nothing queued, as Python has waited for it.
 
-        log = distmetrics.Log()
-        for step, (x, y) in enumerate(loader):
-            ...
-            log.mean("loss", loss.detach(), weight=len(y))        # in place of accelerator.gather(loss).mean().item()
-            if (step + 1) % 50 == 0:
-                row = log.flush()                                 # on every rank: a dict of floats, the same on all
-                if rank == 0:
-                    wandb.log(row)
+    How to fix: reduce every n-th step, under a test such as ``if step % 50 == 0``, all values stacked
+    in one tensor. Or log the value of one rank, which shows the trend as well. ``distmetrics.Log``
+    adds up on the device and combines all ranks, names and steps of a window in one exchange.
 
-    Without it: put the values into one tensor and reduce that each n-th step; where one rank's value is good enough
-    for a log, don't reduce.
-
-    The rule reports a reduction or gather in each training step whose result is only logged or printed, an ``item()``
-    there that is only shown (for review), and a reduction for each name of a dict where the results are numbers. What
-    it does not see to be in a training step is reported with a condition. ``self.log(..., sync_dist=True)`` of
-    Lightning is DL302.
-
-    Silent: reductions under a test such as ``step % every == 0``; results that anything else reads; loops over
-    parameters, buffers and states.
-
-    When to ignore: steps are so long that the wait does not show.
+    When it is silent: the reduction is under a test, such as that of the step number; its result is
+    compared, returned, kept on ``self``, or given to a function; the loop makes no backward pass.
+    Of several reductions of a step, the first is told. ``self.log(…, sync_dist=True)`` is DL302.
     """
 
-    code, name, group = "DL304", "stall-for-logging", "cost"
-    severity = Severity.WARNING
-    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b".item("))
-    bad = (
-        Example(
-            """\
-import torch.distributed as dist
-import wandb
+    name = "stall-for-logging"
+    severity = "warning"
+    tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step"))
 
-def train(model, loader, optimizer):
-    for x, y in loader:
-        loss = model(x, y)
-        loss.backward()
-        optimizer.step()
-        shown = loss.detach()
-        dist.all_reduce(shown)
-        wandb.log({"loss": shown.item() / dist.get_world_size()})
-""",
-            {10: "only logged", 11: "waits for the device"},
-        ),
-        Example(
-            """\
-import torch
-import torch.distributed as dist
+    def check(self) -> None:
+        """Report the first reduction of each step whose result is only logged."""
+        told: set[cst.CSTNode] = set()
+        steps = {step for call in self.source.nodes(cst.Call) if (step := self._backward(call))}
+        for call in self.source.nodes(cst.Call):
+            step = self._step(call, steps)
+            if step is None or step in told:
+                continue
+            name = collective(self.source, call) or hidden_collective(self.source, call)
+            if _REDUCES.search(name) and self._is_each(call, step) and self._is_shown(call):
+                told.add(step)
+                said = f"every rank waits in this {name} at each step only to log a number"
+                self.report(call, f"{said}: do it once every n steps")
 
-def reduce_losses(losses, world_size):
-    reduced = {}
-    for name, value in sorted(losses.items()):
-        dist.all_reduce(value)
-        reduced[name] = value.item() / world_size
-    return reduced
-""",
-            {7: "for each name"},
-        ),
-        Example(
-            """\
-import torch
-from torch.distributed import init_process_group
-from tqdm import tqdm
+    def _backward(self, call: cst.Call) -> cst.CSTNode | None:
+        """Return the loop whose turns a backward pass is in, or a training step of Lightning."""
+        if last(call.func) not in ("backward", "manual_backward"):
+            return None
+        return next((e for e in self.source.ancestors(call) if isinstance(e, _LOOPS)), None)
 
-def train(model, loader, optimizer, autocast, limit):
-    init_process_group()
-    bar = tqdm(loader)
-    for step, (x, y) in enumerate(bar):
-        if step == limit:
-            break
-        with autocast:
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            bar.set_description(f"loss {loss.item():.3f}")
-        loss.backward()
-        optimizer.step()
-""",
-            {13: "waits for the device to show `loss.item()`"},
-        ),
-        Example(
-            """\
-from accelerate import Accelerator
+    def _step(self, call: cst.Call, steps: set[cst.CSTNode]) -> cst.CSTNode | None:
+        for each in self.source.ancestors(call):
+            if each in steps:
+                return each
+            if isinstance(each, cst.FunctionDef):
+                return each if each.name.value == "training_step" else None
+        return None
 
-def train(accelerator: Accelerator, model, loader, optimizer, bar):
-    for batch in loader:
-        with accelerator.accumulate(model):
-            loss = model(**batch).loss
-            accelerator.backward(loss)
-            optimizer.step()
-            accelerator.log({"loss": accelerator.gather(loss.detach()).mean().item()})
-            bar.set_postfix(loss=accelerator.reduce(loss.detach(), reduction="mean"))
-""",
-            {9: "distmetrics.Log", 10: "this reduce"},
-        ),
-    )
-    good = (
-        """\
-import torch
-import torch.distributed as dist
-import wandb
-
-def train(model, loader, optimizer, every, best):
-    for step, (x, y) in enumerate(loader):
-        losses = model(x, y)
-        sum(losses.values()).backward()
-        optimizer.step()
-        if step % every == 0:
-            names = sorted(losses)
-            shown = torch.stack([losses[name].detach() for name in names])
-            dist.all_reduce(shown)
-            wandb.log(dict(zip(names, (shown / dist.get_world_size()).tolist())))
-            print(losses["ce"].item())
-        total = sum(losses.values()).detach()
-        dist.all_reduce(total)
-        if total < best:
-            best = total
-    for name, value in model.state_dict().items():
-        dist.all_reduce(value)
-""",
-        """\
-from accelerate import Accelerator
-
-def train(accelerator: Accelerator, model, loader, optimizer, log):
-    for step, batch in enumerate(loader):
-        loss = model(**batch).loss
-        accelerator.backward(loss)
-        optimizer.step()
-        log.mean("loss", loss.detach(), weight=len(batch["labels"]))
-        if (step + 1) % 50 == 0:
-            accelerator.log(log.flush())
-
-def validate(accelerator: Accelerator, model, loader):
-    for batch in loader:
-        loss = model(**batch).loss
-        accelerator.print(accelerator.gather(loss).mean().item())
-""",
-    )
-
-    def query(self, analysis: Analysis) -> Iterator[Report]:
-        """Ask of every reduction whether a step makes it only for a log, or for each name."""
-        for report in analysis.reports.values():
-            steps = set(_steps(report.body))
-            found = list(_reductions(analysis, report, steps))
-            yield from found
-            yield from _items(analysis, report, steps, {id(each.node) for each in found})
-
-
-def _reductions(analysis: Analysis, report: FunctionReport, steps: set[int]) -> Iterator[Report]:
-    for event in report.events:
-        if event.kind != "collective" or not operation_of(event):
-            continue
-        in_step = _is_in_each_step(event, steps)
-        names = next(filter(_is_over_names, event.guards), None)
-        if in_step and event.number in report.shown - report.read:
-            message = f"every training step waits for all ranks in this {event.label}, whose result is only logged"
-            yield Report(event.node, f"{message}: {_INSTEAD}")
-        elif names is not None and not event.has_own_group and _is_number(report, event):
-            message = f"one {event.label} for each name, though one of all values together takes as long: {_INSTEAD}"
-            condition = None if in_step else Condition("data", "if this runs every step")
-            yield Report(event.node, message, (of_guard(analysis, names),), condition)
-
-
-def _items(analysis: Analysis, report: FunctionReport, steps: set[int], told: set[int]) -> Iterator[Report]:
-    """The first wait for the device in each training step that is there to show a number, of none that is told of."""
-    shows = (event.node for event in report.events if event.kind == "show" and _is_in_each_step(event, steps))
-    shown = {id(each) for node in shows for each in ast.walk(node)}
-    for event in report.events:
-        if event.kind == "item" and id(event.node) in shown:
-            if told.isdisjoint(map(id, ast.walk(event.node))):
-                text = analysis.index.text_of(event.node)
-                message = f"every training step waits for the device to show `{text}`: {_INSTEAD}"
-                yield Report(event.node, message, (), _IS_SHORT)
-            return
-
-
-def _steps(body: tuple[Node, ...]) -> Iterator[int]:
-    """The loops around a backward pass: ids of what they go over."""
-    for node in body:
-        if isinstance(node, Loop) and _has_backward(node):
-            yield id(getattr(node.node, "iter", getattr(node.node, "test", None)))
-        for inner in bodies(node):
-            yield from _steps(inner)
-
-
-def _has_backward(node: Node) -> bool:
-    if isinstance(node, Step):
-        return node.label == "backward"
-    return any(_has_backward(each) for inner in bodies(node) for each in inner)
-
-
-def _is_in_each_step(event: Event, steps: set[int]) -> bool:
-    """True if no test stands between an event and the loop of the steps."""
-    for guard in reversed(event.guards):
-        if id(guard.node) in steps:
-            return True
-        if guard.kind not in _PASSED and guard.test.formula != TRUE:
+    def _is_each(self, call: cst.Call, step: cst.CSTNode) -> bool:
+        """Return whether each turn makes a call, on every rank."""
+        source = self.source
+        if next(guards(source, call), None) is not None or is_true(keyword(call, "async_op")):
             return False
-    return event.function.is_method and event.function.name == "training_step"
+        for test, _ in tests_around(source, call, step):
+            if not is_about_world(source, test) and "sync_gradients" not in source.code(test):
+                return False
+        return not any(
+            source.order(each) < source.order(call) and leaves(each.body) and self._counts(each)
+            for each in source.below(step, cst.If)
+        )
 
+    def _counts(self, branch: cst.If) -> bool:
+        return "%" in self.source.code(branch.test)
 
-def _is_over_names(guard: Guard) -> bool:
-    """True if a loop goes over the names of a dict that has a name itself."""
-    node = guard.node
-    if guard.kind != "for" or not isinstance(node, ast.Call):
-        return False
-    if isinstance(node.func, ast.Name) and node.func.id in ("sorted", "list") and node.args:
-        node = node.args[0]
-    method = node.func if isinstance(node, ast.Call) else None
-    if not isinstance(method, ast.Attribute) or method.attr not in ("items", "keys"):
-        return False
-    return isinstance(method.value, ast.Name | ast.Attribute)
-
-
-def _is_number(report: FunctionReport, event: Event) -> bool:
-    """True if ``item()`` is called on a result."""
-    return any(each.kind == "item" and event.number in each.receiver.sources for each in report.events)
+    def _is_shown(self, call: cst.Call) -> bool:
+        """Return whether the result of a reduction goes nowhere but to logs."""
+        found = Uses(self.source, call)
+        statement = self.source.parent(call)
+        if isinstance(statement, cst.Expr):  # in place
+            target = unsubscripted(call.args[0].value) if call.args else None
+            return isinstance(target, cst.Name) and found.only_shown(target.value)
+        return found.is_shown(call) and found.seen

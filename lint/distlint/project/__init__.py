@@ -1,1 +1,0 @@
-"""The first pass: what each file defines, imports and hands on, and how that hangs together across files."""

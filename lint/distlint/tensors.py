@@ -1,0 +1,526 @@
+"""Where tensors are inside one function: made on the CPU there, or on the device of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import libcst as cst
+
+from distlint.apis import STEPS
+from distlint.source import (
+    Source,
+    argument,
+    dotted,
+    has_spread,
+    keyword,
+    last,
+    parameters,
+    positional,
+    self_attribute,
+    string,
+)
+from distlint.values import Values, names
+
+FACTORIES = frozenset(
+    [
+        "zeros",
+        "ones",
+        "rand",
+        "randn",
+        "empty",
+        "full",
+        "arange",
+        "linspace",
+        "logspace",
+        "eye",
+        "randint",
+        "randperm",
+        "tensor",
+        "from_numpy",
+        "tril_indices",
+        "triu_indices",
+        "hann_window",
+        "hamming_window",
+    ]
+)
+# Methods and functions of tensors whose result is where their input is, and no tensor of rank 0.
+_SHAPES = frozenset(
+    [
+        "view",
+        "reshape",
+        "float",
+        "double",
+        "half",
+        "long",
+        "int",
+        "bool",
+        "bfloat16",
+        "unsqueeze",
+        "expand",
+        "repeat",
+        "transpose",
+        "permute",
+        "t",
+        "flatten",
+        "contiguous",
+        "clone",
+        "detach",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "pow",
+        "sin",
+        "cos",
+        "tanh",
+        "sigmoid",
+        "softmax",
+        "clamp",
+        "neg",
+        "cumsum",
+        "flip",
+        "roll",
+        "tril",
+        "triu",
+        "repeat_interleave",
+        "unsqueeze_",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "cat",
+        "stack",
+        "concat",
+        "outer",
+        "square",
+        "round",
+        "floor",
+        "requires_grad_",
+        "one_hot",
+        "normalize",
+        "relu",
+        "expand_as",
+    ]
+)
+# Those besides that leave a tensor on the device of another one there, of whatever rank.
+_STAYS = _SHAPES | frozenset(
+    [
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "std",
+        "var",
+        "norm",
+        "squeeze",
+        "matmul",
+        "mm",
+        "bmm",
+        "dot",
+        "einsum",
+        "log_softmax",
+        "gelu",
+        "layer_norm",
+        "interpolate",
+        "pad",
+        "where",
+        "gather",
+        "index_select",
+        "masked_fill",
+        "any",
+        "all",
+        "zeros_like",
+        "ones_like",
+        "rand_like",
+        "randn_like",
+        "full_like",
+        "empty_like",
+        "new_zeros",
+        "new_ones",
+        "new_tensor",
+        "new_full",
+        "new_empty",
+        "chunk",
+        "split",
+        "unbind",
+        "topk",
+        "sort",
+        "cross_entropy",
+        "mse_loss",
+        "l1_loss",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "nll_loss",
+        "smooth_l1_loss",
+        "kl_div",
+        "cosine_similarity",
+        "scaled_dot_product_attention",
+        "linear",
+        "embedding",
+    ]
+)
+# Modules of torch.nn with parameters, which are where their inputs must be.
+_PARAMETRIC = ("Embedding", "Linear", "Conv", "LayerNorm", "BatchNorm", "GroupNorm", "LSTM", "GRU",
+    "Transformer", "MultiheadAttention", "Bilinear")  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where a tensor is.
+
+    Attributes:
+        origin: the call that made it on the CPU; None for a tensor of the device.
+        partner: the expression of a tensor of the device.
+    """
+
+    origin: cst.Call | None
+    partner: cst.BaseExpression | None = None
+
+
+class Meeting(NamedTuple):
+    """An operation of a tensor made on the CPU with one of the device."""
+
+    node: cst.CSTNode
+    origin: cst.Call
+    partner: cst.BaseExpression | None
+
+
+class Places:
+    """Answers where the tensors of one ``forward`` or step are.
+
+    Args:
+        source: the file.
+        values: gives the definitions of variables.
+        function: the ``forward`` or step.
+        kept: attributes that hold tensors made on the CPU, by their names, with what made them.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        values: Values,
+        function: cst.FunctionDef,
+        kept: Mapping[str, cst.Call] | None = None,
+    ) -> None:
+        self._source = source
+        self._values = values
+        self._function = function
+        self._kept = kept or {}
+        self._known: dict[cst.CSTNode, Place | None] = {}
+        self._inputs = frozenset(_inputs(source, function))
+        self._is_step = function.name.value in STEPS
+        owner = source.class_of(function)
+        self._attributes = owner.attributes if owner is not None else {}
+
+    def meetings(self) -> Iterator[Meeting]:
+        """Yield the operations that fail on a device."""
+        for each in self._meetings():
+            if not any(_chooses(self._source, node) for node in (each.node, each.origin)):
+                yield each
+
+    def _meetings(self) -> Iterator[Meeting]:
+        source = self._source
+        for operation in source.below(self._function, cst.BinaryOperation):
+            yield from self._met(operation, [operation.left, operation.right])
+        for test in source.below(self._function, cst.Comparison):
+            if isinstance(test.comparisons[0].operator, cst.In | cst.NotIn | cst.Is | cst.IsNot):
+                continue
+            yield from self._met(test, [test.left, test.comparisons[0].comparator])
+        for added in source.below(self._function, cst.AugAssign):
+            yield from self._met(added, [added.target, added.value])
+        for call in source.below(self._function, cst.Call):
+            if is_operation(source, call):
+                yield from self._met(call, list(_tensors(call)))
+            elif self._is_parametric(call.func):
+                for origin in [each.origin for each in map(self.of, positional(call)) if each]:
+                    if origin is not None:
+                        yield Meeting(call, origin, None)
+
+    def _met(self, node: cst.CSTNode, operands: list[cst.BaseExpression]) -> Iterator[Meeting]:
+        found = [place for place in map(self.of, operands) if place is not None]
+        partner = next((each.partner for each in found if each.origin is None), None)
+        for place in found if partner is not None else ():
+            if place.origin is not None:
+                yield Meeting(node, place.origin, partner)
+
+    def of(self, node: cst.BaseExpression | None) -> Place | None:
+        """Return where the tensor of an expression is; None where that is not known."""
+        if node is None:
+            return None
+        if node not in self._known:
+            self._known[node] = None  # an expression that depends on itself
+            self._known[node] = self._of(node)
+        return self._known[node]
+
+    def _of(self, node: cst.BaseExpression) -> Place | None:
+        match node:
+            case cst.Name():
+                return self._name(node)
+            case cst.Attribute():
+                return self._attribute(node)
+            case cst.Subscript():
+                return self._subscript(node)
+            case cst.Call():
+                return self._call(node)
+            case cst.UnaryOperation() if not isinstance(node.operator, cst.Not):
+                return self.of(node.expression)
+            case cst.BinaryOperation():
+                return _joined(node, [self.of(node.left), self.of(node.right)])
+            case cst.IfExp():
+                ways = [self.of(node.body), self.of(node.orelse)]
+                return _joined(node, ways) if None not in ways else None
+            case cst.NamedExpr():
+                return self.of(node.value)
+        return None
+
+    def _name(self, node: cst.Name) -> Place | None:
+        source = self._source
+        if source.function(node) is not self._function or self._is_bound_inside(node):
+            return None
+        found = self._values.definitions(node.value, node)
+        if any(each.how in ("element of", "reduced") for each in found.listed):
+            return None
+        ways = [self.of(each.value) for each in found.listed if each.how == "is"]
+        if not found.is_complete:
+            if node.value not in self._inputs:
+                return None
+            ways.append(Place(None, node))
+        if not ways or None in ways:
+            return None
+        is_fresh = {each is not None and each.origin is not None for each in ways}
+        if len(is_fresh) > 1:
+            return None
+        return ways[-1] if True in is_fresh else Place(None, node)
+
+    def _is_bound_inside(self, node: cst.Name) -> bool:
+        """Return whether a name is the variable of a comprehension or a lambda around it."""
+        for each in self._source.ancestors(node):
+            if each is self._function:
+                return False
+            if isinstance(each, cst.Lambda) and node.value in parameters(each):
+                return True
+            loop = each.for_in if isinstance(each, cst.BaseComp) else None
+            while loop is not None:
+                if node.value in names(loop.target):
+                    return True
+                loop = loop.inner_for_in
+        return False
+
+    def _attribute(self, node: cst.Attribute) -> Place | None:
+        name = self_attribute(node)
+        if name:
+            if name in self._kept:
+                return Place(self._kept[name])
+            made = self._attributes.get(name, [])
+            is_parameter = len(made) == 1 and self._makes(made[0]) == "torch.nn.Parameter"
+            return Place(None, node) if is_parameter else None
+        base = self.of(node.value)
+        if node.attr.value in ("T", "mT", "data"):
+            return base
+        is_part = self._is_step and node.attr.value not in ("shape", "device", "dtype", "ndim")
+        return Place(None, node) if is_part and base is not None and base.origin is None else None
+
+    def _subscript(self, node: cst.Subscript) -> Place | None:
+        base = self.of(node.value)
+        if base is None:
+            return None
+        if base.origin is None:
+            return Place(None, node)
+        indices = [each.slice for each in node.slice]
+        keeps = all(
+            isinstance(i, cst.Slice)
+            or (isinstance(i, cst.Index) and (dotted(i.value) == "None" or _is_ellipsis(i.value)))
+            for i in indices
+        )
+        return base if keeps else None
+
+    def _call(self, node: cst.Call) -> Place | None:
+        source, name, method = self._source, self._source.name(node.func), last(node.func)
+        if is_fresh(source, node):
+            return Place(node)
+        if has_spread(node) or keyword(node, "device", "dtype_and_device") is not None:
+            return None
+        if name.startswith("torch."):
+            if not is_operation(source, node) or method not in _STAYS:
+                return None
+            return self._result(node, [self.of(each) for each in _tensors(node)], method)
+        if isinstance(node.func, cst.Attribute) and dotted(node.func.value) != "self":
+            base = self.of(node.func.value)
+            if base is not None and method in _STAYS:
+                return self._result(node, [base], method)
+        inputs = [self.of(each.value) for each in node.args]
+        if self._is_module(node.func) and any(each and each.origin is None for each in inputs):
+            return Place(None, node)
+        return None
+
+    def _result(self, node: cst.Call, given: list[Place | None], method: str) -> Place | None:
+        found = _joined(node, given)
+        return found if found is None or found.origin is None or method in _SHAPES else None
+
+    def _is_module(self, called: cst.BaseExpression) -> bool:
+        """Return whether a call runs the module itself, or one that it keeps."""
+        name = self_attribute(called)
+        if dotted(called) == "self" or name == "forward":
+            return True
+        return bool(name) and any(self._makes(each) for each in self._attributes.get(name, []))
+
+    def _is_parametric(self, called: cst.BaseExpression) -> bool:
+        made = self._attributes.get(self_attribute(called), [])
+        name = self._makes(made[0]) if len(made) == 1 else ""
+        return name.startswith("torch.nn.") and name[9:].startswith(_PARAMETRIC)
+
+    def _makes(self, value: cst.BaseExpression) -> str:
+        return self._source.name(value.func) if isinstance(value, cst.Call) else ""
+
+
+def is_fresh(source: Source, call: cst.Call) -> bool:
+    """Return whether a call makes a tensor of at least one dimension on the CPU."""
+    name = source.name(call.func)
+    kind = name.removeprefix("torch.")
+    if kind == name or kind not in FACTORIES or has_spread(call):
+        return False
+    if keyword(call, "device", "out", "dtype_and_device") is not None:
+        return False
+    return has_dimensions(call, kind)
+
+
+def has_dimensions(call: cst.Call, kind: str) -> bool:
+    """Return whether a factory of this name makes a tensor of at least one dimension."""
+    given = positional(call)
+    if kind in ("zeros", "ones", "rand", "randn", "empty", "full"):
+        size = given[0] if given else keyword(call, "size")
+        is_scalar = isinstance(size, cst.Tuple | cst.List) and not size.elements
+        return size is not None and not is_scalar
+    if kind == "tensor":
+        return bool(given) and isinstance(given[0], cst.List | cst.ListComp)
+    return bool(given)
+
+
+def is_operation(source: Source, call: cst.Call) -> bool:
+    """Return whether a call is a function of torch whose tensors must be on one device."""
+    name = source.name(call.func)
+    package, _, function = name.rpartition(".")
+    is_torch = package in ("torch", "torch.nn.functional")
+    return is_torch and function in _STAYS and not function.endswith("_like")
+
+
+def _chooses(source: Source, node: cst.CSTNode) -> bool:
+    """Return whether a ``with`` around a node chooses the device of new tensors."""
+    return any(
+        "device" in source.code(item.item)
+        for each in source.ancestors(node)
+        if isinstance(each, cst.With)
+        for item in each.items
+    )
+
+
+def _tensors(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield the arguments of a function of torch, those in a list one by one."""
+    for each in call.args:
+        if isinstance(each.value, cst.List | cst.Tuple):
+            yield from (part.value for part in each.value.elements)
+        else:
+            yield each.value
+
+
+def _joined(node: cst.BaseExpression, given: list[Place | None]) -> Place | None:
+    """Return where the result of an operation is: what is not known is a number, or beside it."""
+    known = [each for each in given if each is not None]
+    if any(each.origin is None for each in known):
+        return Place(None, node)
+    return known[0] if known else None
+
+
+def _is_ellipsis(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Ellipsis)
+
+
+def _inputs(source: Source, function: cst.FunctionDef) -> Iterator[str]:
+    """Yield the parameters that are tensors of the device, or batches of them."""
+    listed = parameters(function)[1:]
+    if function.name.value in STEPS:
+        yield from listed[:1]
+        return
+    used = {
+        dotted(each.value)
+        for each in source.below(function, cst.Attribute)
+        if each.attr.value in _EVIDENCE
+    }
+    for each in source.below(function, cst.Call):  # a module of its own is given it
+        if self_attribute(each.func) and len(each.args) == 1:
+            used.add(dotted(each.args[0].value))
+    annotated = {
+        each.name.value
+        for each in function.params.params
+        if each.annotation is not None and last(each.annotation.annotation) == "Tensor"
+    }
+    yield from (name for name in listed if name in used | annotated)
+
+
+_EVIDENCE = frozenset(
+    [
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "unsqueeze",
+        "device",
+        "flatten",
+        "float",
+    ]
+)
+
+
+def made_in(source: Source, node: cst.BaseExpression) -> cst.Call | None:
+    """Return the call that makes the tensor of an expression of constants, on the CPU; or None."""
+    if isinstance(node, cst.BinaryOperation):
+        return made_in(source, node.left) or made_in(source, node.right)
+    if not isinstance(node, cst.Call):
+        return None
+    if is_fresh(source, node):
+        return node
+    inner: cst.BaseExpression | None = None
+    if last(node.func) in _SHAPES and keyword(node, "device") is None:
+        if source.name(node.func).startswith("torch."):
+            inner = node.args[0].value if node.args else None
+        elif isinstance(node.func, cst.Attribute):
+            inner = node.func.value
+    return made_in(source, inner) if inner is not None else None
+
+
+def hard_coded(source: Source, call: cst.Call) -> str | None:
+    """Return the CUDA device that a call names, ``"cuda"`` where none is given to it; or None."""
+    name, called = source.name(call.func), call.func
+    if name.startswith(("torch.cuda.", "torch.amp.", "torch.autocast", "torch.backends.")):
+        return None
+    method = called.attr.value if isinstance(called, cst.Attribute) else ""
+    if method == "cuda":
+        given = argument(call, 0, "device")
+        return "cuda" if given is None else _constant(source, given)
+    if name == "torch.device":  # an argument is told of with its call; a comparison only asks
+        is_part = isinstance(source.parent(call), cst.Arg | cst.Comparison | cst.ComparisonTarget)
+        return None if is_part else _constant(source, call)
+    return _constant(
+        source, argument(call, 0, "device") if method == "to" else keyword(call, "device")
+    )
+
+
+def _constant(source: Source, node: cst.BaseExpression | None) -> str | None:
+    if isinstance(node, cst.Call) and source.name(node.func) == "torch.device":
+        kind, index = argument(node, 0, "type"), argument(node, 1, "index")
+        found = _constant(source, kind)
+        if isinstance(index, cst.Integer):
+            return f"{found}:{index.value}" if found else None
+        return found if index is None else None
+    if isinstance(node, cst.Integer):
+        return f"cuda:{node.value}"
+    text = string(node) if isinstance(node, cst.SimpleString) else None
+    return text if text is not None and text.startswith("cuda") else None

@@ -1,0 +1,209 @@
+"""Where a function trains, and what of it all ranks agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from distlint.apis import REDUCING
+from distlint.collectives import called, collective, straight
+from distlint.source import Source, argument, dotted, last, number
+from distlint.values import Values
+
+# What stands in files that train on several devices by themselves.
+DISTRIBUTED_TOKENS = (
+    b"DistributedDataParallel", b"DDP", b"FullyShardedDataParallel", b"FSDP", b"fully_shard",
+    b"Accelerator", b"accelerator", b"Fabric", b"fabric", b"LightningLite", b"deepspeed",
+    b"torch.distributed", b"horovod",
+)  # fmt: skip
+# Exceptions that are the same on all ranks (of the code, of who stops a job), or are waited for.
+_EXPECTED = frozenset({
+    "AttributeError", "EOFError", "Empty", "ImportError", "KeyboardInterrupt",
+    "ModuleNotFoundError", "NameError", "NotImplementedError", "StopIteration", "SystemExit",
+    "TypeError",
+})  # fmt: skip
+_ENDS = frozenset({"exit", "_exit", "quit", "abort", "kill", "fail", "destroy_process_group"})
+_SHOWS = frozenset(
+    {"print", "info", "debug", "warning", "error", "exception", "log", "time", "sleep"}
+)
+_FINITE = frozenset({"isnan", "isfinite", "isinf", "is_nan", "is_finite"})
+_SIZES = frozenset({"numel", "nelement", "len", "size", "sum", "count_nonzero"})
+_LARGE = cst.GreaterThan | cst.GreaterThanEqual | cst.LessThan | cst.LessThanEqual
+Loop = cst.For | cst.While
+Leaving = cst.Continue | cst.Break | cst.Return
+
+
+def is_distributed(source: Source) -> bool:
+    """Return whether a file wraps a model for several devices, or a framework does it there."""
+    text = source.text.text
+    return any(token.decode() in text for token in DISTRIBUTED_TOKENS)
+
+
+def is_backward(source: Source, call: cst.Call) -> bool:
+    """Return whether a call runs the backward pass, itself or on the straight way of a function."""
+    if last(call.func) in ("backward", "manual_backward"):
+        return "autograd" not in dotted(call.func)
+    function = called(source, call)
+    if function is None or function is source.function(call):
+        return False
+    return any(
+        last(each.func) in ("backward", "manual_backward") for each in straight(source, function)
+    )
+
+
+def joins(source: Source, node: cst.CSTNode) -> bool:
+    """Return whether a ``join`` context makes up for the passes that a rank leaves out."""
+    around = (each for each in source.ancestors(node) if isinstance(each, cst.With))
+    items = (item.item for each in around for item in each.items)
+    return any(last(each.func) in ("join", "Join") for each in items if isinstance(each, cst.Call))
+
+
+def loop_of(source: Source, node: cst.CSTNode) -> Loop | None:
+    """Return the loop of the same function that a node is in."""
+    for each in source.ancestors(node):
+        if isinstance(each, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return None
+        if isinstance(each, cst.For | cst.While):
+            return each
+    return None
+
+
+def leaving(source: Source, node: cst.CSTNode, loop: cst.CSTNode) -> Iterator[Leaving]:
+    """Yield what leaves a loop or its turn from inside of a node, or the function with nothing."""
+    found: list[Leaving] = [
+        *source.below(node, cst.Continue),
+        *source.below(node, cst.Break),
+        *source.below(node, cst.Return),
+    ]
+    for each in found:
+        if isinstance(each, cst.Return):
+            if each.value is None or dotted(each.value) == "None":
+                yield each
+        elif loop_of(source, each) is loop:
+            yield each
+
+
+def goes_on(source: Source, handler: cst.ExceptHandler) -> bool:
+    """Return whether a handler lets this rank go on, whatever the others do."""
+    if handler.type is not None:
+        caught = [handler.type, *source.below(handler.type, cst.Name)]
+        caught += source.below(handler.type, cst.Attribute)
+        if _EXPECTED & {last(each) for each in caught}:
+            return False
+    calls = list(source.below(handler, cst.Call))
+    if any(last(each.func) in _ENDS or collective(source, each) for each in calls):
+        return False
+    if not any(True for _ in source.below(handler, cst.Raise)):
+        return True
+    # A branch of it, as for "out of memory", goes on; the rest raises.
+    loop = loop_of(source, handler)
+    return loop is not None and any(True for _ in leaving(source, handler, loop))
+
+
+def is_agreed(source: Source, values: Values, node: cst.CSTNode, depth: int = 3) -> bool:
+    """Return whether something that brings ranks together has a part in an expression."""
+    calls = [*([node] if isinstance(node, cst.Call) else []), *source.below(node, cst.Call)]
+    if any(REDUCING.search(dotted(each.func) or last(each.func)) for each in calls):
+        return True
+    names = [*([node] if isinstance(node, cst.Name) else []), *source.below(node, cst.Name)]
+    for name in names:
+        for each in values.definitions(name.value, name).listed:
+            if each.how == "reduced":
+                return True
+            if each.value is None or depth == 0:
+                continue
+            if is_agreed(source, values, each.value, depth - 1):
+                return True
+    return any(_is_given(source, name) for name in names)
+
+
+def _is_given(source: Source, name: cst.Name) -> bool:
+    """Return whether a function that brings ranks together has been given a variable before."""
+    function = source.function(name)
+    if function is None:
+        return False
+    return any(
+        isinstance(given.value, cst.Name) and given.value.value == name.value
+        for call in source.below(function, cst.Call)
+        if source.order(call) < source.order(name) and REDUCING.search(last(call.func))
+        for given in call.args
+    )
+
+
+def works(source: Source, call: cst.Call) -> bool:
+    """Return whether a call does more than show something."""
+    return last(call.func) not in _SHOWS
+
+
+class Tests:
+    """Answers which tests may come out differently on each rank, because of its data.
+
+    Args:
+        source: the file.
+        values: what is known of its values.
+    """
+
+    def __init__(self, source: Source, values: Values) -> None:
+        self.source = source
+        self.values = values
+
+    def is_own(self, test: cst.BaseExpression) -> bool:
+        """Return whether a test may come out differently on each rank, because of its data."""
+        if isinstance(test, cst.BooleanOperation):
+            sides = test.left, test.right
+            if isinstance(test.operator, cst.And) and any(map(self._is_mode, sides)):
+                return False
+            return any(map(self.is_own, sides))
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self.is_own(test.expression)
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            return self._compares(test) and not is_agreed(self.source, self.values, test)
+        return self._asks(test) and not is_agreed(self.source, self.values, test)
+
+    def _is_mode(self, test: cst.BaseExpression) -> bool:
+        """Return whether a test asks for a setting that somebody has to give."""
+        if not isinstance(test, cst.Comparison) or not isinstance(test.left, cst.Attribute):
+            return False
+        return dotted(test.comparisons[0].comparator) == "None" and not self._is_data(test.left)
+
+    def _asks(self, test: cst.BaseExpression) -> bool:
+        """Return whether this is ``isnan(loss)``, ``all(valid)``, ``mask.any()`` or ``len(batch)``."""
+        if isinstance(test, cst.Name):  # a flag that was set by such a test
+            found = self.values.definitions(test.value, test).listed
+            asked = [each.value for each in found if each.how == "is" and each.value is not None]
+            is_test = len(asked) == 1 and not isinstance(asked[0], cst.Name)
+            return is_test and self.is_own(asked[0])
+        if not isinstance(test, cst.Call):
+            return False
+        name, given = last(test.func), argument(test, 0)
+        inner = test.func.value if isinstance(test.func, cst.Attribute) else None
+        if name in ("item", "any", "all", "bool") and self._asks(inner or given or test.func):
+            return True
+        about = given if given is not None else inner
+        if about is None or "grad" in self.source.code(about):
+            return False
+        if name in _FINITE:
+            return True
+        return name in ("all", "any", "len", "numel", "nelement") and self._is_data(about)
+
+    def _compares(self, test: cst.Comparison) -> bool:
+        left, right = test.left, test.comparisons[0].comparator
+        operator, limit = test.comparisons[0].operator, number(right)
+        if dotted(right) == "None":
+            return isinstance(operator, cst.Is | cst.Equal) and self._is_data(left)
+        if limit is None:
+            return False
+        about = left.value if isinstance(left, cst.Subscript) else left
+        if isinstance(about, cst.Attribute) and about.attr.value == "shape":
+            return limit == 0 and self._is_data(about.value)
+        if isinstance(left, cst.Call) and last(left.func) in _SIZES:
+            given = argument(left, 0) if last(left.func) == "len" else None
+            inner = left.func.value if isinstance(left.func, cst.Attribute) else given
+            is_empty = limit == 0 or (limit == 1 and isinstance(operator, cst.LessThan))
+            return is_empty and self._is_data(inner)
+        return isinstance(operator, _LARGE) and self.values.of(left).kind == "loss"
+
+    def _is_data(self, node: cst.BaseExpression | None) -> bool:
+        """Return whether a value is of the batch, or a loss made of it."""
+        return node is not None and self.values.of(node).kind in ("share", "loss")

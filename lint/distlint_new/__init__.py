@@ -1,3 +1,0 @@
-"""Finds what hangs or falsifies distributed PyTorch jobs, without running them."""
-
-__version__ = "0.1.0"

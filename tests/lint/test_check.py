@@ -1,0 +1,177 @@
+"""Source to findings; what is read and what is told to be unreadable."""
+
+from __future__ import annotations
+
+import pytest
+
+from distlint import check as check_module
+from distlint.check import LARGEST, check_source
+from distlint.facts import scan
+from distlint.rules import RULES
+from distlint.syntax import error_of
+from tests.lint.helpers import ALL, GUARDED, HANG, HEAD, called, check
+
+TOKENS = pytest.mark.parametrize("head", ["", HEAD], ids=["without tokens", "with tokens"])
+
+
+def test_positions_count_from_one_and_span_the_call():
+    (found,) = check(HEAD + "if dist.get_rank() == 0:\n    dist.all_reduce(\n        x,\n    )\n")
+    assert (found.line, found.column, found.end_line, found.end_column) == (3, 5, 5, 6)
+    assert found.statement == (3, 5)
+
+
+@TOKENS
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        (b"x = 1\ndef f(:\n    pass\n", 2, "invalid syntax"),
+        (b"if dist.get_rank() == 0\n    dist.barrier()\n", 1, "expected ':'"),
+        (b"x = 1\ny = '\xff'\n", 2, "cannot decode"),
+        (b"x = 1\nprint 'hello'\n", 2, "Missing parentheses"),
+        (b"if x:\npass\n", 2, "expected an indented block"),
+        (b"x = (\n\n\n", 1, "never closed"),
+        (b"x = 1\0\n", 1, ""),
+        (b"'''\n\n", 1, "unterminated"),
+        (b"\tx = 1\n        y = 2\n", 1, ""),
+        (b"", 0, None),
+    ],
+)
+def test_unreadable_file_is_a_finding_with_position(source, line, said, head):
+    findings = check_source(head.encode() + source, "bad.py", ALL)
+    if said is None:
+        return
+    (found,) = findings
+    assert (found.code, found.name, found.path) == ("DL000", "syntax-error", "bad.py")
+    assert found.line == line + head.count("\n")
+    assert found.column >= 1
+    assert said in found.message
+    assert "\n" not in found.message
+
+
+def test_an_unknown_coding_is_a_finding():
+    (found,) = check_source(b"# coding: no-such-code\n", "bad.py", ALL)
+    assert (found.code, found.line) == ("DL000", 1)
+
+
+@TOKENS
+@pytest.mark.parametrize(
+    "source",
+    [
+        "type Pair[T: int] = tuple[T, T]",
+        "def first[T](xs: list[T]) -> T: return xs[0]",
+        "class Box[*Ts, **P]: pass",
+        "x = f'{f'{x}'} {'a' 'b'!r:>{width}}'",
+        "with (open(a) as b, open(c) as d): pass",
+        "try: pass\nexcept* (A, B): pass",
+        "match x:\n    case {'a': [1, *_]} | None: pass",
+        "print(x := 1)",
+        "lambda x, /, *, y: x",
+    ],
+)
+def test_the_newest_syntax_is_read_whatever_python_this_is(source, head):
+    assert check_source(f"{head}{source}\n".encode(), "x.py", ALL) == []
+    with_hang = f"{source}\n{HANG}"
+    assert [found.code for found in check_source(with_hang.encode(), "x.py", ALL)] == ["DL101"]
+
+
+@pytest.mark.parametrize("source", ["x = t'{x}'", "try: pass\nexcept A, B: pass"])
+def test_python_3_14_is_read_where_libcst_does(source):
+    (found,) = check_source(f"{source}\n{HANG}".encode(), "x.py", ALL)
+    assert found.code == ("DL101" if error_of(source) is None else "DL000")
+
+
+def test_other_encodings_are_read():
+    text = "# coding: latin-1\n" + HANG.replace("== 0", "== 'é'")
+    assert [found.line for found in check_source(text.encode("latin-1"), "x.py", ALL)] == []
+    text = "# coding: latin-1\nx = 'é'\n" + HANG
+    assert [found.line for found in check_source(text.encode("latin-1"), "x.py", ALL)] == [5]
+    assert [found.line for found in check_source(b"\xef\xbb\xbf" + HANG.encode(), "x.py", ALL)] == [3]
+
+
+@pytest.mark.parametrize("source", [b"", b"\n", b"#", b"x = 1", b"x\r\ny\r\n", b"\x0c\nx = 1\n"])
+def test_odd_files_are_clean(source):
+    assert check_source(source, "x.py", ALL, prefilter=False) == []
+    assert check_source(HANG.encode(), "x.py", []) == []
+
+
+def test_a_large_file_is_a_finding_and_is_not_read(monkeypatch):
+    monkeypatch.setattr(check_module, "Source", None)
+    (found,) = check_source(b"#" * (LARGEST + 1) + b"\n" + HANG.encode(), "x.py", ALL)
+    assert (found.code, found.line) == ("DL000", 1)
+    assert "exclude it" in found.message
+
+
+def chain(link, number, end="1"):
+    return "x = " + link * number + end
+
+
+DEEP = {
+    "parentheses": "x = " + "(" * 30_000 + "1" + ")" * 30_000,
+    "lists": "x = " + "[" * 5_000 + "]" * 5_000,
+    "calls": "x = " + "f(a, " * 300 + ")" * 300,
+    "attributes": "x = a" + ".b" * 20_000,
+    "items": "x = a" + "[0]" * 20_000,
+    "methods": "x = a" + ".f()" * 20_000,
+    "sums": chain("1 + ", 20_000),
+    "signs": chain("-", 20_000),
+    "nots": chain("not ", 20_000),
+    "ands": chain("a and ", 20_000),
+    "lambdas": chain("lambda: ", 20_000),
+    "conditions": chain("a if b else ", 5_000),
+    "strings": "x = (\n" + "'a'\n" * 5_000 + ")",
+    "elifs": "if x:\n  pass\n" + "elif y:\n  pass\n" * 5_000,
+    "blocks": "".join(" " * depth + "if x:\n" for depth in range(200)) + " " * 200 + "pass",
+}
+
+
+@TOKENS
+@pytest.mark.parametrize("kind", DEEP)
+def test_deep_nesting_is_a_finding(kind, head):
+    source = f"{head}{DEEP[kind]}\n"
+    (found,) = check_source(source.encode(), "x.py", ALL)
+    assert found.code == "DL000"
+    assert "too " in found.message
+    scan(source, "x.py")
+
+
+FINE = {
+    "parentheses": "x = " + "(" * 90 + "1" + ")" * 90,
+    "sums": chain("1 + ", 450),
+    "ands": chain("a and ", 450),
+    "strings": "x = (\n" + "'a'\n" * 450 + ")",
+    "elifs": "if x:\n  pass\n" + "elif y:\n  pass\n" * 150,
+    "data": "x = [\n" + "    (1, 'a (', -2.5),\n" * 3_000 + "]",
+    "text": '"""' + "some words (and more) -- no comma\n" * 2_000 + '"""',
+    "statements": "x.y()\n" * 3_000,
+}
+
+
+@pytest.mark.parametrize("kind", FINE)
+def test_what_is_long_but_not_deep_is_read(kind):
+    source = f"{FINE[kind]}\n{HANG}"
+    (found,) = check_source(source.encode(), "x.py", [RULES["DL101"]])
+    assert (found.code, found.line) == ("DL101", source.count("\n"))
+
+
+def test_a_rule_that_cannot_follow_is_no_crash(monkeypatch):
+    def follow(_self):
+        raise RecursionError
+
+    monkeypatch.setattr(RULES["DL101"], "check", follow)
+    (found,) = check(HANG)
+    assert (found.code, found.message) == ("DL000", "cannot be parsed: too deeply nested")
+
+
+def test_rules_are_asked_only_where_their_tokens_are():
+    rule = called()
+    rule.tokens = ((b"bad", b"worse"), (b"import",))
+    for source, number in [(b"bad()", 0), (b"import x\nbad()", 1), (b"import worse", 0)]:
+        assert len(check_source(source, "x.py", [rule])) == number
+    assert len(check_source(b"bad()", "x.py", [rule], prefilter=False)) == 1
+
+
+def test_statements_and_heads():
+    source = HEAD + "if dist.get_rank() != 0 or \\\n        dist.all_reduce(x):\n    pass\n"
+    (found,) = check(source)
+    assert found.statement[0] <= found.line <= found.statement[1]
+    assert len(check(GUARDED, "DL101")) == 1  # names that a snippet does not import
