@@ -1,4 +1,4 @@
-"""What the linter knows of frameworks: which calls every rank must make, and what tells the rank."""
+"""What the linter knows of frameworks: what calls every rank must make, and what tells the rank."""
 
 from __future__ import annotations
 
@@ -155,6 +155,15 @@ STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_ste
 LOSSES = re.compile(r"(?:^|[_/.])(?:loss|losses|nll|xent|nelbo|loss\w{0,2})[_\d]*$", re.IGNORECASE)
 
 
+def end_of(name: str) -> str:
+    """Return the last part of a qualified name."""
+    return name.rpartition(".")[2]
+
+
+def _plain(name: str) -> str:
+    return end_of(name).lstrip("_")
+
+
 @lru_cache(maxsize=1 << 14)
 def canonical(name: str) -> str:
     """Return the name by which the tables know what frameworks export from several places."""
@@ -167,7 +176,7 @@ def canonical(name: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def family_of(name: str) -> str:
     """Return what a framework's class is, by its qualified name, or ``""``."""
-    root, end = name.partition(".")[0], name.rpartition(".")[2]
+    root, end = name.partition(".")[0], end_of(name)
     if name.startswith(_METRIC_PACKAGES):
         return "metric" if end[:1].isupper() else ""
     if root == "lightning" and ".callbacks." in name:
@@ -186,13 +195,13 @@ def family_of(name: str) -> str:
 
 def receiver_family(name: str) -> str:
     """Return what is believed of a receiver of this name, such as ``"self.trainer"``, or ``""``."""
-    return _CONVENTIONS.get(name.rpartition(".")[2].lstrip("_"), "")
+    return _CONVENTIONS.get(_plain(name), "")
 
 
 def is_collective_function(name: str) -> bool:
     """Return whether every rank must call the function of a qualified name."""
     if name.startswith("accelerate."):
-        name = "accelerate.utils." + name.rpartition(".")[2]
+        name = "accelerate.utils." + end_of(name)
     return name in FUNCTIONS
 
 
@@ -202,8 +211,8 @@ def is_collective_method(family: str, method: str) -> bool:
 
 
 def returns_new(name: str, family: str) -> bool:
-    """Return whether a collective leaves its argument as it is: a function, or a receiver's method."""
-    return name in _NEW or f"{family}.{name.rpartition('.')[2]}" in _NEW
+    """Return whether a collective, function or method, leaves its argument as it is."""
+    return name in _NEW or f"{family}.{end_of(name)}" in _NEW
 
 
 def group_argument(name: str) -> int | None:
@@ -214,28 +223,28 @@ def group_argument(name: str) -> int | None:
 
 def is_first_rank(name: str) -> bool:
     """Return whether a name is true on one rank alone, such as ``is_main_process``."""
-    end = name.rpartition(".")[2].lstrip("_")
+    end = _plain(name)
     return bool(_ZERO.fullmatch(end) or _LOCAL_ZERO.fullmatch(end))
 
 
 def asks_for_first_rank(name: str) -> bool:
     """Return whether a function of this name tests the rank, also where it is given something."""
-    return _ASKING.fullmatch(name.rpartition(".")[2].lstrip("_")) is not None
+    return _ASKING.fullmatch(_plain(name)) is not None
 
 
 def is_rank(name: str) -> bool:
     """Return whether a name holds the number of the rank, such as ``args.local_rank``."""
-    return _RANK.fullmatch(name.rpartition(".")[2].lstrip("_")) is not None
+    return _RANK.fullmatch(_plain(name)) is not None
 
 
 def is_world(name: str) -> bool:
     """Return whether a name tells how many ranks there are, or whether there are several."""
-    return _WORLD.fullmatch(name.rpartition(".")[2].lstrip("_")) is not None
+    return _WORLD.fullmatch(_plain(name)) is not None
 
 
 def is_rank_guard(name: str) -> bool:
     """Return whether a decorator of this name lets one rank alone run a function."""
-    return _GUARDS.fullmatch(name.rpartition(".")[2]) is not None
+    return _GUARDS.fullmatch(end_of(name)) is not None
 
 
 def names_loss(name: str) -> bool:

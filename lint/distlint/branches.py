@@ -1,4 +1,4 @@
-"""What the tests around a node ask: the stage of the training, the number of the step, the world."""
+"""What the tests around a node ask: the stage of the training, the step, the world."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
+from distlint.collectives import is_about_world
 from distlint.guards import guards
 from distlint.source import Source
-from distlint.values import is_about_world
 
 _TRAINING = re.compile(r"(?<![a-z_])(?:is_)?train(?:ing)?(?![a-z_])")
 _EVALUATING = re.compile(r"(?<![a-z_])(?:is_)?(?:val|valid|validation|eval|test)(?![a-z_])")
@@ -18,7 +18,7 @@ _EVALUATING = re.compile(r"(?<![a-z_])(?:is_)?(?:val|valid|validation|eval|test)
 def tests_around(
     source: Source, node: cst.CSTNode, outer: cst.CSTNode
 ) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    """Yield the tests between a node and what it is in, the nearest first, and whether they hold."""
+    """Yield the tests between a node and what it is in, nearest first, and whether they hold."""
     below = node
     for each in source.ancestors(node):
         if each is outer:
@@ -42,7 +42,7 @@ def evaluates(source: Source, call: cst.Call, stages: Collection[str], key: str)
     method = source.method(call)
     if method is None or not {"validation", "test"} & set(stages):
         return False
-    if next(guards(source, call), None) is not None:
+    if any(guards(source, call)):
         return False
     is_helper = "training" in stages
     for test, holds in tests_around(source, call, method):

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import libcst
-
 from distlint.facts import ClassFact, Fact, Facts, Scan
+from distlint.files import write_atomically
 from distlint.finding import Finding, Fix, Related
-from distlint.fix import write_atomically
 from distlint.text import Edit
 
 FOLDER = ".distlint_cache"
@@ -156,4 +155,4 @@ def _own_hash() -> str:
     here = Path(__file__).parent
     sources = (path.read_bytes() for path in sorted(here.glob("*.py")))
     rules = (path.read_bytes() for path in sorted((here / "rules").glob("*.py")))
-    return digest(str(libcst.LIBCST_VERSION), sys.version, *sources, *rules)
+    return digest(version("libcst"), sys.version, *sources, *rules)

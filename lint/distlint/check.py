@@ -16,10 +16,8 @@ from distlint.rules.base import Rule
 from distlint.source import Source
 from distlint.suppress import UNUSED, apply_ignores, find_ignores, unused_ignores
 from distlint.syntax import TOO_DEEP, broken, error_of, is_too_deep
-from distlint.text import Text
-from distlint.values import Values
+from distlint.text import LARGEST, Text
 
-LARGEST = 1 << 20  # bytes: larger files are told of and not read
 _FRAMES = 10_000
 _NOWHERE = Facts()
 
@@ -71,10 +69,9 @@ def _check(
     text: Text, path: str, applied: list[type[Rule]], asked: list[type[Rule]], facts: Facts
 ) -> list[Finding]:
     source = Source(text, path, facts)
-    values = Values(source)
     findings: list[Finding] = []
     for kind in asked:
-        rule = kind(source, values)
+        rule = kind(source)
         rule.check()
         findings += rule.findings
     return sorted(_heed_comments(source, findings, applied), key=_place)

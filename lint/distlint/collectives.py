@@ -1,4 +1,4 @@
-"""Which calls every rank must make."""
+"""Which calls every rank must make, and which tests ask how many ranks there are."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from collections.abc import Iterator
 import libcst as cst
 
 from distlint.apis import (
+    end_of,
     family_of,
     group_argument,
     is_collective_function,
     is_collective_method,
     is_rank_guard,
+    is_world,
     receiver_family,
 )
-from distlint.source import Source, argument, decorators, dotted, is_true, keyword, last
+from distlint.source import Source, argument, decorators, dotted, is_true, keyword, last, object_of
 
 _BRANCHES = (
-    cst.If,
-    cst.For,
-    cst.While,
-    cst.Try,
-    cst.TryStar,
-    cst.Match,
-    cst.IfExp,
-    cst.BooleanOperation,
-)
+    cst.If | cst.For | cst.While | cst.Try | cst.TryStar | cst.Match | cst.IfExp
+    | cst.BooleanOperation
+)  # fmt: skip
 
 
 def collective(source: Source, call: cst.Call) -> str:
-    """Return what a call that every rank must make is called, such as ``"all_gather"``, or ``""``."""
+    """Return the name of a call that every rank must make, such as ``"all_gather"``, or ``""``."""
     name = source.name(call.func)
     if name and (is_collective_function(name) or is_own(source, name)):
-        return name.rpartition(".")[2]
-    if not isinstance(call.func, cst.Attribute):
+        return end_of(name)
+    owner, method = object_of(call), last(call.func)
+    if owner is None:
         return ""
-    method = call.func.attr.value
-    family = receiver(source, call.func.value)
+    family = receiver(source, owner)
     if family == "trainer" and not uses_lightning(source):
         return ""
     return method if is_collective_method(family, method) else ""
 
 
+def is_about_world(source: Source, test: cst.BaseExpression) -> bool:
+    """Return whether a test asks for the number of ranks."""
+    return any(is_world(last(each)) for each in source.inside(test, cst.Name, cst.Attribute))
+
+
 def is_own(source: Source, name: str) -> bool:
     """Return whether the user has listed a function among ``collectives``."""
     own = source.facts.collectives
-    return bool(own) and (name in own or name.rpartition(".")[2] in own)
+    return bool(own) and (name in own or end_of(name) in own)
 
 
 def receiver(source: Source, node: cst.BaseExpression) -> str:
@@ -88,12 +89,13 @@ def is_synced_log(source: Source, call: cst.Call) -> bool:
 
 def is_log(source: Source, call: cst.Call) -> bool:
     """Return whether a call is ``self.log`` or ``self.log_dict`` of a LightningModule."""
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("log", "log_dict"):
+    owner, method = object_of(call), last(call.func)
+    if owner is None or method not in ("log", "log_dict"):
         return False
-    name = dotted(call.func.value)
+    name = dotted(owner)
     if name == "self":
         found = source.class_of(call)
-        if found is None or found.defines("log") or found.defines(call.func.attr.value):
+        if found is None or found.defines("log") or found.defines(method):
             return False  # log_dict calls log
         return bool({"lightning_module", "callback"} & found.kinds)
     return receiver_family(name) == "lightning_module"

@@ -13,22 +13,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from distlint import pages, report
+from distlint import report
 from distlint.baseline import Baseline, BaselineError
 from distlint.cache import FOLDER, VARIABLE, Cache
 from distlint.config import Config, common_folder, load_config, show_config
 from distlint.discover import discover
-from distlint.document import fix_document, ignore_document
 from distlint.facts import Project, describe
-from distlint.finding import SYNTAX_ERROR, Finding
-from distlint.fix import is_applicable, write_atomically
+from distlint.files import write_atomically
+from distlint.finding import SYNTAX_ERROR, Finding, is_applicable
 from distlint.retired import RETIRED
 from distlint.rules import RULES
-from distlint.rules.base import Rule
 from distlint.run import Checked, check_files, projects_of
 from distlint.text import Text
+
+if TYPE_CHECKING:
+    from distlint.rules.base import Rule
 
 CLEAN, FINDINGS, ERROR = 0, 1, 2
 STDIN = "-"
@@ -55,7 +56,7 @@ class Check:
         self._is_stdin = args.paths == [STDIN]
         start = [args.stdin_filename] if self._is_stdin else args.paths
         self._config = load_config(args, common_folder([Path(path) for path in start]), RULES)
-        self._rules = self._config.rules(RULES.values())
+        self._codes = self._config.codes(RULES)
         self._stdin = b""
         # With fixes for standard input, standard output is the source.
         is_filter = self._is_stdin and args.fix and not args.output_file
@@ -81,7 +82,7 @@ class Check:
     def run(self) -> int:
         """Check, fix, compare with the baseline and report; return the exit status."""
         if self._args.show_settings:
-            sys.stdout.write(show_config(self._config, self._rules))
+            sys.stdout.write(show_config(self._config, self._codes))
             return CLEAN
         checked = self._check()
         checked.findings = self._reported(checked.findings)
@@ -100,10 +101,10 @@ class Check:
         if self._is_stdin:
             self._stdin = sys.stdin.buffer.read()
             name = self._args.stdin_filename
-            return check_files([name], self._rules, self._config, sources={name: self._stdin})
+            return check_files([name], self._codes, self._config, sources={name: self._stdin})
         files = files_of(self._args, self._config)
         cache = self._cache()
-        checked = check_files(files, self._rules, self._config, jobs=self._args.jobs, cache=cache)
+        checked = check_files(files, self._codes, self._config, jobs=self._args.jobs, cache=cache)
         try:
             if cache is not None:
                 cache.save()
@@ -117,20 +118,22 @@ class Check:
             return None
         named = self._args.cache_dir or os.environ.get(VARIABLE)
         folder = Path(named) if named else self._config.root / FOLDER
-        return Cache(folder, [rule.code() for rule in self._rules])
+        return Cache(folder, self._codes)
 
     def _reported(self, findings: Sequence[Finding]) -> list[Finding]:
         return [found for found in findings if self._config.reports(found.code, found.path)]
 
     def _rules_for(self, path: str) -> list[type[Rule]]:
         """Return those whose findings in a file are reported, and so may be fixed."""
-        return [rule for rule in self._rules if self._config.reports(rule.code(), path)]
+        return [RULES[code] for code in self._codes if self._config.reports(code, path)]
 
     def _read(self, path: str) -> bytes:
         return self._stdin if self._is_stdin else Path(path).read_bytes()
 
     def _fix(self, checked: Checked) -> bool:
         """Write the files, or show how they would differ; return whether any does."""
+        from distlint.document import fix_document
+
         changed, number, fixed = 0, 0, self._stdin
         unsafe = self._args.unsafe_fixes
         mended = [f.path for f in checked.findings if is_applicable(f, unsafe=unsafe)]
@@ -167,7 +170,7 @@ class Check:
         if self._args.baseline is None:
             return
         file = Path(self._args.baseline)
-        codes = [*(rule.code() for rule in self._rules), SYNTAX_ERROR]
+        codes = [*self._codes, SYNTAX_ERROR]
         if self._args.write_baseline:
             self._write_baseline(checked, file, codes)
             return
@@ -199,6 +202,8 @@ class Check:
         checked.findings = []
 
     def _add_ignores(self, checked: Checked) -> None:
+        from distlint.document import ignore_document
+
         number = 0
         for path in dict.fromkeys(found.path for found in checked.findings):
             before, facts = self._read(path), checked.facts[path]
@@ -309,6 +314,8 @@ def _is_coloured(wish: str, out: TextIO) -> bool:
 
 def explain_rules(args: argparse.Namespace) -> int:
     """``distlint explain``: pages of some rules, or of all."""
+    from distlint import pages
+
     render: Callable[[type[Rule]], str] = pages.markdown if args.markdown else pages.explain
     shown = []
     for code in (code.upper() for code in args.codes or RULES):
@@ -326,6 +333,8 @@ def explain_rules(args: argparse.Namespace) -> int:
 
 def show_rules(args: argparse.Namespace) -> int:
     """``distlint rules``: a table of all rules, or their pages."""
+    from distlint import pages
+
     if args.pages is None:
         sys.stdout.write((pages.as_json if args.json else pages.table)(RULES.values()))
         return CLEAN

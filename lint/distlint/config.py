@@ -16,7 +16,6 @@ from typing import Any
 from distlint.facts import Base, Facts
 from distlint.finding import SYNTAX_ERROR
 from distlint.retired import RETIRED
-from distlint.rules.base import Rule
 
 if sys.version_info >= (3, 11):  # noqa: UP036 - distlint runs on 3.10, too
     import tomllib
@@ -64,9 +63,9 @@ class Config:
         """The folder that patterns of paths start from."""
         return self.file.parent if self.file is not None else Path.cwd()
 
-    def rules(self, known: Iterable[type[Rule]]) -> list[type[Rule]]:
-        """Return the rules to apply."""
-        return [rule for rule in known if self._applies(rule.code())]
+    def codes(self, known: Iterable[str]) -> list[str]:
+        """Return the codes of the rules to apply."""
+        return [code for code in known if self._applies(code)]
 
     def _applies(self, code: str) -> bool:
         wanted = (*self.select, *self.extend_select)
@@ -242,7 +241,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def show_config(config: Config, rules: Sequence[type[Rule]]) -> str:
+def show_config(config: Config, codes: Sequence[str]) -> str:
     """The settings in effect, one on a line."""
     shown = {"file": str(config.file or "none")}
     for name in _KEYS:
@@ -252,7 +251,7 @@ def show_config(config: Config, rules: Sequence[type[Rule]]) -> str:
         value = getattr(source, attribute)
         value = list(value) if attribute == "bases" else value
         shown[name] = str(sorted(value) if isinstance(value, frozenset) else value)
-    shown["rules"] = " ".join(rule.code() for rule in rules)
+    shown["rules"] = " ".join(codes)
     return "".join(f"{name} = {value}\n" for name, value in shown.items())
 
 

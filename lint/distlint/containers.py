@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from distlint.source import Class, Source, dotted, last, self_attribute
-from distlint.values import unsubscripted
+from distlint.definitions import unsubscripted
+from distlint.source import Class, Source, dotted, last, object_of, self_attribute
 
 EPOCH_END = re.compile(r"(?:on_)?(train|training|validation|test)_epoch_end")
 _EMPTIES = frozenset({"clear", "pop", "popleft", "popitem"})
-_READS = re.compile(r"(?:torch|numpy|statistics|pandas|math)\.[\w.]+|len|sum|max|min|print|enumerate"
-                    r"|zip|list|sorted|map|float|tuple|any|all|self\.(?:print|log|all_gather)")  # fmt: skip
+_READS = re.compile(
+    r"(?:torch|numpy|statistics|pandas|math)\.[\w.]+|len|sum|max|min|print|enumerate|zip|list|sorted"
+    r"|map|float|tuple|any|all|self\.(?:print|log|all_gather)"
+)
 
 
 def grown(
@@ -21,8 +23,9 @@ def grown(
 ) -> Iterator[tuple[cst.CSTNode, str, cst.BaseExpression]]:
     """Yield what adds to an attribute of ``self``: the node, the attribute, what is added."""
     for call in source.below(method, cst.Call):
-        if last(call.func) in ("append", "extend") and isinstance(call.func, cst.Attribute):
-            name = self_attribute(unsubscripted(call.func.value))
+        owner = object_of(call)
+        if last(call.func) in ("append", "extend") and owner is not None:
+            name = self_attribute(unsubscripted(owner))
             if name and len(call.args) == 1:
                 yield call, name, call.args[0].value
     for added in source.below(method, cst.AugAssign):
@@ -64,8 +67,8 @@ def is_list(owner: Class, name: str) -> bool:
 def may_empty(source: Source, owner: Class, name: str) -> bool:
     """Return whether anything empties an attribute, or might, being handed it or its object."""
     for call in source.nodes(cst.Call):
-        owned = call.func.value if isinstance(call.func, cst.Attribute) else call.func
-        if last(call.func) in _EMPTIES and last(unsubscripted(owned)) == name:
+        owned = unsubscripted(object_of(call) or call.func)
+        if last(call.func) in _EMPTIES and last(owned) == name:
             return True
         if source.name(call.func) in ("setattr", "getattr", "vars"):
             return True

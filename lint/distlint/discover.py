@@ -122,7 +122,7 @@ class _Excluded:
         return bool(self._patterns) and self._config.matches(path, self._patterns)
 
 
-def _below(folder: Path, excluded: _Excluded, endings: tuple[str, ...] = PYTHON) -> Iterator[Path]:
+def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         here = Path(root)
         folders[:] = sorted(
@@ -132,5 +132,5 @@ def _below(folder: Path, excluded: _Excluded, endings: tuple[str, ...] = PYTHON)
         )
         for name in sorted(files):
             path = here / name
-            if name.endswith(endings) and not excluded.hides(path) and path.is_file():
+            if name.endswith(PYTHON) and not excluded.hides(path) and path.is_file():
                 yield path  # links to nowhere, pipes and the like are no source

@@ -9,11 +9,9 @@ from distlint.check import check_source
 from distlint.facts import Facts
 from distlint.finding import Finding, unreadable
 from distlint.fix import Check, Fixed, Judge, fix_source, ignore_source
-from distlint.notebook import Notebook, NotebookError
+from distlint.notebook import NOTEBOOK, Notebook, NotebookError
 from distlint.rules.base import Rule
-from distlint.text import Text, split_lines
 
-NOTEBOOK = ".ipynb"
 Rules = Sequence[type[Rule]]
 
 
@@ -26,14 +24,6 @@ def check_document(source: bytes, path: str, rules: Rules, facts: Facts) -> list
     except NotebookError as error:
         return [unreadable(path, error.line, error.column, str(error))]
     return notebook.located(path, check_source(notebook.python, path, rules, facts))
-
-
-def python_of(source: bytes, path: str) -> bytes:
-    """Return the Python in a file; none of a broken notebook, which is a finding when checked."""
-    try:
-        return Notebook(source).python if path.endswith(NOTEBOOK) else source
-    except NotebookError:
-        return b""
 
 
 def fix_document(
@@ -97,16 +87,3 @@ def _change(
         [notebook.locate(found) for found in done.applied],
         [located.locate(found) for found in done.undone],
     )
-
-
-def lines_of(source: bytes, path: str) -> dict[str, list[str]]:
-    """Return the lines of a file, or of each cell, by the place that findings name."""
-    if path.endswith(NOTEBOOK):
-        try:
-            return Notebook(source).lines(path)
-        except NotebookError:
-            pass  # it is a finding, whose frame is the file itself
-    try:
-        return {path: Text.decode(source).lines}
-    except (SyntaxError, UnicodeDecodeError, LookupError):
-        return {path: split_lines(source.decode("utf-8", "replace"))}

@@ -9,10 +9,8 @@ from typing import Literal
 import libcst as cst
 from libcst.metadata import CodeRange
 
-from distlint.guards import Guard
 from distlint.source import Source
-from distlint.syntax import lines_in_strings
-from distlint.text import Edit, split_lines
+from distlint.text import Edit, lines_in_strings, split_lines
 
 
 @dataclass(frozen=True)
@@ -122,31 +120,3 @@ def _without_argument(source: Source, call: cst.Call, argument: cst.Arg) -> Edit
         return Edit(here.start.line, here.start.column + 1, after.line, after.column + 1, "")
     before = source.position(call.args[at - 1]).end
     return Edit(before.line, before.column + 1, here.end.line, here.end.column + 1, "")
-
-
-def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]:
-    """Return the changes that put a node's statement before a test, where nothing is between."""
-    statement, branch = source.statement(node), guard.statement
-    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
-        return []
-    body: list[cst.CSTNode] = list(branch.body.body)
-    if guard.leaves:
-        parent = source.parent(branch)
-        around: list[cst.CSTNode] = []
-        if isinstance(parent, cst.IndentedBlock):
-            around = list(parent.body)
-        body = around[around.index(branch) + 1 :] if branch in around else []
-    if not body or body[0] is not statement or len(statement.body) != 1:
-        return []
-    moved = statement.body[0]
-    if not isinstance(moved, cst.Expr | cst.Assign) or moved.value is not node:
-        return []
-    text = source.module.code_for_node(statement.body[0])
-    comment = statement.trailing_whitespace.comment
-    told = f"{text}  {comment.value}" if comment is not None else text
-    if guard.leaves or len(body) > 1:
-        return [Change(branch, told, "before"), Change(statement.body[0], "")]
-    is_bare = branch.orelse is None and not any(e.comment for e in statement.leading_lines)
-    if is_bare and not isinstance(source.parent(branch), cst.If):
-        return [Change(branch, text)]  # nothing is left to test
-    return [Change(branch, text, "before"), Change(statement.body[0], "")]

@@ -7,7 +7,7 @@ Facts are read line by line from code and settings alike, so that ``devices=4`` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from distlint.apis import canonical, family_of
@@ -16,7 +16,8 @@ from distlint.apis import canonical, family_of
 _IS = r"[\"']?\s*(?:=|:(?:\s*(?:int|str))?\s*=?|\s)\s*[\"']?"
 _SEVERAL = r"(?:[2-9]|[1-9]\d+)\b|-1\b|\[\s*\d+\s*,\s*\d|\d\s*,\s*\d"
 _MANY = {
-    "devices": rf"\b(?:devices|gpus|num_gpus|n_gpus|ngpus|gpus_per_node|tpu_cores){_IS}(?:{_SEVERAL})",
+    "devices": rf"\b(?:devices|gpus|num_gpus|n_gpus|ngpus|gpus_per_node|tpu_cores){_IS}"
+    rf"(?:{_SEVERAL})",
     "nodes": rf"\b(?:num_nodes|nnodes){_IS}(?:{_SEVERAL})",
     "processes": rf"\b(?:num_processes|nproc[_-]per[_-]node|ntasks(?:-per-node)?){_IS}"
     r"(?:(?:[2-9]|[1-9]\d+)\b|gpu|auto|\$)",
@@ -24,8 +25,8 @@ _MANY = {
     "visible devices": r"\bCUDA_VISIBLE_DEVICES=[\"']?\d\s*,\s*\d",
     "strategy": rf"\b(?:strategy|accelerator|distributed_backend|plugins){_IS}"
     r"(?:ddp|fsdp|deepspeed|horovod|ddp_\w+|fsdp_\w+|deepspeed_\w+|dp\b|colossalai|bagua)",
-    "launcher": r"\btorchrun\b(?!.*nproc[_-]per[_-]node[= ]1\b)|torch\.distributed\.(?:launch|run)\b"
-    r"(?!.*nproc[_-]per[_-]node[= ]1\b)"
+    "launcher": r"\btorchrun\b(?!.*nproc[_-]per[_-]node[= ]1\b)"
+    r"|torch\.distributed\.(?:launch|run)\b(?!.*nproc[_-]per[_-]node[= ]1\b)"
     r"|accelerate launch.*(?:--multi_gpu|--num_processes[= ](?:[2-9]|\d\d|\$)|--config_file)"
     r"|^\s*deepspeed\s+\S*\.py|\bmpirun\b|\bhorovodrun\b",
     "accelerate": r"\bdistributed_type[\"']?:\s*[\"']?(?:MULTI_GPU|FSDP|DEEPSPEED|TPU|XLA)",
@@ -43,10 +44,15 @@ _SPAWNING = (
     r"\bstrategy[\"']?\s*[=:]\s*[\"']?ddp\w*_spawn\b|--(?:trainer\.)?strategy[= ]ddp\w*_spawn\b"
     r"|\bDDPSpawn\w+\s*\("
 )
-_DP = rf"\b(?:strategy|accelerator|distributed_backend){_IS}dp\b|\bDataParallel(?:Strategy|Plugin)\s*\("
+_DP = (
+    rf"\b(?:strategy|accelerator|distributed_backend){_IS}dp\b"
+    r"|\bDataParallel(?:Strategy|Plugin)\s*\("
+)
 _QUOTED_DP = re.compile(r"[\"']dp[\"']|DataParallel")
-_MONITOR = r"\b(?:monitor|monitor_metric|metric_for_best_model|early_stop_metric|checkpoint_metric)" \
-    r"[\"']?\s*[=:]\s*(?P<quote>[\"']?)(?P<name>[\w./@-]+)"  # fmt: skip
+_MONITOR = (
+    r"\b(?:monitor|monitor_metric|metric_for_best_model|early_stop_metric|checkpoint_metric)"
+    r"[\"']?\s*[=:]\s*(?P<quote>[\"']?)(?P<name>[\w./@-]+)"
+)
 _TRAINER = (
     r"\b(?:pl|L|lightning|pytorch_lightning)\.Trainer\b|LightningCLI\s*\("
     r"|\b_target_:\s*(?:pytorch_)?lightning[.\w]*Trainer\b"
@@ -60,19 +66,19 @@ _LINUX = r"\bnccl\b|\bNCCL_|^\#SBATCH|\bsrun\b"
 _WINDOWS = (
     r"\b(?:windows|macos)-(?:latest|\d)|[\"']mps[\"']|\bwin32\b|platform\.system\(\)|OS Independent"
 )
-_PATTERNS = (
-    *((f"many: {name}", pattern) for name, pattern in _MANY.items()),
-    ("spawns", _SPAWNS),
-    ("spawning strategy", _SPAWNING),
-    ("dp", _DP),
-    ("monitors", _MONITOR),
-    ("trainer", _TRAINER),
-    ("own sampler", _OWN_SAMPLER),
-    ("one device", _ONE),
-    ("Linux", _LINUX),
-    ("Windows or macOS", _WINDOWS),
-)
-_COMPILED = [(name, re.compile(pattern)) for name, pattern in _PATTERNS]
+_PATTERNS = {
+    **{f"many: {name}": pattern for name, pattern in _MANY.items()},
+    "spawns": _SPAWNS,
+    "spawning strategy": _SPAWNING,
+    "dp": _DP,
+    "monitors": _MONITOR,
+    "trainer": _TRAINER,
+    "own sampler": _OWN_SAMPLER,
+    "one device": _ONE,
+    "Linux": _LINUX,
+    "Windows or macOS": _WINDOWS,
+}
+_COMPILED = {name: re.compile(pattern) for name, pattern in _PATTERNS.items()}
 # A line without one of these says nothing: most lines are passed over quickly.
 _WORDS = re.compile(
     r"devices|gpus|nodes|nproc|ntasks|num_processes|SBATCH|tpu_cores|VISIBLE_DEVICES|strategy"
@@ -219,11 +225,8 @@ def _facts(text: str, path: str) -> Iterator[Fact]:
             continue
         shown = text[start:end].strip()
         said = _COMMENT.sub(r"\g<kept>", shown)
-        for what, pattern in _COMPILED:
-            match = pattern.search(said)
-            if what == "one device" and not fits:
-                continue
-            if match is None:
+        for what, pattern in _COMPILED.items():
+            if (what == "one device" and not fits) or pattern.search(said) is None:
                 continue
             if what == "dp" and path.endswith(".py") and not _QUOTED_DP.search(said):
                 continue  # a docstring, or a variable
@@ -310,7 +313,6 @@ class Project:
             spawns="spawns" in kinds,
             spawning_strategy="spawning strategy" in kinds,
             dp="dp" in kinds,
-            own_sampler="own sampler" in kinds,
             forks="Linux" in kinds and not is_elsewhere,
         )
 
@@ -318,8 +320,7 @@ class Project:
         """Return what the rules are told when they look at one file."""
         here = self._scans.get(path, Scan())
         wanted = {base for each in here.classes for base in each.bases} | here.imported
-        bases = {name: self._base(name, path) for name in wanted}
-        known = {name: base for name, base in bases.items() if base != _NOTHING}
+        known = {name: base for name in wanted if (base := self._base(name, path)) != _NOTHING}
         own_sampler = any(
             fact.what == "own sampler" and path.startswith(_part(fact.path)) for fact in self.facts
         )
@@ -385,7 +386,7 @@ class Project:
 
 
 def _part(settings: str) -> str:
-    """Return the folder whose code a file of settings is for: that around ``conf`` or ``configs``."""
+    """Return the folder whose code a file of settings is for: around ``conf`` or ``configs``."""
     if settings.endswith(".py"):
         return ""
     before = re.split(r"(?:^|/)(?:conf|config|configs|cfg|cfgs)/", settings, maxsplit=1)[0]
@@ -403,13 +404,11 @@ def _by_folder(facts: Sequence[Fact]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     many = {fact.path for fact in facts if fact.what.startswith("many")}
     for fact in facts:
-        kinds = set()
+        kinds = {"trainer"} & {fact.what}
         if fact.what.startswith("many"):
             kinds.add("many")
         elif fact.what == "one device" and fact.path not in many:
             kinds.add("one")
-        elif fact.what == "trainer":
-            kinds.add("trainer")
         if fact.what == "many: wrapper" and "Strategy" not in fact.text:
             kinds.add("own loop")
         for folder in _folders(fact.path):
@@ -428,13 +427,8 @@ def describe(project: Project, settings: Facts) -> str:
     shown = []
     if settings.devices:
         shown.append(f'devices = "{settings.devices}" by [tool.distlint]')
-    for what in dict.fromkeys(name for name, _ in _PATTERNS):
+    for what in _PATTERNS:
         found = [fact for fact in project.facts if fact.what == what]
         label = what.replace("many: ", "several devices, by ")
         shown += [f"{fact.path}:{fact.line}: {label}: {fact.text}" for fact in found]
     return "".join(f"{line}\n" for line in shown or ["nothing is known of this project"])
-
-
-def merge(scans: Iterable[tuple[str, Scan]]) -> dict[str, Scan]:
-    """Return scans by path."""
-    return dict(scans)

@@ -83,6 +83,11 @@ class Finding:
         return place(self.path, self.cell)
 
 
+def is_applicable(found: Finding, *, unsafe: bool) -> bool:
+    """Return whether a finding has a fix of a kind that the user has asked for."""
+    return found.fix is not None and (found.fix.safe or unsafe)
+
+
 def place(path: str, cell: int | None) -> str:
     """Return what a file, or a cell of a notebook, is called."""
     return path if cell is None else f"{path}:cell {cell}"

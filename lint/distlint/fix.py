@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from distlint.baseline import fingerprints
 from distlint.facts import Facts
-from distlint.finding import SYNTAX_ERROR, Finding
+from distlint.finding import SYNTAX_ERROR, Finding, is_applicable
 from distlint.source import Source
 from distlint.suppress import UNUSED, ignore_edits
 from distlint.text import Edit, Text
@@ -35,11 +32,6 @@ class Fixed:
     findings: list[Finding]
     applied: list[Finding] = field(default_factory=list)
     undone: list[Finding] = field(default_factory=list)
-
-
-def is_applicable(found: Finding, *, unsafe: bool) -> bool:
-    """Return whether a finding has a fix of a kind that the user has asked for."""
-    return found.fix is not None and (found.fix.safe or unsafe)
 
 
 def fix_source(
@@ -165,26 +157,3 @@ def ignore_source(source: bytes, check: Check, path: str, is_wanted: Judge) -> F
 
 def _place(found: Finding) -> tuple[str, int, int]:
     return found.code, found.line, found.column
-
-
-def write_atomically(path: Path, source: bytes) -> None:
-    """Replace a file's content so that it is never seen half written; its permissions stay."""
-    target = path.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(source)
-        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
-        temporary.chmod(mode)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """Return what new files are not allowed to everybody; there is no way to ask but to set it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

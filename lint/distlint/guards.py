@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from distlint.apis import (
     is_rank_guard,
     is_world,
 )
+from distlint.edits import Change
 from distlint.source import Source, decorators, dotted, last, number, string
 
 _EQUALITIES = cst.Equal | cst.NotEqual | cst.In | cst.NotIn | cst.Is | cst.IsNot
@@ -170,11 +171,9 @@ def is_rank_value(source: Source, node: cst.BaseExpression) -> bool:
 
 def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
     """Return the one value that the function of a name gives to it, or None."""
-    function = source.function(name)
-    scope = function if function is not None else source.module
     found = [
         value
-        for assign, value in source.assigned(scope).get(name.value, [])
+        for assign, _, value in source.assigned(source.home(name)).get(name.value, [])
         if source.order(assign) < source.order(name) and not source.is_within(name, assign)
     ]
     return found[0] if len(found) == 1 else None
@@ -214,6 +213,25 @@ def guards(source: Source, node: cst.CSTNode) -> Iterator[Guard]:
         elif isinstance(each, cst.Lambda):
             return
         below = each
+
+
+def unmatched(
+    source: Source, name_of: Callable[[cst.Call], str]
+) -> Iterator[tuple[cst.Call, Guard, str]]:
+    """Yield the named calls under a test of the rank whose function has none for others."""
+    found = [
+        (call, guard, name)
+        for call in source.nodes(cst.Call)
+        if (guard := next(guards(source, call), None)) is not None and (name := name_of(call))
+    ]
+    for call, guard, name in found:
+        function = source.function(call)
+        if not any(
+            other == name and test.first != guard.first
+            for each, test, other in found
+            if source.function(each) is function
+        ):
+            yield call, guard, name
 
 
 def _left_before(source: Source, suite: cst.IndentedBlock, below: cst.CSTNode) -> Iterator[Guard]:
@@ -257,3 +275,31 @@ def leaves(suite: cst.BaseSuite) -> bool:
     if isinstance(end, cst.SimpleStatementLine):
         end = end.body[-1]
     return isinstance(end, _LEAVES)
+
+
+def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]:
+    """Return the changes that put a node's statement before a test, where nothing is between."""
+    statement, branch = source.statement(node), guard.statement
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
+        return []
+    body: list[cst.CSTNode] = list(branch.body.body)
+    if guard.leaves:
+        parent = source.parent(branch)
+        around: list[cst.CSTNode] = []
+        if isinstance(parent, cst.IndentedBlock):
+            around = list(parent.body)
+        body = around[around.index(branch) + 1 :] if branch in around else []
+    if not body or body[0] is not statement or len(statement.body) != 1:
+        return []
+    moved = statement.body[0]
+    if not isinstance(moved, cst.Expr | cst.Assign) or moved.value is not node:
+        return []
+    text = source.module.code_for_node(statement.body[0])
+    comment = statement.trailing_whitespace.comment
+    told = f"{text}  {comment.value}" if comment is not None else text
+    if guard.leaves or len(body) > 1:
+        return [Change(branch, told, "before"), Change(statement.body[0], "")]
+    is_bare = branch.orelse is None and not any(e.comment for e in statement.leading_lines)
+    if is_bare and not isinstance(source.parent(branch), cst.If):
+        return [Change(branch, text)]  # nothing is left to test
+    return [Change(branch, text, "before"), Change(statement.body[0], "")]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from distlint.collectives import is_log
+from distlint.definitions import reaching
 from distlint.source import (
     Source,
     argument,
@@ -18,7 +19,8 @@ from distlint.source import (
     last,
     string,
 )
-from distlint.values import Value, Values
+from distlint.value import Value
+from distlint.values import values_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Log:
         key: the name, its constant parts where it is made at run time; ``""`` where nothing of it
             can be seen.
         is_exact: whether the name is a constant.
-        node: the expression that is logged; for an entry of a dict that is made elsewhere, the dict.
+        node: the expression that is logged; of an entry of a dict that is made elsewhere, the dict.
         value: what is known of it.
     """
 
@@ -62,16 +64,16 @@ class Log:
         return given is not None and not is_false(given)
 
 
-def logs(source: Source, values: Values) -> Iterator[Log]:
+def logs(source: Source) -> Iterator[Log]:
     """Yield every value that the classes of a file log by Lightning."""
     for call in source.nodes(cst.Call):
         if is_log(source, call):
-            yield from _logged(source, values, call)
+            yield from _logged(source, call)
 
 
-def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
-    assert isinstance(call.func, cst.Attribute)
-    if call.func.attr.value == "log":
+def _logged(source: Source, call: cst.Call) -> Iterator[Log]:
+    values = values_of(source)
+    if last(call.func) == "log":
         name, given = argument(call, 0, "name"), argument(call, 1, "value")
         looped = _looped(source, call, given)
         items = values.entries(looped) if looped is not None else {}
@@ -81,7 +83,7 @@ def _logged(source: Source, values: Values, call: cst.Call) -> Iterator[Log]:
         elif given is not None:
             is_exact = isinstance(name, cst.SimpleString | cst.ConcatenatedString)
             yield Log(
-                call, string(name) or _constant(values, name), is_exact, given, values.of(given)
+                call, string(name) or _constant(source, name), is_exact, given, values.of(given)
             )
         return
     given = argument(call, 0, "dictionary")
@@ -112,12 +114,12 @@ def _looped(
     return None
 
 
-def _constant(values: Values, name: cst.BaseExpression | None) -> str:
+def _constant(source: Source, name: cst.BaseExpression | None) -> str:
     """Return the constant text that a variable is given once, or ``""``."""
     if not isinstance(name, cst.Name):
         return ""
-    found = values.definitions(name.value, name)
-    return (string(found.listed[0].value) or "") if len(found.listed) == 1 else ""
+    given = reaching(source, name).single
+    return (string(given.value) or "") if given is not None else ""
 
 
 def on_step(log: Log, stage: str) -> bool:

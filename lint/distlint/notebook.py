@@ -13,8 +13,9 @@ from typing import Any
 from distlint.finding import Finding, Fix, Related, place, unreadable
 from distlint.magics import Magics
 from distlint.syntax import Broken, error_of
-from distlint.text import Edit, split_lines
+from distlint.text import Edit, Text, split_lines
 
+NOTEBOOK = ".ipynb"
 _MARK = re.compile(r"^# %% distlint-cell (\d+)\n", re.MULTILINE)
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -157,6 +158,27 @@ class Notebook:
                 ]
                 done = last
         return ("".join(parts) + self._text[done:]).encode()
+
+
+def python_of(source: bytes, path: str) -> bytes:
+    """Return the Python in a file; none of a broken notebook, which is a finding when checked."""
+    try:
+        return Notebook(source).python if path.endswith(NOTEBOOK) else source
+    except NotebookError:
+        return b""
+
+
+def lines_of(source: bytes, path: str) -> dict[str, list[str]]:
+    """Return the lines of a file, or of each cell, by the place that findings name."""
+    if path.endswith(NOTEBOOK):
+        try:
+            return Notebook(source).lines(path)
+        except NotebookError:
+            pass  # it is a finding, whose frame is the file itself
+    try:
+        return {path: Text.decode(source).lines}
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return {path: split_lines(source.decode("utf-8", "replace"))}
 
 
 def _decode(source: bytes) -> str:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from distlint.apis import end_of
 from distlint.collectives import called
-from distlint.source import Source, self_attribute
-from distlint.values import Values
+from distlint.definitions import reaching
+from distlint.source import Source
 
 _DEEPEST = 6
 
 
 def unpicklable(
-    source: Source, values: Values, node: cst.BaseExpression | None, depth: int = _DEEPEST
+    source: Source, node: cst.BaseExpression | None, depth: int = _DEEPEST
 ) -> Iterator[cst.CSTNode]:
     """Yield the lambdas, and the names of local functions and classes, that a value holds."""
     inner: list[cst.BaseExpression | None] = []
@@ -24,32 +25,28 @@ def unpicklable(
         case cst.Name() if is_local(source, node):
             yield node
         case cst.Name():
-            found = values.definitions(node.value, node).listed
+            found = reaching(source, node).listed
             inner = [each.value for each in found if each.how != "element of"]
         case cst.Attribute():
-            owner = source.class_of(node)
-            kept = owner.attributes.get(self_attribute(node), []) if owner is not None else []
-            inner = [each for each in kept if isinstance(each, cst.Lambda)]
+            inner = [each for each in source.kept(node) if isinstance(each, cst.Lambda)]
         case cst.IfExp():
             inner = [node.body, node.orelse]
         case cst.BooleanOperation():
             inner = [node.left, node.right]
-        case cst.List() | cst.Tuple() | cst.Set():
-            inner = [each.value for each in node.elements]
-        case cst.Dict():
+        case cst.List() | cst.Tuple() | cst.Set() | cst.Dict():
             inner = [each.value for each in node.elements]
         case cst.Call() if keeps(source, node):
             inner = [each.value for each in node.args]
         case cst.Call() if is_local_class(source, node.func) or _returns_local(source, node):
             yield node.func
     for each in inner if depth else ():
-        yield from unpicklable(source, values, each, depth - 1)
+        yield from unpicklable(source, each, depth - 1)
 
 
 def keeps(source: Source, call: cst.Call) -> bool:
     """Return whether a call makes an object that holds what it is given."""
     name = source.name(call.func)
-    is_transform = ".transforms." in name and name.rpartition(".")[2][:1].isupper()
+    is_transform = ".transforms." in name and end_of(name)[:1].isupper()
     return is_transform or name in ("functools.partial", "collections.defaultdict")
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from distlint.cache import Cache
-from distlint.check import LARGEST
 from distlint.config import Config
 from distlint.discover import members, root_of
-from distlint.document import check_document, lines_of, python_of
 from distlint.facts import Facts, Project, Scan, scan
 from distlint.finding import Finding, unreadable
-from distlint.rules.base import Rule
+from distlint.notebook import lines_of, python_of
+from distlint.text import LARGEST
 
 GivenT = TypeVar("GivenT")
 GotT = TypeVar("GotT")
@@ -64,7 +63,7 @@ class Checked:
 
 def check_files(
     files: Sequence[str],
-    rules: Sequence[type[Rule]],
+    codes: Sequence[str],
     config: Config,
     *,
     jobs: int = 0,
@@ -75,7 +74,7 @@ def check_files(
 
     Args:
         files: in the order of the report.
-        rules: the rules to apply.
+        codes: of the rules to apply.
         config: what is passed over, and what the user has declared.
         jobs: processes; 0 for as many as pay off.
         cache: what is known from runs before; saving it is left to the caller.
@@ -86,7 +85,7 @@ def check_files(
     with workers(jobs) as do_all:
         projects = projects_of(files, config, do_all, cache, given)
         facts = {path: projects[path].of(path) for path in files}
-        todo = [_Job(path, facts[path], tuple(rules), given.get(path)) for path in files]
+        todo = [_Job(path, facts[path], tuple(codes), given.get(path)) for path in files]
         found = _check_all(todo, do_all, cache)
     checked = Checked()
     for path in files:
@@ -150,16 +149,20 @@ class _Job:
 
     path: str
     facts: Facts
-    rules: tuple[type[Rule], ...]
+    codes: tuple[str, ...]
     source: bytes | None
 
 
 def _check(job: _Job) -> list[Finding]:
     """Return the findings of a file; that it cannot be read is one."""
+    # Slow to import, and not needed where all findings are known from the run before.
+    from distlint.document import check_document
+    from distlint.rules import RULES
+
     source = job.source
     try:
         source = Path(job.path).read_bytes() if source is None else source
-        return check_document(source, job.path, job.rules, job.facts)
+        return check_document(source, job.path, [RULES[code] for code in job.codes], job.facts)
     except OSError as error:
         return [unreadable(job.path, 1, 1, error.strerror or str(error))]
     except Exception as error:

@@ -15,7 +15,6 @@ from distlint.source import (
     is_true,
     keyword,
     last,
-    pairs,
     self_attribute,
 )
 
@@ -59,15 +58,12 @@ def assigned(source: Source, node: cst.BaseExpression) -> list[cst.BaseExpressio
     owner = source.class_of(node)
     if name and owner is not None:
         return owner.attributes.get(name, [])
-    written = dotted(node)
-    found: list[cst.BaseExpression] = []
-    scope = source.function(node) or source.module
-    for assign in source.below(scope, cst.Assign) if written else ():
-        for target in assign.targets:
-            for left, right in pairs(target.target, assign.value):
-                if dotted(left) == written and source.order(assign) < source.order(node):
-                    found.append(right)
-    return found
+    written, at = dotted(node), source.order(node)
+    return [
+        value
+        for assign, target, value in source.assignments(source.home(node))
+        if written and dotted(target) == written and source.order(assign) < at
+    ]
 
 
 def sampler_of(source: Source, loader: cst.BaseExpression, depth: int = 3) -> cst.Call | None:
@@ -89,7 +85,5 @@ def sampler_of(source: Source, loader: cst.BaseExpression, depth: int = 3) -> cs
             made_once if isinstance(made_once, cst.Call) and is_sampler(source, made_once) else None
         )
     function = source.functions.get(dotted(loader.func))
-    returns = list(source.own(function, cst.Return)) if function is not None and depth else []
-    if len(returns) != 1 or returns[0].value is None:
-        return None
-    return sampler_of(source, returns[0].value, depth - 1)
+    returned = source.returned(function) if function is not None and depth else None
+    return sampler_of(source, returned, depth - 1) if returned is not None else None

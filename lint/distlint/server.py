@@ -164,8 +164,9 @@ class Server:
             return known
         source, path = _saved(document.source), document.path or uri
         config = self._config(path)
-        rules = [rule for rule in config.rules(RULES.values()) if config.reports(rule.code(), path)]
-        checked = check_files([path], rules, config, sources={path: source})
+        codes = [code for code in config.codes(RULES) if config.reports(code, path)]
+        checked = check_files([path], codes, config, sources={path: source})
+        rules = [RULES[code] for code in codes]
         check = partial(_check, path=path, rules=rules, facts=checked.facts[path])
         findings = [] if is_excluded(Path(path), config) else checked.findings
         self._states[uri] = State(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -65,6 +65,14 @@ class Class:
     def defines(self, method: str) -> bool:
         """Return whether the project has its own method of this name for the class."""
         return method in self.methods or method in self.inherited
+
+
+class Assignment(NamedTuple):
+    """What one statement assigns to one target."""
+
+    statement: cst.Assign
+    target: cst.BaseExpression
+    value: cst.BaseExpression
 
 
 class Source:
@@ -128,10 +136,20 @@ class Source:
         """Return all nodes of exactly this kind, in order."""
         return cast("list[NodeT]", self._kinds[kind])
 
-    def below(self, node: cst.CSTNode, kind: type[NodeT]) -> Iterator[NodeT]:
-        """Yield the nodes of this kind that are inside of a node, in order."""
-        first, last = self._index[id(node)] + 1, self._ends[id(node)]
-        return (each for each in self._nodes[first:last] if type(each) is kind)
+    def below(self, node: cst.CSTNode, *kinds: type[NodeT]) -> Iterator[NodeT]:
+        """Yield the nodes of these kinds that are inside of a node, in order."""
+        return self._between(self._index[id(node)] + 1, self._ends[id(node)], kinds)
+
+    def inside(self, node: cst.CSTNode, *kinds: type[NodeT]) -> Iterator[NodeT]:
+        """Yield the nodes of these kinds among a node and what is inside of it, in order."""
+        return self._between(self._index[id(node)], self._ends[id(node)], kinds)
+
+    def _between(self, first: int, end: int, kinds: tuple[type[NodeT], ...]) -> Iterator[NodeT]:
+        nodes = cast("list[NodeT]", self._nodes[first:end])
+        if len(kinds) > 1:
+            return (each for each in nodes if type(each) in kinds)
+        (kind,) = kinds
+        return (each for each in nodes if type(each) is kind)
 
     def own(self, scope: Scope, kind: type[NodeT]) -> Iterator[NodeT]:
         """Yield the nodes below a function, class or module that are in no scope inside of it."""
@@ -175,12 +193,26 @@ class Source:
             scope = self.scope(scope)
         return scope if isinstance(scope, cst.FunctionDef) else None
 
+    def home(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
+        """Return the function that a node runs in, or the module."""
+        return self.function(node) or self.module
+
     def class_of(self, node: cst.CSTNode) -> Class | None:
         """Return the class whose body a node is in, through functions inside of methods."""
         for each in self.ancestors(node):
             if isinstance(each, cst.ClassDef):
                 return self.classes.get(each)
         return None
+
+    def kept(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Return what the methods of the class assign to ``self.x``, where the node is that."""
+        owner, name = self.class_of(node), self_attribute(node)
+        return owner.attributes.get(name, []) if owner is not None else []
+
+    def contexts(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """Yield what the ``with`` statements around a node enter."""
+        around = (each for each in self.ancestors(node) if isinstance(each, cst.With))
+        return (item.item for each in around for item in each.items)
 
     def method(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the method of a class that a node is in, through functions inside of it."""
@@ -199,6 +231,21 @@ class Source:
                 return each
         return node
 
+    def calls(self, node: cst.CSTNode, *written: str) -> Iterator[cst.Call]:
+        """Yield the calls inside of a node whose function is written in one of these ways."""
+        return (each for each in self.below(node, cst.Call) if dotted(each.func) in written)
+
+    def callers(self, method: cst.FunctionDef) -> list[str]:
+        """Return the names of the methods of a class that call another one of it."""
+        owner, called = self.class_of(method), f"self.{method.name.value}"
+        listed = owner.methods.values() if owner is not None else ()
+        return [each.name.value for each in listed if any(self.calls(each, called))]
+
+    def returned(self, function: cst.FunctionDef) -> cst.BaseExpression | None:
+        """Return what the one ``return`` of a function gives; None where there are several."""
+        returns = list(self.own(function, cst.Return))
+        return returns[0].value if len(returns) == 1 else None
+
     def once(self, what: str, node: cst.CSTNode, make: Callable[[], AnyT]) -> AnyT:
         """Return what ``make`` returns, which is called once for each node and question."""
         key = (what, id(node))
@@ -206,17 +253,22 @@ class Source:
             self._known[key] = make()
         return cast("AnyT", self._known[key])
 
-    def assigned(self, scope: Scope) -> dict[str, list[tuple[cst.Assign, cst.BaseExpression]]]:
+    def assignments(self, node: cst.CSTNode) -> Iterator[Assignment]:
+        """Yield what the statements inside of a node assign to what."""
+        for assign in self.below(node, cst.Assign):
+            for each in assign.targets:
+                for left, right in pairs(each.target, assign.value):
+                    yield Assignment(assign, left, right)
+
+    def assigned(self, scope: Scope) -> dict[str, list[Assignment]]:
         """Return what the statements below a scope assign to plain names, by the name."""
         return self.once("assigned", scope, lambda: self._assigned(scope))
 
-    def _assigned(self, scope: Scope) -> dict[str, list[tuple[cst.Assign, cst.BaseExpression]]]:
-        found: dict[str, list[tuple[cst.Assign, cst.BaseExpression]]] = {}
-        for assign in self.below(scope, cst.Assign):
-            for target in assign.targets:
-                for left, right in pairs(target.target, assign.value):
-                    if isinstance(left, cst.Name):
-                        found.setdefault(left.value, []).append((assign, right))
+    def _assigned(self, scope: Scope) -> dict[str, list[Assignment]]:
+        found: dict[str, list[Assignment]] = {}
+        for each in self.assignments(scope):
+            if isinstance(each.target, cst.Name):
+                found.setdefault(each.target.value, []).append(each)
         return found
 
     # Names
@@ -246,10 +298,9 @@ class Source:
     @cached_property
     def _own_names(self) -> frozenset[str]:
         """Functions and classes of the module itself, and what else its statements bind."""
-        defined = {
+        classes = {
             node.name.value
-            for kind in (cst.FunctionDef, cst.ClassDef)
-            for node in self.nodes(cast("type[cst.FunctionDef]", kind))
+            for node in self.nodes(cst.ClassDef)
             if isinstance(self.scope(node), cst.Module)
         }
         bound = {
@@ -257,7 +308,7 @@ class Source:
             for target in self.nodes(cst.AssignTarget)
             if isinstance(target.target, cst.Name)
         }
-        return frozenset(defined | (bound - self.imports.keys()))
+        return frozenset(self.functions.keys() | classes | (bound - self.imports.keys()))
 
     @cached_property
     def functions(self) -> dict[str, cst.FunctionDef]:
@@ -280,9 +331,7 @@ class Source:
         head, dot, rest = written.partition(".")
         if head in ("self", "cls") or head in self._own_names or self._is_parameter(node, head):
             return written
-        full = self.imports.get(head)
-        if full is None:
-            full = UNBOUND.get(head, head)
+        full = self.imports.get(head) or UNBOUND.get(head, head)
         return canonical(full + dot + rest)
 
     def _is_parameter(self, node: cst.CSTNode, name: str) -> bool:
@@ -313,6 +362,12 @@ class Source:
         by_name = {node.name.value: node for node in self.nodes(cst.ClassDef)}
         return {node: self._class(node, by_name) for node in self.nodes(cst.ClassDef)}
 
+    def kinds(self, name: str) -> frozenset[str]:
+        """Return what a class of the file or the project is, by the name that the file uses."""
+        own = (found for node, found in self.classes.items() if node.name.value == name)
+        found = next(own, None)
+        return found.kinds if found is not None else self.facts.base(name).kinds
+
     def _class(self, node: cst.ClassDef, by_name: dict[str, cst.ClassDef]) -> Class:
         kinds: set[str] = set()
         inherited: set[str] = set()
@@ -329,9 +384,8 @@ class Source:
                     todo.append(local)
                     done.add(local)
                 elif local is None:
-                    kinds |= {family_of(name)} - {""}
                     known = self.facts.base(name)
-                    kinds |= known.kinds
+                    kinds |= known.kinds | ({family_of(name)} - {""})
                     inherited |= known.methods
         if "lightning_module" in kinds:
             kinds.add("module")
@@ -341,16 +395,13 @@ class Source:
         """Return what the methods of classes assign to ``self.name``, by the name."""
         found: dict[str, list[cst.BaseExpression]] = {}
         for node in sorted(nodes, key=self.order):
-            for assign in self.below(node, cst.Assign):
-                for target in assign.targets:
-                    for left, right in pairs(target.target, assign.value):
-                        name = self_attribute(left)
-                        if name:
-                            found.setdefault(name, []).append(right)
-            for annotated in self.below(node, cst.AnnAssign):
-                name = self_attribute(annotated.target)
-                if name and annotated.value is not None:
-                    found.setdefault(name, []).append(annotated.value)
+            given = [(each.target, each.value) for each in self.assignments(node)]
+            annotated = self.below(node, cst.AnnAssign)
+            given += [(each.target, each.value) for each in annotated if each.value is not None]
+            for target, value in given:
+                name = self_attribute(target)
+                if name:
+                    found.setdefault(name, []).append(value)
         return found
 
     # Places
@@ -394,6 +445,11 @@ def last(node: cst.CSTNode | None) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def object_of(call: cst.Call) -> cst.BaseExpression | None:
+    """Return ``x`` of ``x.method(…)``, or None."""
+    return call.func.value if isinstance(call.func, cst.Attribute) else None
 
 
 def self_attribute(node: cst.CSTNode | None) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
-from libcst import matchers
 
 from distlint.finding import Finding, Fix
 from distlint.retired import RETIRED
@@ -49,12 +48,25 @@ def find_ignores(source: Source) -> list[Ignore]:
     """Return the comments of a file."""
     if "distlint:" not in source.text.text:
         return []
+    comments = _Comments()
+    source.module.visit(comments)
     found: list[Ignore] = []
-    for comment in matchers.findall(source.module, matchers.Comment()):
-        assert isinstance(comment, cst.Comment)
+    for comment in comments.found:
         start = source.position(comment).start
         found += _in_comment(comment.value, start.line, start.column)
     return sorted(found, key=lambda each: (each.line, each.column))
+
+
+class _Comments(cst.CSTVisitor):
+    """Collects the comments of a module, which are no code and so in no list of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.Comment] = []
+
+    def visit_Comment(self, node: cst.Comment) -> None:  # noqa: N802 - LibCST's name for it
+        """Keep a comment."""
+        self.found.append(node)
 
 
 def _in_comment(text: str, line: int, start: int) -> Iterator[Ignore]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import libcst as cst
+from distlint.text import TOKENS, split_lines
 
-from distlint.text import split_lines
+if TYPE_CHECKING:
+    import libcst as cst
 
 _MESSAGE = re.compile(r"parser error: error at (\d+):(\d+): (.*)", re.DOTALL)
 
@@ -18,11 +19,6 @@ _DEEPEST = 200  # brackets in brackets, as in Python
 _LONGEST = 1000  # operators, attributes or strings that follow each other in one expression
 _BRACKETS = bytes.maketrans(b"[{]}", b"(())")
 _OTHERS = bytes(each for each in range(256) if each not in b"()[]{}")
-_TOKENS = re.compile(
-    r"""[bfrtu]{0,2}(?P<quote>\"{3}|'{3})(?:\\.|.)*?(?P=quote)|[bfrtu]{0,2}"(?:\\.|[^"\\\n])*"
-    |[bfrtu]{0,2}'(?:\\.|[^'\\\n])*'|\#[^\n]*|(?P<mark>[()\[\]{},;]|\\?\n)|\w+|[^\w\s]""",
-    re.VERBOSE | re.DOTALL | re.IGNORECASE,
-)
 
 
 class Broken(NamedTuple):
@@ -58,7 +54,7 @@ def _depth(text: str) -> int:
 def _longest(text: str) -> int:
     """Return how many words, operators and strings the longest chain without a comma has."""
     most, counts = 0, [0]
-    for token in _TOKENS.finditer(text):
+    for token in TOKENS.finditer(text):
         mark = token["mark"]
         counts[-1] += 1
         most = max(most, counts[-1])
@@ -71,16 +67,6 @@ def _longest(text: str) -> int:
         elif mark in ",;" or (mark == "\n" and len(counts) == 1):
             counts[-1] = 0
     return most
-
-
-def lines_in_strings(text: str) -> set[int]:
-    """Return the lines of a text, from 0, that begin inside of a string."""
-    found: set[int] = set()
-    for token in _TOKENS.finditer(text):
-        if token["quote"]:
-            first = text.count("\n", 0, token.start())
-            found |= set(range(first + 1, first + token[0].count("\n") + 1))
-    return found
 
 
 def error_of(text: str) -> Broken | None:
@@ -104,6 +90,8 @@ def error_of(text: str) -> Broken | None:
 
 def _newer(text: str, said: SyntaxError | None) -> Broken | None:
     """Return what is wrong with a text that this Python cannot read, None if LibCST can."""
+    import libcst as cst  # slow to import, and most runs have no such text
+
     try:
         cst.parse_module(text)
     except cst.ParserSyntaxError as error:

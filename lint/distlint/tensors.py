@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import libcst as cst
 
 from distlint.apis import STEPS
+from distlint.definitions import names, reaching
 from distlint.source import (
     Source,
     argument,
@@ -15,154 +17,37 @@ from distlint.source import (
     has_spread,
     keyword,
     last,
+    object_of,
     parameters,
     positional,
     self_attribute,
     string,
 )
-from distlint.values import Values, names
 
-FACTORIES = frozenset(
-    [
-        "zeros",
-        "ones",
-        "rand",
-        "randn",
-        "empty",
-        "full",
-        "arange",
-        "linspace",
-        "logspace",
-        "eye",
-        "randint",
-        "randperm",
-        "tensor",
-        "from_numpy",
-        "tril_indices",
-        "triu_indices",
-        "hann_window",
-        "hamming_window",
-    ]
-)
+FACTORIES = frozenset({
+    "zeros", "ones", "rand", "randn", "empty", "full", "arange", "linspace", "logspace", "eye",
+    "randint", "randperm", "tensor", "from_numpy", "tril_indices", "triu_indices", "hann_window",
+    "hamming_window",
+})  # fmt: skip
 # Methods and functions of tensors whose result is where their input is, and no tensor of rank 0.
-_SHAPES = frozenset(
-    [
-        "view",
-        "reshape",
-        "float",
-        "double",
-        "half",
-        "long",
-        "int",
-        "bool",
-        "bfloat16",
-        "unsqueeze",
-        "expand",
-        "repeat",
-        "transpose",
-        "permute",
-        "t",
-        "flatten",
-        "contiguous",
-        "clone",
-        "detach",
-        "abs",
-        "exp",
-        "log",
-        "sqrt",
-        "pow",
-        "sin",
-        "cos",
-        "tanh",
-        "sigmoid",
-        "softmax",
-        "clamp",
-        "neg",
-        "cumsum",
-        "flip",
-        "roll",
-        "tril",
-        "triu",
-        "repeat_interleave",
-        "unsqueeze_",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "cat",
-        "stack",
-        "concat",
-        "outer",
-        "square",
-        "round",
-        "floor",
-        "requires_grad_",
-        "one_hot",
-        "normalize",
-        "relu",
-        "expand_as",
-    ]
+_SHAPES = (
+    r"view|reshape|float|double|half|long|int|bool|bfloat16|unsqueeze_?|expand(_as)?|repeat"
+    r"|repeat_interleave|transpose|permute|t|flatten|contiguous|clone|detach|abs|exp|log|sqrt|pow"
+    r"|sin|cos|tanh|sigmoid|softmax|clamp|neg|cumsum|flip|roll|tril|triu|add|sub|mul|div|cat|stack"
+    r"|concat|outer|square|round|floor|requires_grad_|one_hot|normalize|relu"
 )
-# Those besides that leave a tensor on the device of another one there, of whatever rank.
-_STAYS = _SHAPES | frozenset(
-    [
-        "sum",
-        "mean",
-        "max",
-        "min",
-        "amax",
-        "amin",
-        "argmax",
-        "argmin",
-        "std",
-        "var",
-        "norm",
-        "squeeze",
-        "matmul",
-        "mm",
-        "bmm",
-        "dot",
-        "einsum",
-        "log_softmax",
-        "gelu",
-        "layer_norm",
-        "interpolate",
-        "pad",
-        "where",
-        "gather",
-        "index_select",
-        "masked_fill",
-        "any",
-        "all",
-        "zeros_like",
-        "ones_like",
-        "rand_like",
-        "randn_like",
-        "full_like",
-        "empty_like",
-        "new_zeros",
-        "new_ones",
-        "new_tensor",
-        "new_full",
-        "new_empty",
-        "chunk",
-        "split",
-        "unbind",
-        "topk",
-        "sort",
-        "cross_entropy",
-        "mse_loss",
-        "l1_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "nll_loss",
-        "smooth_l1_loss",
-        "kl_div",
-        "cosine_similarity",
-        "scaled_dot_product_attention",
-        "linear",
-        "embedding",
-    ]
+_RESHAPED = re.compile(_SHAPES)
+# With those besides that leave a tensor on the device of another one there, of whatever rank.
+_STAYS = re.compile(
+    rf"{_SHAPES}|sum|mean|a?max|a?min|arg(max|min)|std|var|norm|squeeze|matmul|b?mm|dot|einsum"
+    r"|log_softmax|gelu|layer_norm|interpolate|pad|where|gather|index_select|masked_fill|any|all"
+    r"|(zeros|ones|rand|randn|full|empty)_like|new_(zeros|ones|tensor|full|empty)|chunk|split|unbind"
+    r"|topk|sort|cross_entropy|mse_loss|(smooth_)?l1_loss|binary_cross_entropy(_with_logits)?"
+    r"|nll_loss|kl_div|cosine_similarity|scaled_dot_product_attention|linear|embedding"
+)
+# Attributes and methods that tell that a parameter is a tensor.
+_EVIDENCE = re.compile(
+    r"shape|size|n?dim|view|reshape|permute|transpose|unsqueeze|device|flatten|float"
 )
 # Modules of torch.nn with parameters, which are where their inputs must be.
 _PARAMETRIC = ("Embedding", "Linear", "Conv", "LayerNorm", "BatchNorm", "GroupNorm", "LSTM", "GRU",
@@ -194,7 +79,6 @@ class Places:
 
     Args:
         source: the file.
-        values: gives the definitions of variables.
         function: the ``forward`` or step.
         kept: attributes that hold tensors made on the CPU, by their names, with what made them.
     """
@@ -202,12 +86,10 @@ class Places:
     def __init__(
         self,
         source: Source,
-        values: Values,
         function: cst.FunctionDef,
         kept: Mapping[str, cst.Call] | None = None,
     ) -> None:
         self._source = source
-        self._values = values
         self._function = function
         self._kept = kept or {}
         self._known: dict[cst.CSTNode, Place | None] = {}
@@ -236,9 +118,9 @@ class Places:
             if is_operation(source, call):
                 yield from self._met(call, list(_tensors(call)))
             elif self._is_parametric(call.func):
-                for origin in [each.origin for each in map(self.of, positional(call)) if each]:
-                    if origin is not None:
-                        yield Meeting(call, origin, None)
+                for place in map(self.of, positional(call)):
+                    if place is not None and place.origin is not None:
+                        yield Meeting(call, place.origin, None)
 
     def _met(self, node: cst.CSTNode, operands: list[cst.BaseExpression]) -> Iterator[Meeting]:
         found = [place for place in map(self.of, operands) if place is not None]
@@ -281,10 +163,10 @@ class Places:
         source = self._source
         if source.function(node) is not self._function or self._is_bound_inside(node):
             return None
-        found = self._values.definitions(node.value, node)
+        found = reaching(source, node)
         if any(each.how in ("element of", "reduced") for each in found.listed):
             return None
-        ways = [self.of(each.value) for each in found.listed if each.how == "is"]
+        ways = list(map(self.of, found.plain))
         if not found.is_complete:
             if node.value not in self._inputs:
                 return None
@@ -330,13 +212,7 @@ class Places:
             return None
         if base.origin is None:
             return Place(None, node)
-        indices = [each.slice for each in node.slice]
-        keeps = all(
-            isinstance(i, cst.Slice)
-            or (isinstance(i, cst.Index) and (dotted(i.value) == "None" or _is_ellipsis(i.value)))
-            for i in indices
-        )
-        return base if keeps else None
+        return base if all(_keeps(each.slice) for each in node.slice) else None
 
     def _call(self, node: cst.Call) -> Place | None:
         source, name, method = self._source, self._source.name(node.func), last(node.func)
@@ -345,21 +221,17 @@ class Places:
         if has_spread(node) or keyword(node, "device", "dtype_and_device") is not None:
             return None
         if name.startswith("torch."):
-            if not is_operation(source, node) or method not in _STAYS:
+            if not is_operation(source, node) or not _STAYS.fullmatch(method):
                 return None
-            return self._result(node, [self.of(each) for each in _tensors(node)], method)
-        if isinstance(node.func, cst.Attribute) and dotted(node.func.value) != "self":
-            base = self.of(node.func.value)
-            if base is not None and method in _STAYS:
-                return self._result(node, [base], method)
+            return _result(node, [self.of(each) for each in _tensors(node)], method)
+        owner = object_of(node)
+        base = self.of(owner) if dotted(owner) != "self" else None
+        if base is not None and _STAYS.fullmatch(method):
+            return _result(node, [base], method)
         inputs = [self.of(each.value) for each in node.args]
         if self._is_module(node.func) and any(each and each.origin is None for each in inputs):
             return Place(None, node)
         return None
-
-    def _result(self, node: cst.Call, given: list[Place | None], method: str) -> Place | None:
-        found = _joined(node, given)
-        return found if found is None or found.origin is None or method in _SHAPES else None
 
     def _is_module(self, called: cst.BaseExpression) -> bool:
         """Return whether a call runs the module itself, or one that it keeps."""
@@ -405,17 +277,12 @@ def is_operation(source: Source, call: cst.Call) -> bool:
     name = source.name(call.func)
     package, _, function = name.rpartition(".")
     is_torch = package in ("torch", "torch.nn.functional")
-    return is_torch and function in _STAYS and not function.endswith("_like")
+    return is_torch and not function.endswith("_like") and _STAYS.fullmatch(function) is not None
 
 
 def _chooses(source: Source, node: cst.CSTNode) -> bool:
     """Return whether a ``with`` around a node chooses the device of new tensors."""
-    return any(
-        "device" in source.code(item.item)
-        for each in source.ancestors(node)
-        if isinstance(each, cst.With)
-        for item in each.items
-    )
+    return any("device" in source.code(each) for each in source.contexts(node))
 
 
 def _tensors(call: cst.Call) -> Iterator[cst.BaseExpression]:
@@ -435,8 +302,17 @@ def _joined(node: cst.BaseExpression, given: list[Place | None]) -> Place | None
     return known[0] if known else None
 
 
-def _is_ellipsis(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Ellipsis)
+def _result(node: cst.Call, given: list[Place | None], method: str) -> Place | None:
+    found = _joined(node, given)
+    is_of_device = found is not None and found.origin is None
+    return found if is_of_device or _RESHAPED.fullmatch(method) else None
+
+
+def _keeps(part: cst.BaseSlice) -> bool:
+    """Return whether a part of a subscript keeps a dimension or makes one: ``:``, ``None``."""
+    if isinstance(part, cst.Index):
+        return dotted(part.value) == "None" or isinstance(part.value, cst.Ellipsis)
+    return True
 
 
 def _inputs(source: Source, function: cst.FunctionDef) -> Iterator[str]:
@@ -448,7 +324,7 @@ def _inputs(source: Source, function: cst.FunctionDef) -> Iterator[str]:
     used = {
         dotted(each.value)
         for each in source.below(function, cst.Attribute)
-        if each.attr.value in _EVIDENCE
+        if _EVIDENCE.fullmatch(each.attr.value)
     }
     for each in source.below(function, cst.Call):  # a module of its own is given it
         if self_attribute(each.func) and len(each.args) == 1:
@@ -461,24 +337,6 @@ def _inputs(source: Source, function: cst.FunctionDef) -> Iterator[str]:
     yield from (name for name in listed if name in used | annotated)
 
 
-_EVIDENCE = frozenset(
-    [
-        "shape",
-        "size",
-        "dim",
-        "ndim",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "unsqueeze",
-        "device",
-        "flatten",
-        "float",
-    ]
-)
-
-
 def made_in(source: Source, node: cst.BaseExpression) -> cst.Call | None:
     """Return the call that makes the tensor of an expression of constants, on the CPU; or None."""
     if isinstance(node, cst.BinaryOperation):
@@ -487,21 +345,20 @@ def made_in(source: Source, node: cst.BaseExpression) -> cst.Call | None:
         return None
     if is_fresh(source, node):
         return node
-    inner: cst.BaseExpression | None = None
-    if last(node.func) in _SHAPES and keyword(node, "device") is None:
-        if source.name(node.func).startswith("torch."):
-            inner = node.args[0].value if node.args else None
-        elif isinstance(node.func, cst.Attribute):
-            inner = node.func.value
-    return made_in(source, inner) if inner is not None else None
+    inner = object_of(node)
+    if source.name(node.func).startswith("torch."):
+        inner = node.args[0].value if node.args else None
+    if inner is None or not _RESHAPED.fullmatch(last(node.func)) or keyword(node, "device"):
+        return None
+    return made_in(source, inner)
 
 
 def hard_coded(source: Source, call: cst.Call) -> str | None:
     """Return the CUDA device that a call names, ``"cuda"`` where none is given to it; or None."""
-    name, called = source.name(call.func), call.func
+    name = source.name(call.func)
     if name.startswith(("torch.cuda.", "torch.amp.", "torch.autocast", "torch.backends.")):
         return None
-    method = called.attr.value if isinstance(called, cst.Attribute) else ""
+    method = last(call.func) if object_of(call) is not None else ""
     if method == "cuda":
         given = argument(call, 0, "device")
         return "cuda" if given is None else _constant(source, given)

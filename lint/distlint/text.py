@@ -10,7 +10,14 @@ from functools import cached_property
 from io import BytesIO
 from itertools import accumulate
 
+LARGEST = 1 << 20  # bytes: larger files are told of and not read
 _LINE_END = re.compile(r"\r\n?|\n")
+# The tokens of Python, as far as strings, comments and brackets are concerned.
+TOKENS = re.compile(
+    r"""[bfrtu]{0,2}(?P<quote>\"{3}|'{3})(?:\\.|.)*?(?P=quote)|[bfrtu]{0,2}"(?:\\.|[^"\\\n])*"
+    |[bfrtu]{0,2}'(?:\\.|[^'\\\n])*'|\#[^\n]*|(?P<mark>[()\[\]{},;]|\\?\n)|\w+|[^\w\s]""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,16 @@ def split_lines(text: str) -> list[str]:
     """Return the lines as Python counts them, without their ends."""
     lines = _LINE_END.split(text)
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def lines_in_strings(text: str) -> set[int]:
+    """Return the lines of a text, from 0, that begin inside of a string."""
+    found: set[int] = set()
+    for token in TOKENS.finditer(text):
+        if token["quote"]:
+            first = text.count("\n", 0, token.start())
+            found |= set(range(first + 1, first + token[0].count("\n") + 1))
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,10 +85,6 @@ class Text:
         """The line end that the file uses first."""
         found = _LINE_END.search(self.text)
         return "\n" if found is None else found[0]
-
-    def adapted(self, text: str) -> str:
-        """Return another text with the line ends of this one."""
-        return _LINE_END.sub(self.newline, text)
 
     @cached_property
     def _starts(self) -> list[int]:

@@ -8,8 +8,9 @@ import libcst as cst
 
 from distlint.apis import REDUCING
 from distlint.collectives import called, collective, straight
-from distlint.source import Source, argument, dotted, last, number
-from distlint.values import Values
+from distlint.definitions import reaching
+from distlint.source import Source, argument, dotted, last, number, object_of
+from distlint.values import values_of
 
 # What stands in files that train on several devices by themselves.
 DISTRIBUTED_TOKENS = (
@@ -31,7 +32,6 @@ _FINITE = frozenset({"isnan", "isfinite", "isinf", "is_nan", "is_finite"})
 _SIZES = frozenset({"numel", "nelement", "len", "size", "sum", "count_nonzero"})
 _LARGE = cst.GreaterThan | cst.GreaterThanEqual | cst.LessThan | cst.LessThanEqual
 Loop = cst.For | cst.While
-Leaving = cst.Continue | cst.Break | cst.Return
 
 
 def is_distributed(source: Source) -> bool:
@@ -54,9 +54,8 @@ def is_backward(source: Source, call: cst.Call) -> bool:
 
 def joins(source: Source, node: cst.CSTNode) -> bool:
     """Return whether a ``join`` context makes up for the passes that a rank leaves out."""
-    around = (each for each in source.ancestors(node) if isinstance(each, cst.With))
-    items = (item.item for each in around for item in each.items)
-    return any(last(each.func) in ("join", "Join") for each in items if isinstance(each, cst.Call))
+    calls = (each for each in source.contexts(node) if isinstance(each, cst.Call))
+    return any(last(each.func) in ("join", "Join") for each in calls)
 
 
 def loop_of(source: Source, node: cst.CSTNode) -> Loop | None:
@@ -69,53 +68,45 @@ def loop_of(source: Source, node: cst.CSTNode) -> Loop | None:
     return None
 
 
-def leaving(source: Source, node: cst.CSTNode, loop: cst.CSTNode) -> Iterator[Leaving]:
+def leaving(source: Source, node: cst.CSTNode, loop: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield what leaves a loop or its turn from inside of a node, or the function with nothing."""
-    found: list[Leaving] = [
-        *source.below(node, cst.Continue),
-        *source.below(node, cst.Break),
-        *source.below(node, cst.Return),
-    ]
-    for each in found:
-        if isinstance(each, cst.Return):
-            if each.value is None or dotted(each.value) == "None":
-                yield each
-        elif loop_of(source, each) is loop:
+    for leave in source.below(node, cst.Return):
+        if leave.value is None or dotted(leave.value) == "None":
+            yield leave
+    for each in source.below(node, cst.Continue, cst.Break):
+        if loop_of(source, each) is loop:
             yield each
 
 
 def goes_on(source: Source, handler: cst.ExceptHandler) -> bool:
     """Return whether a handler lets this rank go on, whatever the others do."""
     if handler.type is not None:
-        caught = [handler.type, *source.below(handler.type, cst.Name)]
-        caught += source.below(handler.type, cst.Attribute)
-        if _EXPECTED & {last(each) for each in caught}:
+        caught = source.inside(handler.type, cst.Name, cst.Attribute)
+        if not _EXPECTED.isdisjoint(map(last, caught)):
             return False
-    calls = list(source.below(handler, cst.Call))
+    calls = source.below(handler, cst.Call)
     if any(last(each.func) in _ENDS or collective(source, each) for each in calls):
         return False
-    if not any(True for _ in source.below(handler, cst.Raise)):
+    if not any(source.below(handler, cst.Raise)):
         return True
     # A branch of it, as for "out of memory", goes on; the rest raises.
     loop = loop_of(source, handler)
-    return loop is not None and any(True for _ in leaving(source, handler, loop))
+    return loop is not None and any(leaving(source, handler, loop))
 
 
-def is_agreed(source: Source, values: Values, node: cst.CSTNode, depth: int = 3) -> bool:
+def is_decided_together(source: Source, node: cst.CSTNode, depth: int = 3) -> bool:
     """Return whether something that brings ranks together has a part in an expression."""
-    calls = [*([node] if isinstance(node, cst.Call) else []), *source.below(node, cst.Call)]
+    calls = source.inside(node, cst.Call)
     if any(REDUCING.search(dotted(each.func) or last(each.func)) for each in calls):
         return True
-    names = [*([node] if isinstance(node, cst.Name) else []), *source.below(node, cst.Name)]
-    for name in names:
-        for each in values.definitions(name.value, name).listed:
-            if each.how == "reduced":
-                return True
-            if each.value is None or depth == 0:
-                continue
-            if is_agreed(source, values, each.value, depth - 1):
-                return True
-    return any(_is_given(source, name) for name in names)
+    names = list(source.inside(node, cst.Name))
+    before = [each for name in names for each in reaching(source, name).listed]
+    if any(each.how == "reduced" for each in before):
+        return True
+    made = [each.value for each in before if each.value is not None] if depth else []
+    return any(is_decided_together(source, each, depth - 1) for each in made) or any(
+        _is_given(source, name) for name in names
+    )
 
 
 def _is_given(source: Source, name: cst.Name) -> bool:
@@ -131,7 +122,7 @@ def _is_given(source: Source, name: cst.Name) -> bool:
     )
 
 
-def works(source: Source, call: cst.Call) -> bool:
+def works(call: cst.Call) -> bool:
     """Return whether a call does more than show something."""
     return last(call.func) not in _SHOWS
 
@@ -141,12 +132,11 @@ class Tests:
 
     Args:
         source: the file.
-        values: what is known of its values.
     """
 
-    def __init__(self, source: Source, values: Values) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self.values = values
+        self.values = values_of(source)
 
     def is_own(self, test: cst.BaseExpression) -> bool:
         """Return whether a test may come out differently on each rank, because of its data."""
@@ -158,8 +148,8 @@ class Tests:
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             return self.is_own(test.expression)
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-            return self._compares(test) and not is_agreed(self.source, self.values, test)
-        return self._asks(test) and not is_agreed(self.source, self.values, test)
+            return self._compares(test) and not is_decided_together(self.source, test)
+        return self._asks(test) and not is_decided_together(self.source, test)
 
     def _is_mode(self, test: cst.BaseExpression) -> bool:
         """Return whether a test asks for a setting that somebody has to give."""
@@ -168,16 +158,15 @@ class Tests:
         return dotted(test.comparisons[0].comparator) == "None" and not self._is_data(test.left)
 
     def _asks(self, test: cst.BaseExpression) -> bool:
-        """Return whether this is ``isnan(loss)``, ``all(valid)``, ``mask.any()`` or ``len(batch)``."""
+        """Return whether this is ``isnan(loss)``, ``all(valid)``, ``x.any()`` or ``len(batch)``."""
         if isinstance(test, cst.Name):  # a flag that was set by such a test
-            found = self.values.definitions(test.value, test).listed
-            asked = [each.value for each in found if each.how == "is" and each.value is not None]
+            asked = reaching(self.source, test).plain
             is_test = len(asked) == 1 and not isinstance(asked[0], cst.Name)
             return is_test and self.is_own(asked[0])
         if not isinstance(test, cst.Call):
             return False
         name, given = last(test.func), argument(test, 0)
-        inner = test.func.value if isinstance(test.func, cst.Attribute) else None
+        inner = object_of(test)
         if name in ("item", "any", "all", "bool") and self._asks(inner or given or test.func):
             return True
         about = given if given is not None else inner
@@ -199,11 +188,11 @@ class Tests:
             return limit == 0 and self._is_data(about.value)
         if isinstance(left, cst.Call) and last(left.func) in _SIZES:
             given = argument(left, 0) if last(left.func) == "len" else None
-            inner = left.func.value if isinstance(left.func, cst.Attribute) else given
+            inner = object_of(left) or given
             is_empty = limit == 0 or (limit == 1 and isinstance(operator, cst.LessThan))
             return is_empty and self._is_data(inner)
         return isinstance(operator, _LARGE) and self.values.of(left).kind == "loss"
 
     def _is_data(self, node: cst.BaseExpression | None) -> bool:
         """Return whether a value is of the batch, or a loss made of it."""
-        return node is not None and self.values.of(node).kind in ("share", "loss")
+        return node is not None and self.values.of(node).is_of_data

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from distlint.collectives import collective
-from distlint.source import Source, dotted, last
-from distlint.values import names, unsubscripted
+from distlint.definitions import names, unsubscripted
+from distlint.source import Source, dotted, last, object_of
 
 _SHOWS = re.compile(
     r"log(_?dict|_?metrics?|kv|_?scalars?|_?stats)?|add_scalars?|set_(postfix|description)(_str)?"
@@ -33,13 +33,13 @@ class Uses:
 
     def __init__(self, source: Source, call: cst.Call) -> None:
         self._source = source
-        self._function = source.function(call) or source.module
+        self._function = source.home(call)
         self._call = call
         self._names: set[str] = set()
         self.seen = False
 
     def only_shown(self, name: str) -> bool:
-        """Return whether the values of a variable after the call go to logs, at least one of them."""
+        """Return whether the values of a variable after the call go to logs, one at least."""
         return self._follow(name) and self.seen
 
     def _follow(self, name: str) -> bool:
@@ -71,8 +71,8 @@ class Uses:
                 return all(self._goes_to(target.target) for target in each.targets)
             elif isinstance(each, cst.AugAssign | cst.AnnAssign):
                 return below is each.target or self._goes_to(each.target)
-            elif isinstance(each, cst.Expr):
-                return self._is_kept_in(below)
+            elif isinstance(each, cst.Expr):  # a method of a container that only changes it
+                return isinstance(below, cst.Call) and last(below.func) in _CHANGES
             elif isinstance(each, cst.Del):
                 return True
             elif isinstance(each, cst.BaseStatement | cst.Return | cst.Comparison | cst.Raise):
@@ -84,20 +84,16 @@ class Uses:
             below = each
         return False
 
-    def _is_kept_in(self, node: cst.CSTNode) -> bool:
-        """Return whether a statement calls a method of a number or container that only changes it."""
-        return isinstance(node, cst.Call) and last(node.func) in _CHANGES
-
     def _passes(self, call: cst.Call) -> bool:
         """Return whether a call gives back what it is given, in another form."""
         name = self._source.name(call.func)
         if _PURE.fullmatch(name) or collective(self._source, call):
             return True
-        return isinstance(call.func, cst.Attribute) and call.func.attr.value in ("format", "join")
+        return object_of(call) is not None and last(call.func) in ("format", "join")
 
     def _is_log(self, call: cst.Call) -> bool:
         method = last(call.func)
-        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        owner = object_of(call)
         if _SHOWS.fullmatch(method):
             self.seen = True
             return True

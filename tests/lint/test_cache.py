@@ -21,7 +21,7 @@ from distlint.finding import Finding, Fix, Related
 from distlint.rules import RULES
 from distlint.run import check_files
 from distlint.text import Edit
-from tests.lint.helpers import ALL, HANG, RELAXED, WAITS, environment, write
+from tests.lint.helpers import HANG, RELAXED, WAITS, environment, write
 
 CHILD = "from base import Task\n\nclass Child(Task):\n    def validation_step(self, batch, i):\n"
 CHILD += "        loss = self.loss(batch)\n        self.log('loss', loss)\n"
@@ -48,11 +48,11 @@ class Project:
 
     def check(self, *codes, cached=True):
         self.looked.clear()
-        rules = [RULES[code] for code in codes] if codes else ALL
+        asked = list(codes or RULES)
         config = load_config(NOTHING, self.folder, RULES)
-        cache = Cache(self.cache, [rule.code() for rule in rules]) if cached else None
+        cache = Cache(self.cache, asked) if cached else None
         files = [str(path) for path in discover([self.folder], config)]
-        checked = check_files(files, rules, config, jobs=1, cache=cache)
+        checked = check_files(files, asked, config, jobs=1, cache=cache)
         if cache is not None:
             cache.save()
         return checked.findings, checked.waiting, checked.sources, checked.facts

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from distlint import check as check_module
-from distlint.check import LARGEST, check_source
+from distlint.check import check_source
 from distlint.facts import scan
 from distlint.rules import RULES
 from distlint.syntax import error_of
+from distlint.text import LARGEST
 from tests.lint.helpers import ALL, GUARDED, HANG, HEAD, called, check
 
 TOKENS = pytest.mark.parametrize("head", ["", HEAD], ids=["without tokens", "with tokens"])

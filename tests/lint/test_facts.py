@@ -22,7 +22,6 @@ MANY = [
     ("m.py", "dist.init_process_group('nccl')"),
     ("m.py", "net = DistributedDataParallel(net)"),
     ("m.py", "net = fully_shard(net)"),
-    ("m.py", "x = self.all_gather(x)"),
     ("m.py", "class T:\n    strategy: str = 'ddp'"),
     ("conf/trainer.yaml", "trainer:\n  devices: 4  # of them"),
     ("conf/trainer.yml", "strategy: ddp_find_unused_parameters_true"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from distlint.check import check_source
 from distlint.edits import Change
-from distlint.fix import fix_source, would_help, write_atomically
+from distlint.files import write_atomically
+from distlint.fix import fix_source, would_help
 from tests.lint.helpers import RELAXED, beside, called, put
 
 

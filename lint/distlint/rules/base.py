@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import libcst as cst
 
-from distlint.apis import EVALUATION, FUNCTIONS
+from distlint.apis import EVALUATION, FUNCTIONS, end_of
 from distlint.edits import Change, edits
 from distlint.facts import Facts
 from distlint.finding import Finding, Fix, Related
-from distlint.source import Source, dotted
-from distlint.values import Values
+from distlint.source import Source
 
 Tokens = tuple[tuple[bytes, ...], ...]
 # What stands in the bytes of every file that tests the rank, or makes a collective.
@@ -44,14 +43,13 @@ class Rule:
 
     Attributes:
         name: stable, in words; the code is the name of the class.
-        severity: ``"error"`` where a job hangs, fails or reports a wrong number, else ``"warning"``.
+        severity: ``"error"`` where a job hangs, fails or reports a wrong number; or ``"warning"``.
         tokens: a file can matter if it has at least one token of *each* group.
         several_devices: whether a finding is one only where several devices run the project.
         in_lightning: whether findings are in classes of Lightning alone.
 
     Args:
         source: the file.
-        values: what is known of its values, shared between rules.
     """
 
     name: ClassVar[str]
@@ -60,10 +58,9 @@ class Rule:
     several_devices: ClassVar[bool] = False
     in_lightning: ClassVar[bool] = False
 
-    def __init__(self, source: Source, values: Values) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
         self.facts = source.facts
-        self.values = values
         self.findings: list[Finding] = []
 
     def check(self) -> None:
@@ -133,19 +130,13 @@ class Rule:
 
         Among ``"training"``, ``"validation"``, ``"test"``, ``"predict"``.
         """
-        method, owner = self.source.method(node), self.source.class_of(node)
-        if method is None or owner is None:
+        method = self.source.method(node)
+        if method is None:
             return frozenset()
         own = stage_of(method.name.value)
         if own:
             return frozenset({own})
-        callers = {
-            stage_of(each.name.value)
-            for each in owner.methods.values()
-            for call in self.source.below(each, cst.Call)
-            if dotted(call.func) == f"self.{method.name.value}"
-        }
-        return frozenset(callers - {""})
+        return frozenset(map(stage_of, self.source.callers(method))) - {""}
 
     def methods_of(self, *kinds: str) -> Iterator[cst.FunctionDef]:
         """Yield the methods of the file's classes that are of one of these kinds."""
@@ -175,7 +166,7 @@ class Rule:
         """Return whether the rule could report anything in a file of these bytes."""
         if cls.in_lightning and not has_lightning(source, facts):
             return False
-        own = tuple(name.rpartition(".")[2].encode() for name in facts.collectives)
+        own = tuple(end_of(name).encode() for name in facts.collectives)
         groups = ((*g, *own) if COLLECTIVE_TOKENS[0] in g else g for g in cls.tokens)
         return all(any(token in source for token in group) for group in groups)
 

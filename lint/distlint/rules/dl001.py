@@ -8,14 +8,13 @@ from functools import cached_property
 
 import libcst as cst
 
-from distlint.collectives import receiver
+from distlint.collectives import is_about_world, receiver
 from distlint.edits import Change
 from distlint.facts import Facts
 from distlint.guards import deciding, guards
 from distlint.rules.base import Rule, has_lightning
-from distlint.source import Class, argument, dotted, keyword, parameters, self_attribute
+from distlint.source import argument, dotted, keyword, last, object_of, parameters, self_attribute
 from distlint.tensors import FACTORIES, hard_coded, has_dimensions, made_in
-from distlint.values import is_about_world
 
 _ASKS = re.compile(r"cuda|gpu|device|accelerator|\bcpu", re.IGNORECASE)
 _MOVERS = frozenset({"cuda", "to", "_apply", "cpu"})
@@ -58,11 +57,12 @@ class DL001(Rule):
     device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
 
     When it is silent: a file that names CUDA on more than eight lines, and so is written for it
-    alone, but for its ``__init__``; code under a test of the device (``if x.is_cuda``, ``if use_gpu``); a
-    device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's own; modules of
-    projects without a Lightning trainer; LightningLite and loaders with ``move_to_device=False``;
-    ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a program that starts
-    processes is reported only in the function that joins them, outside of tests of the rank.
+    alone, but for its ``__init__``; code under a test of the device (``if x.is_cuda``,
+    ``if use_gpu``); a device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's
+    own; modules of projects without a Lightning trainer; LightningLite and loaders with
+    ``move_to_device=False``; ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a
+    program that starts processes is reported only in the function that joins them, outside of tests
+    of the rank.
     """
 
     name = "hard-coded-device"
@@ -112,17 +112,15 @@ class DL001(Rule):
         is_init = method.name.value == "__init__"
         if "lightning_module" in owner.kinds:
             return _INIT if is_init else _STEP
-        is_run = method.name.value == "forward" or self._is_called(owner, method)
+        is_run = method.name.value == "forward" or any(
+            self.source.calls(owner.node, f"self.{method.name.value}")
+        )
         return _FORWARD if self.facts.has_trainer and is_run and not is_init else ""
 
     @cached_property
     def _is_for_cuda(self) -> bool:
         """Whether a file is written for CUDA alone: the current device is that of the rank then."""
         return sum("cuda" in line for line in self.source.text.lines) > _MOST_LINES
-
-    def _is_called(self, owner: Class, method: cst.FunctionDef) -> bool:
-        calls = self.source.below(owner.node, cst.Call)
-        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
 
     def _calls(self, function: cst.FunctionDef, names: Collection[str]) -> bool:
         calls = self.source.below(function, cst.Call)
@@ -133,9 +131,9 @@ class DL001(Rule):
         if "move_to_device=False" in self.source.code(function).replace(" ", ""):
             return False
         return any(
-            call.func.attr.value in _PLACING and receiver(self.source, call.func.value) == "fabric"
+            last(call.func) in _PLACING and receiver(self.source, owner) == "fabric"
             for call in self.source.below(function, cst.Call)
-            if isinstance(call.func, cst.Attribute)
+            if (owner := object_of(call)) is not None
         )
 
     def _changes(self, calls: list[cst.Call], said: str) -> list[Change]:
@@ -145,14 +143,14 @@ class DL001(Rule):
         return [] if is_nested else [each for each in changes if each is not None]
 
     def _change(self, call: cst.Call, said: str) -> Change | None:
-        code, called = self.source.module.code_for_node, call.func
-        is_method = isinstance(called, cst.Attribute) and called.attr.value in ("cuda", "to")
+        code, owner, method = self.source.module.code_for_node, object_of(call), last(call.func)
+        is_method = owner is not None and method in ("cuda", "to")
         given = argument(call, 0, "device") if is_method else keyword(call, "device")
-        if isinstance(called, cst.Attribute) and called.attr.value == "cuda":
-            if said == _INIT and made_in(self.source, called.value) is None:
-                return Change(call, code(called.value))
+        if owner is not None and method == "cuda":
+            if said == _INIT and made_in(self.source, owner) is None:
+                return Change(call, code(owner))
             rest = [code(each).strip(", ") for each in call.args if each.value is not given]
-            text = f"{code(called.value)}.to({', '.join(['self.device', *rest])})"
+            text = f"{code(owner)}.to({', '.join(['self.device', *rest])})"
             return Change(call, text) if said == _STEP else None
         return Change(given or call, "self.device") if said == _STEP else None
 
@@ -175,9 +173,10 @@ class DL001(Rule):
         """Return whether a tensor is made by self.device, or moved there."""
         if not isinstance(value, cst.Call):
             return False
-        if isinstance(value.func, cst.Attribute) and value.func.attr.value == "to":
+        owner = object_of(value)
+        if owner is not None and last(value.func) == "to":
             is_own = dotted(argument(value, 0, "device")) == "self.device"
-            return is_own and made_in(self.source, value.func.value) is not None
+            return is_own and made_in(self.source, owner) is not None
         kind = self.source.name(value.func).removeprefix("torch.")
         is_own = dotted(keyword(value, "device")) == "self.device"
         return is_own and kind in FACTORIES and has_dimensions(value, kind)

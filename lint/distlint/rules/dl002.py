@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.apis import STEPS
+from distlint.definitions import reaching
 from distlint.edits import Change
 from distlint.rules.base import Rule
 from distlint.source import dotted
@@ -51,7 +52,7 @@ class DL002(Rule):
             if method.name.value not in ("forward", *STEPS) or not self._is_placed(method):
                 continue
             told: set[cst.CSTNode] = set()
-            for met in Places(self.source, self.values, method).meetings():
+            for met in Places(self.source, method).meetings():
                 if met.origin not in told:
                     told.add(met.origin)
                     self._tell(met)
@@ -93,5 +94,5 @@ class DL002(Rule):
         partner = met.partner
         if not isinstance(partner, cst.Name):
             return dotted(partner) if dotted(partner).startswith("self.") else ""
-        there, here = (self.values.definitions(partner.value, n) for n in (partner, met.origin))
+        there, here = (reaching(self.source, partner, at) for at in (partner, met.origin))
         return partner.value if there == here else ""

@@ -10,7 +10,7 @@ from distlint.apis import STEPS
 from distlint.edits import Change
 from distlint.facts import Facts
 from distlint.rules.base import Rule, has_lightning
-from distlint.source import Class, self_attribute
+from distlint.source import Class, last, object_of, self_attribute
 from distlint.tensors import FACTORIES, Places, made_in
 
 _MOVERS = frozenset({"to", "_apply", "cuda"})
@@ -79,7 +79,7 @@ class DL003(Rule):
         for method in owner.methods.values():
             if method.name.value not in ("forward", *STEPS):
                 continue
-            for met in Places(self.source, self.values, method, made).meetings():
+            for met in Places(self.source, method, made).meetings():
                 name = names.get(met.origin, "")
                 if name and name not in told:
                     told.add(name)
@@ -100,7 +100,7 @@ class DL003(Rule):
         init = self.source.function(assign)
         assert init is not None
         return any(
-            isinstance(call.func, cst.Attribute) and call.func.attr.value == "__init__"
+            object_of(call) is not None and last(call.func) == "__init__"
             for call in self.source.below(init, cst.Call)
             if self.source.order(call) < self.source.order(assign)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.apis import is_world
+from distlint.definitions import reaching
 from distlint.edits import Change
 from distlint.guards import deciding, is_rank_value
 from distlint.rules.base import Rule
@@ -64,16 +65,9 @@ class DL004(Rule):
             return False
         if not owner.kinds & {"lightning_module", "data_module"}:
             return False
-        name = method.name.value
-        makers = [name] + [
-            each.name.value
-            for each in owner.methods.values()
-            for inner in self.source.below(each, cst.Call)
-            if dotted(inner.func) == f"self.{name}"
-        ]
-        return any(
-            each.endswith(("_dataloader", "_dataloaders")) and each[0] != "_" for each in makers
-        )
+        makers = [method.name.value, *self.source.callers(method)]
+        ends = ("_dataloader", "_dataloaders")
+        return any(each.endswith(ends) and each[0] != "_" for each in makers)
 
     def _loader(self, call: cst.Call) -> cst.Call | None:
         """Return the loader of torch that is given the sampler."""
@@ -86,7 +80,7 @@ class DL004(Rule):
             if given is call:
                 return loader
             if isinstance(given, cst.Name):
-                listed = self.values.definitions(given.value, given).listed
+                listed = reaching(self.source, given).listed
                 if any(each.value is call for each in listed):
                     return loader
         return None
@@ -103,8 +97,7 @@ class DL004(Rule):
     def _is_by_switch(self, call: cst.Call) -> bool:
         """Return whether an argument or a setting decides: who sets it may know the trainer."""
         for test in deciding(self.source, call):
-            inner = (test, *self.source.below(test, cst.Call))
-            is_asked = any(isinstance(each, cst.Call) for each in inner)
+            is_asked = any(self.source.inside(test, cst.Call))
             if not is_asked and "trainer" not in self.source.code(test):
                 return True
         return False

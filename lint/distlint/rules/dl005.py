@@ -7,6 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from distlint.definitions import reaching
 from distlint.facts import Facts
 from distlint.pickling import is_local_class, keeps, unpicklable
 from distlint.rules.base import Rule
@@ -17,6 +18,7 @@ from distlint.source import (
     keyword,
     last,
     number,
+    object_of,
     self_attribute,
     string,
 )
@@ -101,7 +103,7 @@ class DL005(Rule):
 
     def _find(self, *given: cst.BaseExpression | None) -> Iterator[cst.CSTNode]:
         for each in given:
-            yield from unpicklable(self.source, self.values, each)
+            yield from unpicklable(self.source, each)
 
     @cached_property
     def _loaders(self) -> list[cst.Call]:
@@ -114,13 +116,13 @@ class DL005(Rule):
                     yield node, _LOADER.format("{}", name)
             data = argument(loader, 0, "dataset")
             if isinstance(data, cst.Name):
-                listed = self.values.definitions(data.value, data).listed
-                data = listed[0].value if len(listed) == 1 and listed[0].how == "is" else None
+                given = reaching(self.source, data).single
+                data = given.value if given is not None and given.how == "is" else None
             if isinstance(data, cst.Call) and last(data.func)[:1].isupper():
                 if is_local_class(self.source, data.func):
                     yield data.func, _DATA
-                given = [a.value for a in data.args if a.keyword and "transform" in a.keyword.value]
-                yield from ((node, _DATA) for node in self._find(*given))
+                kept = [a.value for a in data.args if a.keyword and "transform" in a.keyword.value]
+                yield from ((node, _DATA) for node in self._find(*kept))
 
     def _of_classes(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield what data sets keep, and modules where a strategy sends them as a whole."""
@@ -151,8 +153,7 @@ class DL005(Rule):
         method, init = self.source.method(node), owner.methods.get("__init__")
         if method is None or init is None or method is init:
             return method is init is not None
-        calls = self.source.below(init, cst.Call)
-        return any(dotted(each.func) == f"self.{method.name.value}" for each in calls)
+        return any(self.source.calls(init, f"self.{method.name.value}"))
 
     def _of_processes(self) -> Iterator[tuple[cst.CSTNode, str]]:
         pools = set(self._pools())
@@ -160,8 +161,8 @@ class DL005(Rule):
             sent: list[cst.BaseExpression | None] = []
             if self.source.name(call.func) in _SPAWNS:
                 sent = [argument(call, 0, "fn"), argument(call, 1, "args")]
-            elif isinstance(call.func, cst.Attribute) and dotted(call.func.value) in pools:
-                is_sending = call.func.attr.value in _SENDING
+            elif (owner := object_of(call)) and dotted(owner) in pools:
+                is_sending = last(call.func) in _SENDING
                 sent = [argument(call, 0, "func", "fn")] if is_sending else []
             yield from ((node, _OTHER) for node in self._find(*sent))
 

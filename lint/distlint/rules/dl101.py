@@ -5,10 +5,10 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.collectives import collective, hidden_collective, is_synced_log, names_group
-from distlint.edits import before_test
-from distlint.guards import Guard, guards
+from distlint.guards import Guard, before_test, unmatched
 from distlint.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule
-from distlint.source import decorators
+from distlint.source import last, object_of
+from distlint.values import values_of
 
 
 class DL101(Rule):
@@ -40,21 +40,8 @@ class DL101(Rule):
 
     def check(self) -> None:
         """Report each collective under a test of the rank."""
-        guarded = [
-            (call, guard, name)
-            for call in self.source.nodes(cst.Call)
-            if (guard := next(guards(self.source, call), None)) is not None
-            and (name := self._collective(call))
-        ]
-        for call, guard, name in guarded:
-            function = self.source.function(call)
-            opposite = any(
-                other == name and test.first != guard.first
-                for each, test, other in guarded
-                if self.source.function(each) is function
-            )
-            if not opposite:
-                self._tell(call, guard, name)
+        for call, guard, name in unmatched(self.source, self._collective):
+            self._tell(call, guard, name)
 
     def _collective(self, call: cst.Call) -> str:
         source = self.source
@@ -62,24 +49,24 @@ class DL101(Rule):
             return ""
         if is_synced_log(source, call):
             return "self.log(…, sync_dist=True)"
-        called = call.func
-        if isinstance(called, cst.Attribute) and called.attr.value == "compute":
-            return "compute" if self._syncs(called.value) else ""
+        owner = object_of(call)
+        if owner is not None and last(call.func) == "compute":
+            return "compute" if self._syncs(owner) else ""
         return collective(source, call) or hidden_collective(source, call)
 
     def _syncs(self, metric: cst.BaseExpression) -> bool:
         """Return whether ``compute`` of an object brings ranks together, as torchmetrics do."""
-        if self.values.of(metric).kind != "metric" or "sync_on_compute" in self.source.text.text:
+        is_metric = values_of(self.source).of(metric).kind == "metric"
+        if not is_metric or "sync_on_compute" in self.source.text.text:
             return False
         return not any(name.startswith("torcheval") for name in self.source.imports.values())
 
     def _tell(self, call: cst.Call, guard: Guard, name: str) -> None:
         who = "only rank 0 reaches" if guard.first else "rank 0 never reaches"
-        where = (
-            "before this test" if isinstance(guard.statement, cst.If) else "outside of this test"
-        )
-        if guard.node in decorators_of(guard.statement):
-            where = "outside of this function"
+        where = "outside of this test"
+        if isinstance(guard.statement, cst.If | cst.FunctionDef):
+            is_if = isinstance(guard.statement, cst.If)
+            where = "before this test" if is_if else "outside of this function"
         # Writing a checkpoint may also end without the other ranks' part.
         what = "which needs all ranks" if name.startswith(("save", "load")) else "so the ranks hang"
         self.report(
@@ -89,8 +76,3 @@ class DL101(Rule):
             safe=False,
             about=[(guard.node, "test", "only some ranks pass here")],
         )
-
-
-def decorators_of(node: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Return what decorates a function; nothing of other statements."""
-    return list(decorators(node)) if isinstance(node, cst.FunctionDef) else []

@@ -7,10 +7,11 @@ import re
 import libcst as cst
 
 from distlint.collectives import is_log, is_synced_log
-from distlint.edits import Change, before_test
-from distlint.guards import Guard, guards
+from distlint.definitions import reaching
+from distlint.edits import Change
+from distlint.guards import Guard, before_test, unmatched
 from distlint.rules.base import RANK_TOKENS, Rule
-from distlint.source import argument, has_spread, is_false, is_true, keyword, string
+from distlint.source import argument, has_spread, is_false, is_true, keyword, last, string
 
 _ANY = ".*"
 # Hooks in which a value is one of the step, where nothing is said.
@@ -31,14 +32,14 @@ class DL102(Rule):
     Why: ``self.log`` under a test of the rank (``is_global_zero``, ``@rank_zero_only``) makes an
     entry on that rank alone. Lightning reads it as if every rank had it.
 
-    How to fix: bring the ranks together first (``self.all_gather``, ``sync_dist=True``), and log the
-    result on every rank, outside of the test; only rank 0 writes it to the logger anyway. For a
+    How to fix: bring the ranks together first (``self.all_gather``, ``sync_dist=True``), and log
+    the result on every rank, outside of the test; only rank 0 writes it to the logger anyway. For a
     value that no callback asks for, say ``self.log(…, rank_zero_only=True)``.
 
     When it is silent: ``rank_zero_only`` is given; the value is one of the step alone
     (``on_epoch=False``); nothing in code and settings monitors a name, or not this one; the other
-    ranks log in the other arm; loggers and trackers (``self.logger``, ``wandb``). ``sync_dist=True``
-    under the test is DL101.
+    ranks log in the other arm; loggers and trackers (``self.logger``, ``wandb``).
+    ``sync_dist=True`` under the test is DL101.
     """
 
     name = "log-under-rank-guard"
@@ -47,20 +48,12 @@ class DL102(Rule):
 
     def check(self) -> None:
         """Report each log of a monitored name under a test of the rank."""
-        found = [
-            (call, guard)
-            for call in self.source.nodes(cst.Call)
-            if is_log(self.source, call)
-            and (guard := next(guards(self.source, call), None)) is not None
-        ]
-        for call, guard in found:
-            function = self.source.function(call)
-            is_opposite = any(
-                test.first != guard.first and self.source.function(other) is function
-                for other, test in found
-            )
-            if not is_opposite and not is_synced_log(self.source, call):
+        for call, guard, _ in unmatched(self.source, self._log):
+            if not is_synced_log(self.source, call):
                 self._tell(call, guard)
+
+    def _log(self, call: cst.Call) -> str:
+        return "log" if is_log(self.source, call) else ""
 
     def _tell(self, call: cst.Call, guard: Guard) -> None:
         given = keyword(call, "rank_zero_only")
@@ -96,13 +89,11 @@ class DL102(Rule):
     def _names(self, call: cst.Call) -> list[str]:
         """Return patterns of the names that a call logs; ``".*"`` for one that is not seen."""
         first = argument(call, 0, "name", "dictionary")
-        assert isinstance(call.func, cst.Attribute)
-        if call.func.attr.value == "log" or first is None:
+        if last(call.func) == "log" or first is None:
             return [_pattern(first)]
         if isinstance(first, cst.Name):
-            found = self.values.definitions(first.value, first)
-            if len(found.listed) == 1 and isinstance(found.listed[0].value, cst.Dict):
-                first = found.listed[0].value
+            given = reaching(self.source, first).single
+            first = given.value if given is not None else None
         if not isinstance(first, cst.Dict):
             return [_ANY]
         entries = first.elements

@@ -10,6 +10,7 @@ from distlint.collectives import collective, hidden_collective, names_group
 from distlint.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint.source import dotted, last
 from distlint.training import goes_on, is_backward, is_distributed, loop_of, works
+from distlint.values import values_of
 
 
 class DL109(Rule):
@@ -27,7 +28,8 @@ class DL109(Rule):
     nothing tells them.
 
     How to fix: let the exception end the process, the launcher then stops the others. Or catch it
-    around the local work alone, and let all ranks decide: ``dist.all_reduce(failed)``, then all skip.
+    around the local work alone, and let all ranks decide: ``dist.all_reduce(failed)``, then all
+    skip.
 
     When it is silent: the handler raises, exits or takes the process group down; it makes a
     collective itself; the exception is the same on all ranks (``ImportError``, ``StopIteration``);
@@ -69,12 +71,12 @@ class DL109(Rule):
             if name and not names_group(source, call) and self._may_fail(calls[:at], call):
                 yield call, name
         if loop is not None and is_distributed(source) and self._steps_after(loop, tried):
-            yield from ((call, "training step") for call in calls if works(source, call))
+            yield from ((call, "training step") for call in calls if works(call))
 
     def _may_fail(self, before: list[cst.Call], call: cst.Call) -> bool:
         """Return whether a call before a collective works on this rank's own data."""
         return any(
-            works(self.source, each) and self.values.of(each).kind in ("share", "loss")
+            works(each) and values_of(self.source).of(each).is_of_data
             for each in (*before, *self.source.below(call, cst.Call))
         )
 

@@ -37,8 +37,9 @@ class DL110(Rule):
 
     At the end, when rank 1 has run out of batches, the others wait for ever.
 
-    Why: whether a loss is NaN, a batch is empty or a file is broken is a question of each rank's own
-    data. In ``training_step`` of Lightning, ``return None`` skips the backward pass in the same way.
+    Why: whether a loss is NaN, a batch is empty or a file is broken is a question of each rank's
+    own data. In ``training_step`` of Lightning, ``return None`` skips the backward pass in the same
+    way.
 
     How to fix: let all ranks decide together, ``dist.all_reduce(bad, op=dist.ReduceOp.MAX)``, and
     all skip. Or skip nobody: ``loss = torch.nan_to_num(loss) * 0.0`` keeps the backward pass and
@@ -55,7 +56,7 @@ class DL110(Rule):
 
     def check(self) -> None:
         """Report skips in loops that train, and steps that return nothing."""
-        source, self.tests = self.source, Tests(self.source, self.values)
+        source, self.tests = self.source, Tests(self.source)
         told: set[cst.CSTNode] = set()
         for call in source.nodes(cst.Call) if is_distributed(source) else ():
             loop = loop_of(source, call)
@@ -75,7 +76,7 @@ class DL110(Rule):
             if loop_of(source, branch) is not loop or source.order(branch) > at:
                 continue
             is_around = source.is_within(backward, branch.body)
-            left = any(True for _ in leaving(source, branch.body, loop))
+            left = any(leaving(source, branch.body, loop))
             is_apart = left and not source.is_within(backward, branch)
             if (is_around or is_apart) and self.tests.is_own(branch.test):
                 yield (
@@ -90,10 +91,10 @@ class DL110(Rule):
             calls = list(source.below(tried.body, cst.Call))
             if any(is_backward(source, each) for each in calls):
                 continue  # DL109
-            if not any(works(source, each) for each in calls):
+            if not any(works(each) for each in calls):
                 continue
             for handler in tried.handlers:
-                if goes_on(source, handler) and any(True for _ in leaving(source, handler, loop)):
+                if goes_on(source, handler) and any(leaving(source, handler, loop)):
                     yield handler, _FAILS
         for leave in source.below(loop, cst.Break):
             guard = next(guards(source, leave), None)

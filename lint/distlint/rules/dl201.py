@@ -7,11 +7,12 @@ import re
 import libcst as cst
 
 from distlint.averages import averaged
-from distlint.collectives import collective
+from distlint.collectives import collective, is_about_world
 from distlint.logs import Log, logs
 from distlint.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint.source import last, string
-from distlint.values import Value, is_about_world
+from distlint.value import Value
+from distlint.values import values_of
 
 _METRICS = re.compile(
     r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|miou|jaccard|pearson|spearman|kendall|pcc"
@@ -30,8 +31,8 @@ class DL201(Rule):
     """A metric that is no mean over examples is averaged over ranks: the number is wrong, silently.
 
     What goes wrong: ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all
-    data for a loss or an accuracy; it is not for F1, precision, recall, AUC, a correlation, a median,
-    RMSE or perplexity:
+    data for a loss or an accuracy; it is not for F1, precision, recall, AUC, a correlation, a
+    median, RMSE or perplexity:
 
         rank 0   9 of 10 positives found, 1 false alarm    F1 0.90
         rank 1   0 of 1 positives found, 9 false alarms    F1 0.00
@@ -43,10 +44,10 @@ class DL201(Rule):
     between ranks, or it compares examples of one rank with those of another. ``all_reduce`` with
     ``ReduceOp.AVG``, ``accelerator.reduce(x, "mean")`` and ``gather(x).mean()`` do the same.
 
-    How to fix: keep a metric object on ``self`` (such as ``torchmetrics.F1Score``), update it in the
-    step and log the object: it adds up the counts of all ranks. For perplexity, average the loss and
-    take ``exp`` of the mean; for RMSE, average the squared error and take the root. Without metric
-    objects, gather predictions and labels on every rank and compute once.
+    How to fix: keep a metric object on ``self`` (such as ``torchmetrics.F1Score``), update it in
+    the step and log the object: it adds up the counts of all ranks. For perplexity, average the
+    loss and take ``exp`` of the mean; for RMSE, average the squared error and take the root.
+    Without metric objects, gather predictions and labels on every rank and compute once.
 
     When it is silent: metric objects and their ``compute()``; values made from gathered or reduced
     ones; means over scores of single examples; ``average="micro"`` over classes, which is the
@@ -60,16 +61,16 @@ class DL201(Rule):
     def check(self) -> None:
         """Report each mean over ranks of such a metric, one a call."""
         told: set[cst.Call] = set()
-        for log in logs(self.source, self.values):
+        for log in logs(self.source):
             if log.call not in told and self._is_averaged(log):
                 name = self._against(log.value, log.key, log.node)
                 if name:
                     told.add(log.call)
                     self._tell(log.call, name, log.value)
         for call in self.source.nodes(cst.Call):
-            given = averaged(self.source, self.values, call)
+            given = averaged(self.source, call)
             if given is not None and self.stages(call) != {"training"}:
-                value = self.values.of(given)
+                value = values_of(self.source).of(given)
                 is_gather = last(call.func) == "mean"
                 name = value.name if is_gather else self._against(value, "", given)
                 if name and (value.kind == "not averageable" or not is_gather):
@@ -82,7 +83,7 @@ class DL201(Rule):
         if not value.is_call or value.kind not in ("share", "unknown"):
             return ""
         called = value.name if isinstance(node, cst.Call) else ""
-        own = "" if self.values.of(node).items else last(node)
+        own = "" if values_of(self.source).of(node).items else last(node)
         shown = [key.rpartition("/")[2], own, called]
         words = [[word.lower() for word in _WORD.findall(name)] for name in shown]
         if any(_OTHERS.fullmatch(word) for each in words for word in each):

@@ -19,8 +19,8 @@ _OWN = ("share", "loss", "not averageable")
 class DL202(Rule):
     """A value of one rank's share of the data is logged in validation or test as that of all data.
 
-    What goes wrong: every rank evaluates its own part. The logger, the checkpoint and early stopping
-    are given the number of rank 0:
+    What goes wrong: every rank evaluates its own part. The logger, the checkpoint and early
+    stopping are given the number of rank 0:
 
         rank 0   half of the validation set    loss 0.31   <- logged
         rank 1   the other half                loss 0.87
@@ -29,9 +29,9 @@ class DL202(Rule):
     Why: ``self.log`` averages over the batches of one rank and leaves the other ranks out, unless
     ``sync_dist=True`` is given. Ranks that monitor such a value may also disagree when to stop.
 
-    How to fix: ``sync_dist=True`` for a loss, an accuracy, or another mean over examples. For F1, AUC,
-    precision and all that is no mean over examples, update a metric object of torchmetrics and log
-    the object. ``--fix`` adds ``sync_dist=True`` to losses.
+    How to fix: ``sync_dist=True`` for a loss, an accuracy, or another mean over examples. For F1,
+    AUC, precision and all that is no mean over examples, update a metric object of torchmetrics and
+    log the object. ``--fix`` adds ``sync_dist=True`` to losses.
 
     When it is silent: nothing tells of several devices, or the trainer is told to leave samplers
     alone; metric objects, ``compute()`` and calls of metric objects (DL204); gathered and reduced
@@ -49,7 +49,7 @@ class DL202(Rule):
         if self.facts.own_sampler:
             return
         calls: dict[cst.Call, list[Log]] = {}
-        for log in logs(self.source, self.values):
+        for log in logs(self.source):
             calls.setdefault(log.call, []).append(log)
         for listed in calls.values():
             kinds = {each.value.kind for each in listed}

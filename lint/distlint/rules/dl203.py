@@ -5,12 +5,18 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.logs import Log, logs
+from distlint.origins import is_agreed
 from distlint.rules.base import Rule
 from distlint.source import is_true
 
+_ALONE = "this logs rank 0's share of the data alone"
+_SWITCHED_OFF = (
+    "rank_zero_only=True switches sync_dist=True off, so rank 0 logs its own: drop rank_zero_only"
+)
+
 
 class DL203(Rule):
-    """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all data.
+    """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all.
 
     What goes wrong: the flag only says who logs. It brings nothing together, and it switches
     ``sync_dist=True`` off: with both, Lightning reduces nothing and logs rank 0's value.
@@ -19,17 +25,19 @@ class DL203(Rule):
         rank 1   the other half                accuracy 0.74
         all data                               accuracy 0.825
 
-    Why: each rank sees its own part of the data, so a value that is made from a batch differs between
-    ranks. The number that is logged, and the checkpoint that is chosen by it, are those of one part.
+    Why: each rank sees its own part of the data, so a value that is made from a batch differs
+    between ranks. The number that is logged, and the checkpoint that is chosen by it, are those of
+    one part.
 
-    How to fix: drop the flag and pass ``sync_dist=True``, or log a metric object; or bring the value
-    together first, on every rank (``self.all_gather``, ``compute()`` of a metric), and then log it on
-    rank 0.
+    How to fix: drop the flag and pass ``sync_dist=True``, or log a metric object; or bring the
+    value together first, on every rank (``self.all_gather``, ``compute()`` of a metric), and then
+    log it on rank 0.
 
-    When it is silent: gathered, broadcast and reduced values, metric objects and their ``compute()``;
-    values that are no data of this rank (learning rate, epoch); logs of the training step, unless
-    both flags are set; a log under a test that calls a function, which may choose the rank that holds
-    the value (the last stage of a pipeline); a trainer that is told to leave samplers alone.
+    When it is silent: gathered, broadcast and reduced values, metric objects and their
+    ``compute()``; values that are no data of this rank (learning rate, epoch); logs of the training
+    step, unless both flags are set; a log under a test that calls a function, which may choose the
+    rank that holds the value (the last stage of a pipeline); a trainer that is told to leave
+    samplers alone.
     """
 
     name = "rank-zero-only-not-synced"
@@ -39,7 +47,7 @@ class DL203(Rule):
     def check(self) -> None:
         """Report each value of one rank that rank 0 alone logs, one a call."""
         told: set[cst.Call] = set()
-        for log in logs(self.source, self.values):
+        for log in logs(self.source):
             if (
                 log.call in told
                 or not is_true(log.option("rank_zero_only"))
@@ -54,21 +62,19 @@ class DL203(Rule):
             ):
                 continue
             if is_off and log.value.kind != "not averageable":
-                said = "rank_zero_only=True switches sync_dist=True off, so rank 0 logs its own: drop rank_zero_only"
+                said = _SWITCHED_OFF
             elif log.value.kind == "not averageable":
-                said = "this logs rank 0's share of the data alone: update a metric object on every rank and log it"
+                said = f"{_ALONE}: update a metric object on every rank and log it"
             else:
-                said = "this logs rank 0's share of the data alone: write sync_dist=True instead of rank_zero_only"
+                said = f"{_ALONE}: write sync_dist=True instead of rank_zero_only"
             told.add(log.call)
             self.report(log.call, said)
 
     def _is_own(self, log: Log) -> bool:
-        """Return whether a value is made from this rank's share of the data, and from nothing else."""
+        """Return whether a value is made from this rank's share of the data and nothing else."""
         if log.value.kind not in ("share", "loss", "not averageable"):
             return False
-        tests = [each.test for each in self.source.ancestors(log.call) if isinstance(each, cst.If)]
-        return not self.values.is_agreed(log.node) and not any(
-            isinstance(call, cst.Call)
-            for test in tests
-            for call in (test, *self.source.below(test, cst.Call))
+        tests = (each.test for each in self.source.ancestors(log.call) if isinstance(each, cst.If))
+        return not is_agreed(self.source, log.node) and not any(
+            any(self.source.inside(test, cst.Call)) for test in tests
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.branches import evaluates
+from distlint.definitions import reaching, unsubscripted
 from distlint.edits import Change
 from distlint.logs import Log, logs
 from distlint.rules.base import Rule
-from distlint.source import is_false, is_true, keyword, self_attribute
-from distlint.values import unsubscripted
+from distlint.source import is_false, is_true, keyword, object_of, self_attribute
+from distlint.values import values_of
 
 
 class DL204(Rule):
@@ -22,11 +23,12 @@ class DL204(Rule):
         rank 1   batches   0.00  0.20
         all data, from the counts           F1          0.38
 
-    Why: F1 and its like are no means over batches, and ``self.log`` does not know that a tensor came
-    from a metric. An object it computes at the end of the epoch, over all ranks, and resets it.
+    Why: F1 and its like are no means over batches, and ``self.log`` does not know that a tensor
+    came from a metric. An object it computes at the end of the epoch, over all ranks, and resets
+    it.
 
-    How to fix: ``self.f1.update(x, y)``, then ``self.log("f1", self.f1)``. ``--fix`` writes so where
-    this step alone uses the metric.
+    How to fix: ``self.f1.update(x, y)``, then ``self.log("f1", self.f1)``. ``--fix`` writes so
+    where this step alone uses the metric.
 
     When it is silent: nothing tells of several devices; the object itself or its ``compute()`` is
     logged; the training step; ``dist_sync_on_step=True``; any ``sync_dist`` (DL201 judges that);
@@ -41,7 +43,7 @@ class DL204(Rule):
     def check(self) -> None:
         """Report each evaluation log of a metric's forward, one a call."""
         told: set[cst.Call] = set()
-        for log in logs(self.source, self.values):
+        for log in logs(self.source):
             if log.call in told or log.syncs or log.of_step_only or log.of_rank_zero:
                 continue
             forward = self._forward(log.node)
@@ -59,23 +61,21 @@ class DL204(Rule):
     def _forward(self, node: cst.BaseExpression) -> cst.Call | None:
         """Return the call of a metric object that an expression is the value of, or None."""
         if isinstance(node, cst.Call):
-            if self.values.of(node.func).kind == "metric":
+            if values_of(self.source).of(node.func).kind == "metric":
                 return node
-            owner = node.func.value if isinstance(node.func, cst.Attribute) else None
+            owner = object_of(node)
             return self._forward(owner) if isinstance(owner, cst.Call | cst.Name) else None
         if isinstance(node, cst.Dict):
             values = [e.value for e in node.elements if isinstance(e, cst.DictElement)]
             return next((f for each in values if (f := self._forward(each)) is not None), None)
         if not isinstance(node, cst.Name):
             return None
-        found = self.values.definitions(node.value, node)
-        given = found.listed[0] if len(found.listed) == 1 and found.is_complete else None
-        return self._forward(given.value) if given is not None and given.value else None
+        found = reaching(self.source, node)
+        given = found.single.value if found.single and found.is_complete else None
+        return self._forward(given) if given is not None else None
 
     def _syncs_itself(self, forward: cst.Call) -> bool:
-        owner = self.source.class_of(forward)
-        name = self_attribute(unsubscripted(forward.func))
-        made = owner.attributes.get(name, []) if owner is not None else []
+        made = self.source.kept(unsubscripted(forward.func))
         calls = (each for each in made if isinstance(each, cst.Call))
         return any(is_true(keyword(each, "dist_sync_on_step")) for each in calls)
 

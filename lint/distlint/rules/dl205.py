@@ -9,7 +9,7 @@ import libcst as cst
 from distlint.guards import guards
 from distlint.rules.base import Rule
 from distlint.samplers import assigned, is_sampler, names_evaluation, names_training
-from distlint.source import argument, dotted, has_spread, is_true, last
+from distlint.source import argument, has_spread, is_true, last, object_of
 
 
 class DL205(Rule):
@@ -22,11 +22,12 @@ class DL205(Rule):
         6 drawn, a hit twice                 accuracy 5/6 = 0.83
         6 drawn, the miss twice              accuracy 4/6 = 0.67
 
-    Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to fill
-    up. ``shuffle=True``, its default, draws anew which ones these are.
+    Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to
+    fill up. ``shuffle=True``, its default, draws anew which ones these are.
 
-    How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number must
-    be exact, gather and cut to ``len(dataset)``, or give each rank ``range(rank, n, world_size)``.
+    How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number
+    must be exact, gather and cut to ``len(dataset)``, or give each rank
+    ``range(rank, n, world_size)``.
 
     When it is silent: ``shuffle`` is written out; nothing names an evaluation; the function around
     it is called under a test of the rank; results are joined by key, or gathered and cut to length.
@@ -78,23 +79,14 @@ class DL205(Rule):
 
     def _serves_evaluation(self, method: cst.FunctionDef) -> bool:
         """Return whether a method makes loaders for ``val_dataloader`` too, one call away."""
-        owner = self.source.class_of(method)
-        hooks = owner.methods if owner is not None else {}
-        called = f"self.{method.name.value}"
-        calls = (
-            self.source.code(call.func)
-            for name in ("val_dataloader", "test_dataloader")
-            if name in hooks
-            for call in self.source.below(hooks[name], cst.Call)
-        )
-        return called in calls
+        return not {"val_dataloader", "test_dataloader"}.isdisjoint(self.source.callers(method))
 
     def _is_of_one_rank(self, call: cst.Call) -> bool:
         """Return whether the function around a sampler is only called under a test of the rank."""
         function = self.source.function(call)
         name = function.name.value if function is not None else ""
-        calls = [each for each in self.source.nodes(cst.Call) if dotted(each.func) == name]
-        return any(next(guards(self.source, each), None) is not None for each in calls)
+        calls = self.source.calls(self.source.module, name)
+        return any(any(guards(self.source, each)) for each in calls)
 
     def _joins(self) -> bool:
         """Return whether repeats drop out: results by key, or cut to the length of the data set."""
@@ -114,8 +106,7 @@ class DL205(Rule):
         """Return whether a call in a loop adds the entries of a dict to another one."""
         if last(call.func) != "update" or len(call.args) != 1:
             return False
-        owner = call.func.value if isinstance(call.func, cst.Attribute) else call.func
-        made = assigned(self.source, owner)
+        made = assigned(self.source, object_of(call) or call.func)
         is_dict = any(isinstance(e, cst.Dict) or last(_called(e)) == "dict" for e in made)
         is_looped = any(isinstance(each, cst.For) for each in self.source.ancestors(call))
         return is_dict and is_looped and isinstance(call.args[0].value, cst.Name)

@@ -25,12 +25,12 @@ class DL208(Rule):
     Why: the sampler draws its order from its seed and its epoch, and only ``set_epoch`` changes the
     epoch.
 
-    How to fix: ``sampler.set_epoch(epoch)`` at the start of every epoch. Lightning and Accelerate do
-    that themselves.
+    How to fix: ``sampler.set_epoch(epoch)`` at the start of every epoch. Lightning and Accelerate
+    do that themselves.
 
     When it is silent: something in the file calls ``set_epoch``; ``shuffle=False``, or not written
-    out; the loader or its sampler cannot be seen; the loop makes no backward pass; Accelerate, Fabric
-    or a trainer is given the loader; there is one epoch.
+    out; the loader or its sampler cannot be seen; the loop makes no backward pass; Accelerate,
+    Fabric or a trainer is given the loader; there is one epoch.
     """
 
     name = "sampler-without-set-epoch"
@@ -87,7 +87,8 @@ class DL208(Rule):
     def _tell(self, epochs: cst.For, loop: cst.For, sampler: cst.Call) -> None:
         self.report(
             epochs,
-            "every epoch has the same order on each rank: call sampler.set_epoch(epoch) at its start",
+            "every epoch has the same order on each rank: "
+            "call sampler.set_epoch(epoch) at its start",
             *self._told(epochs, loop, sampler),
             about=[(sampler, "sampler", "it shuffles by its epoch")],
         )

@@ -7,28 +7,30 @@ import libcst as cst
 from distlint.apis import STEPS
 from distlint.facts import Facts
 from distlint.rules.base import Rule
-from distlint.source import dotted, last, positional
+from distlint.source import dotted, last, object_of, positional
+from distlint.values import values_of
 
 
 class DL211(Rule):
-    """A metric is updated in a step under data parallel (dp): its counts go to a replica that is lost.
+    """A metric is updated in a step under data parallel: its counts go to a replica that is lost.
 
     What goes wrong: ``dp`` copies the module to every device for each batch, runs the step on the
-    copies, and drops them. What a copy wrote into its metric is lost, so the metric of the module that
-    is kept has seen nothing:
+    copies, and drops them. What a copy wrote into its metric is lost, so the metric of the module
+    that is kept has seen nothing:
 
-        UserWarning: The ``compute`` method of metric Accuracy was called before the ``update`` method
+        UserWarning: The ``compute`` method of metric Accuracy was called before the ``update``
+        method
 
     Why: a metric object keeps its counts on itself. Only what a step *returns* comes back from the
     replicas.
 
-    How to fix: train with ``strategy="ddp"``, where each process has a module of its own and metrics
-    add up their counts. To stay with ``dp``, return predictions and labels from the step and update
-    the metric in ``validation_step_end`` (``training_step_end``, ``test_step_end``), which runs on the
-    module itself.
+    How to fix: train with ``strategy="ddp"``, where each process has a module of its own and
+    metrics add up their counts. To stay with ``dp``, return predictions and labels from the step
+    and update the metric in ``validation_step_end`` (``training_step_end``, ``test_step_end``),
+    which runs on the module itself.
 
-    When it is silent: nothing in the project asks for ``dp``; updates in ``*_step_end`` and in hooks;
-    functions of ``torchmetrics.functional``; metrics that are made elsewhere.
+    When it is silent: nothing in the project asks for ``dp``; updates in ``*_step_end`` and in
+    hooks; functions of ``torchmetrics.functional``; metrics that are made elsewhere.
     """
 
     name = "metric-updated-on-replica"
@@ -51,18 +53,20 @@ class DL211(Rule):
                 if self._is_update(call):
                     self.report(
                         call,
-                        "under dp a replica that is thrown away counts here: use ddp, or update in the *_step_end hook",
+                        "under dp a replica that is thrown away counts here: "
+                        "use ddp, or update in the *_step_end hook",
                     )
 
     def _is_update(self, call: cst.Call) -> bool:
-        called = call.func
-        if isinstance(called, cst.Attribute) and called.attr.value == "update":
-            return self.values.of(called.value).kind == "metric"
+        owner, values = object_of(call), values_of(self.source)
+        if owner is not None and last(call.func) == "update":
+            return values.of(owner).kind == "metric"
         is_dropped = isinstance(self.source.parent(call), cst.Expr)
-        return self.values.of(called).kind == "metric" and (is_dropped or self._is_read(called))
+        is_metric = values.of(call.func).kind == "metric"
+        return is_metric and (is_dropped or self._is_read(call.func))
 
     def _is_read(self, metric: cst.BaseExpression) -> bool:
-        """Return whether a class logs a metric, or computes it: its state counts, not one result."""
+        """Return whether a class logs a metric, or computes it: its state counts, no result."""
         owner, name = self.source.class_of(metric), dotted(metric)
         if owner is None or not name:
             return False
@@ -74,11 +78,5 @@ class DL211(Rule):
 
     def _is_called_by_step(self, method: cst.FunctionDef) -> bool:
         """Return whether steps call a method, and nothing else of its class does."""
-        owner = self.source.class_of(method)
-        callers = {
-            each.name.value in STEPS
-            for each in (owner.methods.values() if owner is not None else ())
-            for call in self.source.below(each, cst.Call)
-            if dotted(call.func) == f"self.{method.name.value}"
-        }
-        return callers == {True}
+        callers = self.source.callers(method)
+        return bool(callers) and STEPS.issuperset(callers)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from distlint.apis import returns_new
@@ -11,7 +9,7 @@ from distlint.collectives import receiver
 from distlint.edits import Change
 from distlint.guards import guards
 from distlint.rules.base import COLLECTIVE_TOKENS, Rule
-from distlint.source import Source, argument, dotted, last, number, positional, string
+from distlint.source import Source, argument, dotted, last, number, object_of, positional, string
 
 # What changes its argument in place, so that the result in a new tensor is lost.
 _IN_PLACE = (
@@ -89,22 +87,22 @@ class DL212(Rule):
 
     def _is_to_fail(self, statement: cst.CSTNode) -> bool:
         """Return whether a test expects an error from a statement."""
-        around = (each for each in self.source.ancestors(statement) if isinstance(each, cst.With))
-        items = (item.item for each in around for item in each.items)
-        names = (last(each.func) for each in items if isinstance(each, cst.Call))
+        entered = self.source.contexts(statement)
+        names = (last(each.func) for each in entered if isinstance(each, cst.Call))
         return any("raise" in name.lower() or "assert" in name for name in names)
 
     def _returns_new(self, call: cst.Call) -> bool:
-        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        owner = object_of(call)
         family = receiver(self.source, owner) if owner is not None else ""
         return returns_new(self.source.name(call.func), family)
 
     def _changes(self, call: cst.Call) -> bool:
         if self.source.name(call.func) in _IN_PLACE:
             return True
-        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "all_reduce":
+        owner = object_of(call)
+        if owner is None or last(call.func) != "all_reduce":
             return False
-        return receiver(self.source, call.func.value) == "fabric"
+        return receiver(self.source, owner) == "fabric"
 
     def _kept(self, call: cst.Call, given: cst.BaseExpression, method: str) -> list[Change]:
         """Return the change that assigns the result, where it has the shape of what is given."""
@@ -117,22 +115,14 @@ class DL212(Rule):
 def _is_temporary(given: cst.BaseExpression) -> bool:
     """Return whether an argument is a new tensor or number that nothing else can read."""
     if isinstance(given, cst.Call):
-        return last(given.func) in _COMPUTING and isinstance(given.func, cst.Attribute)
+        return last(given.func) in _COMPUTING and object_of(given) is not None
     return isinstance(given, cst.BinaryOperation)
 
 
 def _is_made_here(source: Source, given: cst.BaseExpression) -> bool:
     """Return whether an argument is a constant, as in ``torch.zeros(1, device=device).cuda()``."""
-    while isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute):
-        if not isinstance(given.func.value, cst.Call):
-            break
-        given = given.func.value
+    while isinstance(given, cst.Call) and isinstance(inner := object_of(given), cst.Call):
+        given = inner
     if isinstance(given, cst.Call) and source.name(given.func).startswith("torch."):
-        return not any(True for each in positional(given) for _ in _variables(source, each))
+        return not any(any(source.inside(each, cst.Name)) for each in positional(given))
     return number(given) is not None or string(given) is not None
-
-
-def _variables(source: Source, node: cst.BaseExpression) -> Iterator[cst.Name]:
-    if isinstance(node, cst.Name):
-        yield node
-    yield from source.below(node, cst.Name)

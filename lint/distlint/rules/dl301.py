@@ -56,7 +56,7 @@ class DL301(Rule):
                 ends = [each for each in hooks(owner) if reads(self.source, owner, each, name)]
                 if name in told or not ends or not is_list(owner, name):
                     continue
-                if self._is_number(value) or self._is_bounded(node, method, name):
+                if _is_number(value) or self._is_bounded(node, name):
                     continue
                 if may_empty(self.source, owner, name):
                     continue
@@ -69,10 +69,7 @@ class DL301(Rule):
                     *self._cleared(ends, found[1], name),
                 )
 
-    def _is_number(self, value: cst.BaseExpression) -> bool:
-        return isinstance(value, cst.Call) and last(value.func) in ("item", "float", "tolist")
-
-    def _is_bounded(self, node: cst.CSTNode, method: cst.FunctionDef, name: str) -> bool:
+    def _is_bounded(self, node: cst.CSTNode, name: str) -> bool:
         tests = (each.test for each in self.source.ancestors(node) if isinstance(each, cst.If))
         texts = [self.source.code(test) for test in tests]
         return any(f"self.{name}" in text or "epoch" in text for text in texts)
@@ -86,3 +83,7 @@ class DL301(Rule):
         if not isinstance(hooks[0].body, cst.IndentedBlock):
             return []
         return [Change(block(hooks[0])[-1], f"self.{name}.clear()", "after")]
+
+
+def _is_number(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Call) and last(value.func) in ("item", "float", "tolist")

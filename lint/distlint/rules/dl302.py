@@ -5,11 +5,11 @@ from __future__ import annotations
 import libcst as cst
 
 from distlint.branches import asks_training, tests_around
+from distlint.collectives import is_about_world
 from distlint.guards import guards
 from distlint.logs import Log, logs, on_step
 from distlint.rules.base import Rule
-from distlint.source import dotted, is_true, self_attribute
-from distlint.values import is_about_world
+from distlint.source import is_true, self_attribute
 
 
 class DL302(Rule):
@@ -25,8 +25,8 @@ class DL302(Rule):
     How to fix: ``on_step=False, on_epoch=True`` reduces once, at the end of the epoch. Or leave
     ``sync_dist`` out of ``training_step``: the value of rank 0 shows the trend as well.
 
-    When it is silent: nothing tells of several devices; ``on_step=False``; flags that are not written
-    out; metric objects, which ``sync_dist`` does not touch; logs under a test, such as
+    When it is silent: nothing tells of several devices; ``on_step=False``; flags that are not
+    written out; metric objects, which ``sync_dist`` does not touch; logs under a test, such as
     ``if batch_idx % 100 == 0``; validation and test. Of several logs of a step, the first is told.
     """
 
@@ -39,7 +39,7 @@ class DL302(Rule):
     def check(self) -> None:
         """Report the first log of each step that all ranks wait for."""
         told: set[cst.FunctionDef] = set()
-        for log in logs(self.source, self.values):
+        for log in logs(self.source):
             method = self.source.method(log.call)
             if method is None or method in told or not self._syncs(log):
                 continue
@@ -59,7 +59,7 @@ class DL302(Rule):
 
     def _is_each_step(self, log: Log, method: cst.FunctionDef) -> bool:
         source = self.source
-        if not self._is_of_step(method) or next(guards(source, log.call), None) is not None:
+        if not self._is_of_step(method) or any(guards(source, log.call)):
             return False
         return all(
             asks_training(source, test) == holds
@@ -74,5 +74,4 @@ class DL302(Rule):
             return True
         owner = self.source.class_of(method)
         step = owner.methods.get("training_step") if owner is not None else None
-        calls = self.source.below(step, cst.Call) if step is not None else ()
-        return any(dotted(call.func) == f"self.{method.name.value}" for call in calls)
+        return step is not None and any(self.source.calls(step, f"self.{method.name.value}"))

@@ -7,12 +7,12 @@ import re
 import libcst as cst
 
 from distlint.branches import tests_around
-from distlint.collectives import collective, hidden_collective
+from distlint.collectives import collective, hidden_collective, is_about_world
+from distlint.definitions import unsubscripted
 from distlint.guards import guards, leaves
 from distlint.rules.base import COLLECTIVE_TOKENS, Rule
 from distlint.source import is_true, keyword, last
 from distlint.uses import Uses
-from distlint.values import is_about_world, unsubscripted
 
 _REDUCES = re.compile(r"reduce|gather", re.IGNORECASE)
 _LOOPS = cst.For | cst.While
@@ -29,9 +29,10 @@ class DL304(Rule):
 
     Why: between its steps the device has nothing queued, as Python has waited for it.
 
-    How to fix: reduce every n-th step, under a test such as ``if step % 50 == 0``, all values stacked
-    in one tensor. Or log the value of one rank, which shows the trend as well. ``distmetrics.Log``
-    adds up on the device and combines all ranks, names and steps of a window in one exchange.
+    How to fix: reduce every n-th step, under a test such as ``if step % 50 == 0``, all values
+    stacked in one tensor. Or log the value of one rank, which shows the trend as well.
+    ``distmetrics.Log`` adds up on the device and combines all ranks, names and steps of a window in
+    one exchange.
 
     When it is silent: the reduction is under a test, such as that of the step number; its result is
     compared, returned, kept on ``self``, or given to a function; the loop makes no backward pass.
@@ -73,7 +74,7 @@ class DL304(Rule):
     def _is_each(self, call: cst.Call, step: cst.CSTNode) -> bool:
         """Return whether each turn makes a call, on every rank."""
         source = self.source
-        if next(guards(source, call), None) is not None or is_true(keyword(call, "async_op")):
+        if any(guards(source, call)) or is_true(keyword(call, "async_op")):
             return False
         for test, _ in tests_around(source, call, step):
             if not is_about_world(source, test) and "sync_gradients" not in source.code(test):
