@@ -103,7 +103,7 @@ class Baseline:
         except (ValueError, KeyError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"
             raise BaselineError(
-                f"{file} is no baseline of distlint ({said}); --write-baseline makes it one"
+                f"{file} is no baseline of distlint ({said}); --write-baseline makes a new file"
             ) from None
         return made
 

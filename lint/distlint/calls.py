@@ -116,10 +116,13 @@ def _against(call: cst.Call, name: str) -> str | None:
     reason, end = averageable.reason_against(name), end_of(name)
     given, reduction = keyword(call, "average"), keyword(call, "reduction")
     average = string(given)
-    if given is None and _MICRO.fullmatch(name) and string(keyword(call, "task")) != "binary":
+    # Micro averages over classes count each example once, those over labels do not.
+    task = string(keyword(call, "task"))
+    if given is None and _MICRO.fullmatch(name) and task != "binary":
         average = "micro"
     if reason is not None and average in ("micro", "samples"):
-        return reason if "auroc" in end or "auc" in end else None
+        is_mean = "auroc" not in end and "auc" not in end
+        return None if is_mean and (task != "multilabel" or average == "samples") else reason
     if reduction is not None and "segmentation" in name:
         return reason if string(reduction) in ("micro", "macro") else None
     if end == "accuracy" and average == "macro":

@@ -41,7 +41,8 @@ def check_source(
     """
     applied = list(rules)
     if len(source) > LARGEST:
-        said = f"a file of {len(source) >> 20} MiB is not read (1 MiB is the most): exclude it"
+        size, most = len(source) >> 10, LARGEST >> 10
+        said = f"a file of {size} KiB is not read, {most} are the most: exclude it"
         return [unreadable(path, 1, 1, said)]
     asked = [rule for rule in applied if not prefilter or rule.can_matter(source, facts)]
     try:

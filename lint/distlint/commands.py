@@ -58,6 +58,7 @@ class Check:
         self._config = load_config(args, common_folder([Path(path) for path in start]), RULES)
         self._codes = self._config.codes(RULES)
         self._stdin = b""
+        self._failed = False
         # With fixes for standard input, standard output is the source.
         is_filter = self._is_stdin and args.fix and not args.output_file
         self._out: TextIO = sys.stderr if is_filter else sys.stdout
@@ -95,6 +96,8 @@ class Check:
         if self._args.add_ignores:
             self._add_ignores(checked)
         self._print(checked)
+        if self._failed:
+            return ERROR
         return CLEAN if self._args.exit_zero or not checked.findings else FINDINGS
 
     def _check(self) -> Checked:
@@ -151,8 +154,8 @@ class Check:
                 continue
             if self._is_stdin:
                 fixed = done.source
-            else:
-                write_atomically(Path(path), done.source)
+            elif not self._write(path, done.source):
+                continue
             checked.replace(path, self._reported(done.findings), done.source)
         if self._is_stdin and self._args.fix and not self._args.diff:
             sys.stdout.buffer.write(fixed)
@@ -161,6 +164,16 @@ class Check:
         if self._args.diff:
             sys.stderr.write("".join(self._said))
         return changed > 0
+
+    def _write(self, path: str, source: bytes) -> bool:
+        """Write a file; that it cannot be is told in the end, and the others are still written."""
+        try:
+            write_atomically(Path(path), source)
+        except OSError as error:
+            self._said.append(f"not written: {path}: {error.strerror}\n")
+            self._failed = True
+            return False
+        return True
 
     def _tell_undone(self, what: str, undone: Sequence[Finding]) -> None:
         places = (f"{found.place}:{found.line}:{found.column} {found.code}" for found in undone)
@@ -192,11 +205,11 @@ class Check:
 
     def _write_baseline(self, checked: Checked, file: Path, codes: Sequence[str]) -> None:
         known = Baseline.of(checked.findings, checked.sources, file.parent)
-        try:
-            if file.exists():
+        if file.exists():
+            try:
                 known.keep(Baseline.read(file), checked.facts, codes)
-        except BaselineError as error:
-            self._said.append(f"warning: replaced what was there: {error}\n")
+            except BaselineError as error:
+                raise UsageError(str(error)) from None
         write_atomically(file, known.text().encode())
         self._said.append(f"{_count(len(checked.findings), 'finding')} written to {file}\n")
         checked.findings = []
@@ -210,8 +223,7 @@ class Check:
             mine = [f for f in checked.findings if f.path == path and f.code != SYNTAX_ERROR]
             done = ignore_document(before, path, self._rules_for(path), facts, mine)
             self._tell_undone("ignored, the line has no room for a comment", done.undone)
-            if done.source != before:
-                write_atomically(Path(path), done.source)
+            if done.source != before and self._write(path, done.source):
                 number += len(done.applied)
                 checked.replace(path, self._reported(done.findings), done.source)
         said = f"{_count(number, 'finding')} ignored by new comments: give each its reason\n"
@@ -317,10 +329,12 @@ def explain_rules(args: argparse.Namespace) -> int:
     from distlint import pages
 
     render: Callable[[type[Rule]], str] = pages.markdown if args.markdown else pages.explain
-    shown = []
+    shown: list[str] = []
     for code in (code.upper() for code in args.codes or RULES):
-        if code in RULES:
-            shown.append(render(RULES[code]))
+        if meant := [rule for each, rule in RULES.items() if each.startswith(code)]:
+            shown += map(render, meant)
+        elif code.lower() in (names := {rule.name: rule for rule in RULES.values()}):
+            shown.append(render(names[code.lower()]))
         elif code == SYNTAX_ERROR:
             shown.append(f"{code}\n\nA file, or a cell, that cannot be read as Python.\n")
         elif code in RETIRED:

@@ -75,14 +75,14 @@ class Config:
 
     def reports(self, code: str, path: str) -> bool:
         """Whether a finding is shown for a file; in tests, only those of hangs and wrong values."""
-        if self.ignore and code.startswith(self.ignore):
-            return False
-        if not code.startswith(_IN_TESTS) and self._is_test(path):
-            return False
+        ignored = [*self.ignore]
         for pattern, codes in self.per_path_ignores.items():
-            if code.startswith(codes) and self.matches(path, (pattern,)):
-                return False
-        return True
+            ignored += codes if self.matches(path, (pattern,)) else ()
+        if code == SYNTAX_ERROR:  # ignored by its whole code alone: no rule has looked at the file
+            return code not in ignored and not self._is_test(path)
+        return not code.startswith(tuple(ignored)) and (
+            code.startswith(_IN_TESTS) or not self._is_test(path)
+        )
 
     def _is_test(self, path: str) -> bool:
         """Return whether a file is one of tests, by its name or by a folder below the root."""

@@ -53,6 +53,8 @@ def discover(
             continue
         if path.is_dir():
             found += _below(path, _Excluded(config))
+        elif not path.is_file():
+            raise FileNotFoundError(f"{path}, which is no file and no folder")
         else:
             found.append(path)
             named.add(path)
@@ -123,7 +125,8 @@ class _Excluded:
 
 
 def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
+    closed: list[Path] = []  # folders without rights: as a file that cannot be read, each is told
+    for root, folders, files in os.walk(folder, onerror=lambda e: closed.append(Path(e.filename))):
         here = Path(root)
         folders[:] = sorted(
             name
@@ -134,3 +137,4 @@ def _below(folder: Path, excluded: _Excluded) -> Iterator[Path]:
             path = here / name
             if name.endswith(PYTHON) and not excluded.hides(path) and path.is_file():
                 yield path  # links to nowhere, pipes and the like are no source
+    yield from closed

@@ -62,7 +62,9 @@ _OWN_SAMPLER = r"\b(?:use_distributed_sampler|replace_sampler_ddp)[\"']?\s*[=:]\
 # A trainer of one device: what it fits is not run by another one of the project.
 _ONE = r"\b(?:devices|gpus)\s*=\s*(?:1\b|\[\s*\d\s*\])"
 # Processes of loaders are forked where only Linux will do; Windows and macOS spawn them.
-_LINUX = r"\bnccl\b|\bNCCL_|^\#SBATCH|\bsrun\b"
+_LINUX = (
+    r"start_method\(\s*[\"']fork|get_context\(\s*[\"']fork[\"']|\bnccl\b|\bNCCL_|^\#SBATCH|\bsrun\b"
+)
 _WINDOWS = (
     r"\b(?:windows|macos)-(?:latest|\d)|[\"']mps[\"']|\bwin32\b|platform\.system\(\)|OS Independent"
 )
@@ -312,7 +314,6 @@ class Project:
             monitored=frozenset(fact.value for fact in self.facts if fact.what == "monitors"),
             spawns="spawns" in kinds,
             spawning_strategy="spawning strategy" in kinds,
-            dp="dp" in kinds,
             forks="Linux" in kinds and not is_elsewhere,
         )
 
@@ -328,6 +329,7 @@ class Project:
             self._common,
             devices=self._settings.devices or self._devices(path),
             has_trainer="trainer" in self._nearest(path, {"trainer", "own loop"}),
+            dp=self._nearest(path, {"dp", "other strategy"}) == {"dp"},
             bases={**self._settings.bases, **known},
             own_sampler=own_sampler,
         )
@@ -403,8 +405,11 @@ def _by_folder(facts: Sequence[Fact]) -> dict[str, set[str]]:
     """Return by folder what anything in it, or below, speaks for."""
     found: dict[str, set[str]] = {}
     many = {fact.path for fact in facts if fact.what.startswith("many")}
+    dp = {(fact.path, fact.line) for fact in facts if fact.what == "dp"}
     for fact in facts:
-        kinds = {"trainer"} & {fact.what}
+        kinds = {"trainer", "dp"} & {fact.what}
+        if fact.what == "many: strategy" and (fact.path, fact.line) not in dp:
+            kinds.add("other strategy")
         if fact.what.startswith("many"):
             kinds.add("many")
         elif fact.what == "one device" and fact.path not in many:

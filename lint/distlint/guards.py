@@ -70,6 +70,8 @@ def rank_test(source: Source, test: cst.BaseExpression, depth: int = 3) -> Arms:
             if _is_for_one(source, test.right):
                 return left
         if isinstance(test.operator, cst.And):
+            if _is_for_one(source, test.left) or _is_for_one(source, test.right):
+                return Arms()
             first = (left if left.then else right).first
             return Arms(left.then or right.then, left.orelse and right.orelse, first)
         first = (left if left.orelse else right).first
@@ -242,7 +244,8 @@ def _left_before(source: Source, suite: cst.IndentedBlock, below: cst.CSTNode) -
         if not isinstance(statement, cst.If) or isinstance(statement.orelse, cst.If):
             continue
         arms = _arms(source, statement.test)
-        then = arms.then and leaves(statement.body)
+        # ``rank != 0 or done`` lets rank 0 alone go on.
+        then = (arms.then or arms.orelse) and leaves(statement.body)
         orelse = statement.orelse is not None and leaves(statement.orelse.body)
         if then and not orelse:
             yield Guard(statement.test, statement, not arms.first, leaves=True)
@@ -282,6 +285,8 @@ def before_test(source: Source, node: cst.CSTNode, guard: Guard) -> list[Change]
     statement, branch = source.statement(node), guard.statement
     if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(branch, cst.If):
         return []
+    if any(source.inside(branch.test, cst.BooleanOperation, cst.NamedExpr)):
+        return []  # the rest of the test would be lost
     body: list[cst.CSTNode] = list(branch.body.body)
     if guard.leaves:
         parent = source.parent(branch)

@@ -379,5 +379,8 @@ def _constant(source: Source, node: cst.BaseExpression | None) -> str | None:
         return found if index is None else None
     if isinstance(node, cst.Integer):
         return f"cuda:{node.value}"
+    if isinstance(node, cst.Name):  # a constant of the module
+        given = source.assigned(source.module).get(node.value, [])
+        node = given[0].value if len(given) == 1 else None
     text = string(node) if isinstance(node, cst.SimpleString) else None
     return text if text is not None and text.startswith("cuda") else None

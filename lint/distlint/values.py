@@ -57,6 +57,7 @@ from distlint.value import (
     tuple_of,
 )
 
+_LIBRARIES = ("torch", "numpy", "math", "torch.nn.functional")
 _DEEPEST = 80
 
 
@@ -138,7 +139,7 @@ class Values:
                 return tuple_of([self.of(each.value) for each in node.elements])
             case cst.List():
                 return joined([self.of(each.value) for each in node.elements])
-            case cst.SimpleString() | cst.Integer() | cst.Float():
+            case cst.SimpleString() | cst.Integer() | cst.Float() | cst.Ellipsis():
                 return CONSTANT
         return UNKNOWN
 
@@ -300,7 +301,8 @@ class Values:
 
     def _unless_right(self, node: cst.BaseExpression, value: Value) -> Value:
         """Return a value that is not averageable, unless it is of all data or of one example."""
-        if is_agreed(self._source, node):
+        given = [each.value for each in node.args] if isinstance(node, cst.Call) else []
+        if is_agreed(self._source, node) or any(self.of(e).kind == "reduced" for e in given):
             return REDUCED
         return SHARE if is_per_element(self._source, node) else value
 
@@ -341,9 +343,7 @@ class Values:
     def _method(self, node: cst.Call, method: str) -> Value | None:
         """Return what a method call is by its object, or None where that tells nothing."""
         owner = object_of(node)
-        if owner is None or self._source.name(owner) in (
-            "torch", "numpy", "math", "torch.nn.functional"
-        ):  # fmt: skip
+        if owner is None or self._source.name(owner) in _LIBRARIES:
             return None
         if dotted(owner) == "self" and self._source.class_of(node) is not None:
             kind = self._member(node, method).kind

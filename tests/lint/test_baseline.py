@@ -102,9 +102,9 @@ def test_the_file_is_the_same_for_the_same_findings(folder):
     assert (entry["path"], entry["code"], entry["count"]) == ("src/a.py", "DL101", 2)
     assert check("--write-baseline") == 0
     assert (folder / "known.json").read_text() == first
-    (folder / "known.json").write_text("{}")
-    assert check("--write-baseline") == 0
-    assert (folder / "known.json").read_text() == first
+    (folder / "known.json").write_text("x = 1\n")  # it is no baseline, and so is not replaced
+    assert check("--write-baseline") == 2
+    assert (folder / "known.json").read_text() == "x = 1\n"
 
 
 WRONG = ["", "[]", "{}", '{"version": 2, "findings": []}', '{"version": 1, "findings": [{}]}']
@@ -119,4 +119,4 @@ def test_no_baseline_exits_2_and_says_so(folder, text, capsys):
     assert check() == 2
     err = capsys.readouterr().err
     assert "known.json" in err
-    assert "--write-baseline makes it" in err or "version 2" in err
+    assert "--write-baseline makes" in err or "version 2" in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from distlint.config import Config
@@ -76,3 +78,19 @@ def test_members_are_code_and_settings_but_no_other_project(tmp_path):
     (tmp_path / "large.json").write_text(" " * (1 << 19))
     found = [str(p.relative_to(tmp_path)) for p in members(tmp_path, Config(extend_exclude=("old",)))]
     assert sorted(found) == sorted(kept)
+
+
+def test_what_is_no_file_is_refused_and_a_folder_without_rights_is_told(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.py")
+    make(tmp_path, "a.py", "closed/b.py")
+    with pytest.raises(FileNotFoundError, match=r"pipe\.py"):
+        list(discover([tmp_path / "pipe.py"]))
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert names(tmp_path) == ["a.py", "closed"]

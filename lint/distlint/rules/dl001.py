@@ -27,6 +27,7 @@ _STARTS = frozenset(
     }
 )
 _MOST_LINES = 8
+_PLACED = frozenset({"lightning_module", "module", "metric"})
 _STARTING = (b"process_group", b"Parallel", b"abric")
 _STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
 _INIT = (
@@ -105,14 +106,14 @@ class DL001(Rule):
         is_early = function.name.value == "__init__"
         if self._is_for_cuda and device == "cuda" and not is_early:
             return ""
-        if owner is None or method is None or not owner.kinds & {"lightning_module", "module"}:
+        if owner is None or method is None or not owner.kinds & _PLACED:
             return _FABRIC if self._uses_fabric(function) else ""
         if parameters(method)[:1] != ["self"]:
             return ""
         is_init = method.name.value == "__init__"
         if "lightning_module" in owner.kinds:
             return _INIT if is_init else _STEP
-        is_run = method.name.value == "forward" or any(
+        is_run = method.name.value in ("forward", "update", "compute") or any(
             self.source.calls(owner.node, f"self.{method.name.value}")
         )
         return _FORWARD if self.facts.has_trainer and is_run and not is_init else ""

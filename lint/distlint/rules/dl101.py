@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from distlint.collectives import collective, hidden_collective, is_synced_log, names_group
+from distlint.collectives import called, collective, hidden_collective, is_synced_log, names_group
 from distlint.guards import Guard, before_test, unmatched
 from distlint.rules.base import COLLECTIVE_TOKENS, RANK_TOKENS, Rule
 from distlint.source import last, object_of
@@ -41,7 +41,21 @@ class DL101(Rule):
     def check(self) -> None:
         """Report each collective under a test of the rank."""
         for call, guard, name in unmatched(self.source, self._collective):
-            self._tell(call, guard, name)
+            if not self._waits(guard, name):
+                self._tell(call, guard, name)
+
+    def _waits(self, guard: Guard, name: str) -> bool:
+        """Return whether the ranks that leave make the same call in a function before."""
+        leaving = guard.statement.body if isinstance(guard.statement, cst.If) else None
+        if not guard.leaves or leaving is None:
+            return False
+        functions = (called(self.source, each) for each in self.source.below(leaving, cst.Call))
+        return any(
+            collective(self.source, inner) == name
+            for function in functions
+            if function is not None
+            for inner in self.source.below(function, cst.Call)
+        )
 
     def _collective(self, call: cst.Call) -> str:
         source = self.source

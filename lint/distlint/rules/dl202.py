@@ -8,6 +8,7 @@ import libcst as cst
 
 from distlint.averageable import named
 from distlint.branches import evaluates
+from distlint.collectives import returns_before
 from distlint.edits import Change
 from distlint.logs import Log, logs
 from distlint.rules.base import Rule, stage_of
@@ -80,11 +81,13 @@ class DL202(Rule):
         is_straight = block is not None and source.parent(block) is method
         if not is_step or not is_straight or any(each.value.kind != "loss" for each in listed):
             return []
+        if method is None or returns_before(source, method, call):
+            return []  # a rank that has returned would be missed
         given = keyword(call, "sync_dist")
         if given is not None:
             return [Change(given, "True")]
-        end = call.args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return [Change(call.args[-1], f"{source.module.code_for_node(end)}, sync_dist=True")]
+        end = call.args[-1].value
+        return [Change(end, f"{source.module.code_for_node(end)}, sync_dist=True")]
 
 
 def _is_averageable(log: Log) -> bool:

@@ -13,20 +13,20 @@ from distlint.source import argument, has_spread, is_true, last, object_of
 
 
 class DL205(Rule):
-    """A shuffling ``DistributedSampler`` feeds an evaluation: examples are drawn anew and repeated.
+    """A shuffling ``DistributedSampler`` feeds an evaluation: it repeats examples drawn at random.
 
-    What goes wrong: some examples count twice, others the next time, and the order is not that of
-    the data set:
+    What goes wrong: some examples count twice, which ones depends on the seed and the epoch, and
+    the order is not that of the data set:
 
         5 examples, 2 ranks, 1 miss          accuracy 4/5 = 0.80
         6 drawn, a hit twice                 accuracy 5/6 = 0.83
         6 drawn, the miss twice              accuracy 4/6 = 0.67
 
     Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to
-    fill up. ``shuffle=True``, its default, draws anew which ones these are.
+    fill up. ``shuffle=True``, its default, draws which ones these are.
 
-    How to fix: ``shuffle=False``, so that the same few are repeated each time. Where the number
-    must be exact, gather and cut to ``len(dataset)``, or give each rank
+    How to fix: ``shuffle=False``, so that always the first few are repeated. Where
+    the number must be exact, gather and cut to ``len(dataset)``, or give each rank
     ``range(rank, n, world_size)``.
 
     When it is silent: ``shuffle`` is written out; nothing names an evaluation; the function around
@@ -45,7 +45,7 @@ class DL205(Rule):
         for call in made:
             self.report(
                 call,
-                "this sampler draws the evaluation's examples at random and repeats some: "
+                "this sampler repeats some examples of the evaluation, drawn at random: "
                 "pass shuffle=False",
             )
 

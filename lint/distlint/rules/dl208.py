@@ -39,11 +39,13 @@ class DL208(Rule):
     def check(self) -> None:
         """Report each loop over epochs around a loop over the batches of such a sampler."""
         names = {last(call.func) for call in self.source.nodes(cst.Call)}
-        if "set_epoch" in names or names & _DEALERS:
+        if names & _DEALERS:
             return
         told: set[cst.For] = set()
         for epochs in self.source.nodes(cst.For):
             if not self._counts(epochs) or any(self.source.is_within(epochs, e) for e in told):
+                continue
+            if self._is_told(epochs):
                 continue
             for loop in self._loops(epochs):
                 sampler = sampler_of(self.source, loop.iter)
@@ -64,6 +66,16 @@ class DL208(Rule):
         if not isinstance(over, cst.Call) or last(over.func) not in ("range", "trange", "count"):
             return False
         return [number(each.value) for each in over.args] not in ([1.0], [0.0, 1.0])
+
+    def _is_told(self, epochs: cst.For) -> bool:
+        """Return whether ``set_epoch`` is called in the loop, or in a function without one."""
+        source = self.source
+        calls = (c for c in source.nodes(cst.Call) if last(c.func) == "set_epoch")
+        return any(
+            source.is_within(call, epochs)
+            or not any(isinstance(each, cst.For) for each in source.ancestors(call))
+            for call in calls
+        )
 
     def _loops(self, epochs: cst.For) -> list[cst.For]:
         """Return the loops inside of another one, those of a called function included."""

@@ -1,10 +1,13 @@
+import multiprocessing
+
 from torch.utils.data import DataLoader
 
 
 def loader(data):
+    context = multiprocessing.get_context("fork")
     return DataLoader(
         data,
-        collate_fn=lambda rows: rows[0],
         num_workers=4,
-        multiprocessing_context="fork",
+        collate_fn=lambda rows: rows,
+        multiprocessing_context=context,
     )
