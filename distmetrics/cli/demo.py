@@ -214,7 +214,7 @@ def _mean(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def lint(script: Path) -> list[dict[str, Any]]:
     """Run distlint over a script; return its findings."""
     check = [sys.executable, "-m", "distlint", "check"]
-    command = [*check, str(script), "--review", "--output-format", "json"]
+    command = [*check, str(script), "--output-format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode not in (0, 1):
         raise RuntimeError(f"distlint ended with exit code {done.returncode}: {done.stderr}")

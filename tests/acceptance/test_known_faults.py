@@ -74,6 +74,7 @@ def test_total(ARGUMENTS):
     assert distmetrics.all_reduce(torch.tensor(value)) == 2 * value
 """
 WITHOUT = """\
+import sys
 from torch import ones
 from torchmetrics import SumMetric
 for name in [each for each in sys.modules if each.partition(".")[0].endswith("NAME")]:

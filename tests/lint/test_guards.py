@@ -75,7 +75,7 @@ def test_which_arms_only_some_ranks_reach(test):
     assert arms(test)[:asked] == wanted[:asked]
 
 
-KNOWN = st.sampled_from(sorted(TESTS))
+KNOWN = st.sampled_from(sorted(TESTS.keys() - {"rank == -1"}))  # which one process alone passes
 
 
 @RELAXED
