@@ -15,6 +15,7 @@ from distlint.training import (
     Tests,
     goes_on,
     is_backward,
+    is_decided_together,
     is_distributed,
     joins,
     leaving,
@@ -24,6 +25,8 @@ from distlint.training import (
 
 _FAILS = "a rank that fails here skips backward, and the others hang: let the exception end the job"
 _TOGETHER = "let all ranks decide by one all_reduce"
+
+_ALONE = "only rank 0 leaves this loop, so the others hang: decide on every rank"
 
 
 class DL110(Rule):
@@ -62,7 +65,7 @@ class DL110(Rule):
             loop = loop_of(source, call)
             if loop is None or not is_backward(source, call) or joins(source, call):
                 continue
-            for place, message in self._skips(call, loop):
+            for place, message in (*self._skips(call, loop), *self._stops(call)):
                 if place not in told:
                     told.add(place)
                     self.report(place, message, several_devices=False)
@@ -101,10 +104,23 @@ class DL110(Rule):
             if loop_of(source, leave) is not loop or guard is None or not guard.first:
                 continue
             if source.is_within(guard.node, loop):
-                yield (
-                    leave,
-                    "only rank 0 leaves this loop, so the others hang: decide on every rank",
-                )
+                yield leave, _ALONE
+
+    def _stops(self, backward: cst.Call) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Yield the leaves of loops around a pass by what only rank 0 has set."""
+        source = self.source
+        scope = source.function(backward) or source.module
+        for leave in source.own(scope, cst.Break):
+            branch = next((e for e in source.ancestors(leave) if isinstance(e, cst.If)), None)
+            loop, test = loop_of(source, leave), branch.test if branch is not None else None
+            if loop is None or not isinstance(test, cst.Name):
+                continue
+            if not source.is_within(backward, loop) or is_decided_together(source, test):
+                continue
+            for each in source.assigned(scope).get(test.value, []):
+                guard = next(guards(source, each.statement), None)
+                if guard is not None and guard.first and source.is_within(guard.node, loop):
+                    yield leave, _ALONE
 
     def _check_step(self, method: cst.FunctionDef) -> None:
         source = self.source
