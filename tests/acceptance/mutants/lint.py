@@ -37,6 +37,10 @@ CACHE = "test_lint_commands.py::test_the_cache_finds_the_same_and_is_all_that_is
 SERVER = "test_lint_commands.py::test_the_language_server_tells_findings_pages_and_ignores"
 RULES = "test_lint_commands.py::test_rules_and_explain_print_every_rule"
 HOOK = "test_lint_commands.py::test_the_hook_and_the_action_call_the_command_as_it_is"
+PLACES = "test_lint_projects.py::test_facts_of_code_and_settings_are_told_with_their_places"
+WAITING = "test_lint_projects.py::test_what_waits_for_several_devices_is_counted_in_the_last_line"
+GONE = "test_lint_projects.py::test_a_retired_code_is_told_and_is_no_error"
+NEWER = "test_lint_projects.py::test_newer_syntax_than_the_hosts_is_read"
 Run = Callable[[list[str]], int]
 
 
@@ -317,3 +321,43 @@ def a_rule_is_not_listed() -> None:
 def exit_zero_fails() -> None:
     """``--exit-zero`` does nothing."""
     without("--exit-zero")
+
+
+@mutant(PLACES)
+def comments_count_as_facts() -> None:
+    """What stands in a comment of the settings is a fact."""
+    reads("*.yaml", lambda text: text.replace("# ", ""))
+
+
+@mutant(WAITING)
+def what_waits_is_not_counted() -> None:
+    """The last line says nothing of the findings that wait for several devices."""
+
+    def silent(run: Run, words: list[str]) -> int:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            status = run(words)
+        sys.stderr.write(re.sub(".*devices = .*\n", "", said.getvalue()))
+        return status
+
+    runs(silent)
+
+
+@mutant(GONE)
+def a_retired_code_is_an_error() -> None:
+    """Settings that name a retired code end with exit status 2."""
+    reads("pyproject.toml", lambda text: text.replace("DL107", "DL997"))
+
+
+@mutant(NEWER)
+def newer_syntax_is_an_error() -> None:
+    """A file that this Python cannot compile is told as one that cannot be read."""
+
+    def compiled(run: Run, words: list[str]) -> int:
+        for path in Path().rglob("job.py"):
+            try:
+                compile(path.read_text(), str(path), "exec")
+            except SyntaxError:
+                path.write_text("def f(:\n")
+        return run(words)
+
+    runs(compiled)
