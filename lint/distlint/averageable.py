@@ -117,8 +117,7 @@ _AVERAGEABLE = {
         learned_perceptual_image_patch_similarity spatial_correlation_coefficient
         deep_image_structure_and_texture_similarity spectral_angle_mapper arniqa
         error_relative_global_dimensionless_synthesis root_mean_squared_error_using_sliding_window
-        clip clip_image_quality_assessment peak_signal_noise_ratio
-        peak_signal_noise_ratio_with_blocked_effect
+        clip clip_image_quality_assessment
     """,
     "a mean over frames": "lip_vertex_error video_multi_method_assessment_fusion",
     "a mean over recordings": """
@@ -147,6 +146,9 @@ _OTHER = {
         classification_report stat_scores silhouette_samples image_gradients frequency_at_k
         cramers_v_matrix pearsons_contingency_coefficient_matrix theils_u_matrix tschuprows_t_matrix
         num_collisions
+    """,
+    "a mean over images of one each, and none of a batch's pixels: what it is given decides": """
+        peak_signal_noise_ratio peak_signal_noise_ratio_with_blocked_effect
     """,
     "what it wraps decides": """
         metric metric_collection metric_tracker bootstrapper min_max_metric classwise_wrapper

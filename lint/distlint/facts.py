@@ -6,6 +6,7 @@ Facts are read line by line from code and settings alike, so that ``devices=4`` 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -396,8 +397,8 @@ def _part(settings: str) -> str:
 
 
 def _folders(path: str) -> list[str]:
-    """Return the folders that a file is in, the nearest first, and the top as ``""``."""
-    parts = path.replace("\\", "/").split("/")[:-1]
+    """Return the folders that a file is in, the nearest first, however its path is spelled."""
+    parts = os.path.abspath(path).replace("\\", "/").split("/")[:-1]  # noqa: PTH100
     return ["/".join(parts[:number]) for number in range(len(parts), -1, -1)]
 
 

@@ -102,3 +102,17 @@ def test_losses_of_torch_are_complete():
     assert len(names) > 20
     names |= {f"torch.nn.functional.{name}" for name in functional if name[0] != "_"}
     assert sorted(name for name in names if find(name) is None) == []
+
+
+def test_the_page_says_what_the_table_says():
+    page = (Path(__file__).parents[2] / "docs/which-tool.md").read_text("utf-8")
+    first, second = page.partition("## `sync_dist=True`")[2].split("## A metric object")
+    for part, kind in (first, "averageable"), (second, "not averageable"):
+        rows = re.findall(r"^\| ([a-z0-9 ]+) \|", part, re.MULTILINE)
+        names = [row.replace(" ", "_") for row in rows if row != "metric"]
+        assert len(names) > 100
+        other = [name for name in names if ENTRIES[stem(name)].kind != kind]
+        assert all(name.startswith("peak_signal_noise_ratio") for name in other)
+    named = set(re.findall(r"torchmetrics' `(\w+)`", second))
+    modules = torchmetrics, *map(importlib.import_module, DOMAINS)
+    assert named and all(any(hasattr(module, name) for module in modules) for name in named)

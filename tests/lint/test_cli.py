@@ -27,7 +27,7 @@ def test_findings_exit_1(folder, capsys):
     assert main(["check", "bad.py"]) == 1
     out, err = capsys.readouterr()
     assert out.startswith("bad.py:3:5 DL101 [collective-under-rank-guard] only rank 0 reaches this")
-    assert "  test at bad.py:2: " in out
+    assert "  guard at bad.py:2: " in out
     assert err == "1 finding in 1 file (1 fixable with --fix --unsafe-fixes)\n"
 
 

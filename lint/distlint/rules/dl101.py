@@ -88,5 +88,5 @@ class DL101(Rule):
             f"{who} this {name}, {what}: call it on every rank, {where}",
             *before_test(self.source, call, guard),
             safe=False,
-            about=[(guard.node, "test", "only some ranks pass here")],
+            about=[(guard.node, "guard", "only some ranks pass here")],
         )
