@@ -35,7 +35,7 @@ HANGS = Finding(
     "only rank 0 reaches it",
     "model.py",
     *(3, 2, 3, 16),
-    trace=(Related("model.py", 2, "test", "only some ranks pass here"),),
+    trace=(Related("model.py", 2, "guard", "only some ranks pass here"),),
 )
 
 
@@ -51,7 +51,7 @@ def test_the_finding_of_these_tests_is_one_of_the_linter():
 def test_text_shows_place_trace_and_source():
     assert text([HANGS], LINES) == (
         "model.py:3:2 DL101 [collective-under-rank-guard] only rank 0 reaches it\n"
-        "  test at model.py:2: only some ranks pass here\n"
+        "  guard at model.py:2: only some ranks pass here\n"
         "  2 | if dist.get_rank() == 0:\n"
         "  3 | \tdist.barrier()\n"
         "    | \t^^^^^^^^^^^^^^\n"
@@ -84,7 +84,7 @@ def test_text_of_a_finding_over_several_lines_and_past_the_end():
 def test_json_has_exactly_the_documented_fields():
     (item,) = json.loads(as_json([HANGS], {}))
     place = {"path": "model.py", "line": 3, "column": 2, "end_line": 3, "end_column": 16}
-    trace = [{"path": "model.py", "line": 2, "text": "test: only some ranks pass here"}]
+    trace = [{"path": "model.py", "line": 2, "text": "guard: only some ranks pass here"}]
     assert item == {
         "code": "DL101",
         "name": "collective-under-rank-guard",
@@ -118,7 +118,7 @@ def test_github_escapes_what_its_commands_would_swallow():
     assert report("github", [HANGS, IN_CELL]) == (
         "::error file=model.py,line=3,endLine=3,col=2,endColumn=15,"
         "title=DL101 collective-under-rank-guard::only rank 0 reaches it"
-        "%0Atest at model.py:2: only some ranks pass here\n"
+        "%0Aguard at model.py:2: only some ranks pass here\n"
         "::error file=a b/é%2C1%3A2.ipynb,line=1,endLine=1,"
         "title=DL101 collective-under-rank-guard::cell 3, line 2, column 5: 100%25 hangs:"
         "%0Afor ever, yes%0Atest at a b/é,1:2.ipynb:cell 3:1: only some pass\n"

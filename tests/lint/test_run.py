@@ -74,3 +74,14 @@ def test_a_very_long_file(tmp_path):
     path = str(write(tmp_path, a=source) / "a.py")
     (found,) = check_files([path], ["DL101"], NONE).findings
     assert (found.code, found.line) == ("DL101", 50_104), found.message
+
+
+def test_findings_are_the_same_however_a_path_is_spelled(tmp_path, monkeypatch):
+    write(tmp_path, setup_cfg="", one__model=WAITS, one__train="T(devices=1).fit(x)")
+    write(tmp_path, many__model=WAITS, many__train="T(devices=4).fit(x)")
+    monkeypatch.chdir(tmp_path / "one")
+    for spell in (os.path.relpath, str, lambda path: str(Path("..", path.relative_to(tmp_path)))):
+        files = [spell(tmp_path / name / "model.py") for name in ("one", "many")]
+        checked = check_files(files, list(RULES), NONE)
+        assert [each.path for each in checked.findings] == files[1:]
+        assert {each.path for each in checked.waiting} == {files[0]}
