@@ -32,7 +32,7 @@ class Checked:
 
     Attributes:
         findings: by file in the order of the files, then by line.
-        waiting: how many more there would be if several devices ran the project.
+        waiting: those that there would be if several devices ran the project.
         sources: the lines of the files with findings, by the place that findings name.
         facts: what each file is told of its project, by path.
     """

@@ -54,6 +54,7 @@ class Class:
         kinds: what its bases make it: ``"lightning_module"``, ``"dataset"`` …
         methods: its own functions by name.
         inherited: names of functions that bases within the project have.
+        attributes: what its methods assign to ``self.name``, by the name.
     """
 
     node: cst.ClassDef
