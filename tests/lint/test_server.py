@@ -128,7 +128,7 @@ def test_diagnostics(editor):
     assert first["message"].startswith("only rank 0 reaches this barrier")
     assert first["codeDescription"]["href"].endswith("/rules/dl101.py")
     (related,) = first["relatedInformation"]
-    assert related["message"].startswith("test: ")
+    assert related["message"].startswith("guard: ")
     assert related["location"]["uri"] == URI
     assert related["location"]["range"]["start"]["line"] == 1
     assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
