@@ -100,9 +100,11 @@ def test_a_file_is_written_whole_or_left_as_it_was(comm: Any) -> None:
         every_other = range(comm.rank, 48, 2)
         gather_samples(every_other, ["x" * (1 << 20)] * 24, dst=folder / "large", comm=own)
         assert max(nbytes for _, nbytes in own.sent) < 20 << 20  # of 24 MiB
+        largest, unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
         if comm.rank == 0:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, unlimited))
         error = caught(gather_samples, [comm.rank], ["text" * 4096], dst=folder / "file")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, unlimited))
         assert (type(error), error.peers) == (InputError, (0,))
         dm.barrier()
         lines = [json.loads(line) for line in (folder / "file").read_text().splitlines()]
