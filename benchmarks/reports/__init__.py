@@ -1,0 +1,137 @@
+"""Public reports of wrong numbers and hangs of distributed jobs, as programs of our own.
+
+One module a report, which has
+
+- ``THREAD`` ("owner/name#number"), ``DATE`` (year-month-day), ``SYMPTOM`` (a sentence of ours);
+- ``RANKS``, and ``BACKEND``: "threads" or "gloo";
+- ``naive(comm)``: what a rank logs in the way of the thread;
+- ``ours(comm)``: what it logs as its reporter would write it, having read the pages of docs/;
+- ``right()``: the number of one process;
+- ``CANNOT``, where nothing can tell: why, and the page that says so.
+
+A rank that has nothing to log returns None.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from distmetrics import RepeatedSamplesWarning, guard
+from distmetrics.comm.base import is_of_threads
+from distmetrics.errors import DivergedError, PeerLostError
+from distmetrics.liveness.outcome import Outcome, blame
+from distmetrics.testing import outcomes
+from distmetrics.testing.fake_torch_distributed import routed
+
+DEADLINE, LIMIT = 8.0, 40.0  # seconds: of the guard, and of a program
+FRAME = ("__main__",)
+
+
+class Seen(NamedTuple):
+    """What a report's program has shown.
+
+    Attributes:
+        naive: what is logged in the way of the thread: a number, an error, or "hangs".
+        ours: what is logged with distmetrics: a number, or an error.
+        right: the number of one process.
+        verdict: "right", "told", "late", "silent", "hangs" or "cannot be told".
+        said: the first line of an error or a warning.
+    """
+
+    naive: str
+    ours: str
+    right: str
+    verdict: str
+    said: str
+
+
+def reports() -> dict[str, Any]:
+    """Return the modules of all reports by their names."""
+    names = sorted(each.name for each in pkgutil.iter_modules(__path__) if each.name not in FRAME)
+    return {name: importlib.import_module(f"benchmarks.reports.{name}") for name in names}
+
+
+def look(report: Any) -> Seen:
+    """Run a report's program in both ways, and judge it."""
+    right = float(report.right())
+    naive, _ = _run(report, "naive")
+    ours, warned = _run(report, "ours")
+    errors = [each.error for each in ours if each.error is not None]
+    said = str(min(errors, key=blame)) if errors else "".join(warned[:1])
+    verdict = _verdict(ours, right, said)
+    if verdict == "silent" and hasattr(report, "CANNOT"):
+        verdict, said = "cannot be told", report.CANNOT
+    waited = any(isinstance(each.error, DivergedError | PeerLostError) for each in naive)
+    logged = "hangs" if waited else _shown(naive)
+    return Seen(logged, _shown(ours), written(right), verdict, said.partition("\n")[0])
+
+
+def _verdict(ours: Sequence[Outcome], right: float, said: str) -> str:
+    values = [each.value for each in ours if each.error is None and each.value is not None]
+    agree = all(math.isclose(value, right, rel_tol=1e-5, abs_tol=1e-9) for value in values)
+    if any("the limit of this run" in str(each.error) for each in ours):
+        return "hangs"
+    if "DISTMETRICS_TIMEOUT" in said or any("DISTMETRICS_TIMEOUT" in str(e.error) for e in ours):
+        return "late"
+    failed = any(each.error is not None for each in ours)
+    if agree and values and not failed:
+        return "right"
+    return "told" if said and (agree or not failed) else "silent"
+
+
+def _shown(ended: Sequence[Outcome]) -> str:
+    """Return what the first rank that logs a number has, or else the error that began it."""
+    errors = [each.error for each in ended if each.error is not None]
+    if errors:
+        return type(min(errors, key=blame)).__name__
+    return written(next(each.value for each in ended if each.value is not None))
+
+
+def written(number: float) -> str:
+    """Return a number as tables have it."""
+    number = float(number)
+    return f"{number:.0f}" if number.is_integer() else f"{number:.5g}"
+
+
+def _run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
+    threads = report.BACKEND == "threads"
+    routes: Any = routed() if threads else nullcontext()
+    with guard.use_settings(timeout=DEADLINE), routes, _caught() as warned:
+        ended = outcomes(
+            report.RANKS, _as_rank, report.__name__, way, backend=report.BACKEND, limit=LIMIT
+        )
+    texts = list(warned)
+    values = []
+    for each in ended:
+        value, own = each.value if each.error is None else (None, [])
+        texts += own
+        values.append(Outcome(each.rank, value, each.error))
+    return values, texts
+
+
+def _as_rank(comm: Any, name: str, way: str) -> tuple[Any, list[str]]:
+    """Run one way of a report as a rank; threads share the warnings of their process."""
+    program = getattr(importlib.import_module(name), way)
+    if is_of_threads(comm):
+        return program(comm), []
+    with _caught() as warned:
+        value = program(comm)
+    return value, warned
+
+
+@contextmanager
+def _caught() -> Iterator[list[str]]:
+    """Yield the texts of the warnings of distmetrics in the block, once it is over."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [
+        str(each.message) for each in caught if issubclass(each.category, RepeatedSamplesWarning)
+    ]
