@@ -7,6 +7,7 @@ One module a report, which has
 - ``naive(comm)``: what a rank logs in the way of the thread;
 - ``ours(comm)``: what it logs as its reporter would write it, having read the pages of docs/;
 - ``right()``: the number of one process;
+- ``LIMIT``, where ranks take longer than a few seconds to start;
 - ``CANNOT``, where nothing can tell: why, and the page that says so.
 
 A rank that has nothing to log returns None.
@@ -30,7 +31,7 @@ from distmetrics.testing import outcomes
 from distmetrics.testing.fake_torch_distributed import routed
 
 DEADLINE, LIMIT = 8.0, 40.0  # seconds: of the guard, and of a program
-FRAME = ("__main__",)
+FRAME = ("__main__", "hugging_face")
 
 
 class Seen(NamedTuple):
@@ -103,8 +104,9 @@ def _run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
     threads = report.BACKEND == "threads"
     routes: Any = routed() if threads else nullcontext()
     with guard.use_settings(timeout=DEADLINE), routes, _caught() as warned:
+        limit = getattr(report, "LIMIT", LIMIT)
         ended = outcomes(
-            report.RANKS, _as_rank, report.__name__, way, backend=report.BACKEND, limit=LIMIT
+            report.RANKS, _as_rank, report.__name__, way, backend=report.BACKEND, limit=limit
         )
     texts = list(warned)
     values = []

@@ -1,0 +1,43 @@
+"""A rank whose evaluation raises, and which goes home."""
+
+from typing import Any
+
+import torch.distributed as dist
+
+from distmetrics import all_gather_object
+
+THREAD = "EvolvingLMMs-Lab/lmms-eval#1304"
+DATE = "2026-04-23"
+SYMPTOM = "one rank's evaluation raises and is caught; the others wait for it in the gather"
+RANKS, BACKEND = 2, "gloo"
+
+
+def _evaluate(comm: Any, gather: Any) -> float | None:
+    """Score this rank's share and gather, and log what goes wrong."""
+    try:
+        if comm.rank == 1:
+            raise ValueError("no answer in the output")
+        return float(sum(gather(3.0)))
+    except ValueError:
+        return None
+
+
+def _gather(score: float) -> list[Any]:
+    scores: list[Any] = [None, None]
+    dist.all_gather_object(scores, score)
+    return scores
+
+
+def naive(comm: Any) -> float | None:
+    """Gather with torch."""
+    return _evaluate(comm, _gather)
+
+
+def ours(comm: Any) -> float | None:
+    """Gather with our call."""
+    return _evaluate(comm, all_gather_object)
+
+
+def right() -> float:
+    """Return the scores of both ranks."""
+    return 6.0

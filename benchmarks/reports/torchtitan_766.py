@@ -1,0 +1,40 @@
+"""A gradient norm whose squares torch has not added up yet."""
+
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from distmetrics import Log
+
+THREAD = "pytorch/torchtitan#766"
+DATE = "2025-01-01"
+SYMPTOM = "the gradient norm under FSDP differs between ranks: it is of each rank's part"
+RANKS, BACKEND = 2, "gloo"
+GRADIENT = torch.tensor([3.0, 4.0, 12.0, 84.0])
+
+
+def _norm() -> Any:
+    """Return what clipping returns for a parameter that ``fully_shard`` has split."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    weight = torch.nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)]))
+    weight.grad = distribute_tensor(GRADIENT, mesh, [Shard(0)])
+    return torch.nn.utils.clip_grad_norm_([weight], 1e9)
+
+
+def naive(comm: Any) -> float:
+    """Log this rank's tensor, which ``item`` of a DTensor was before torch reduced it."""
+    return float(_norm().to_local())
+
+
+def ours(comm: Any) -> float:
+    """Log the norm as docs/log.md does."""
+    log = Log(comm)
+    log.max("grad_norm", _norm())
+    return log.flush()["grad_norm"]
+
+
+def right() -> float:
+    """Return the norm of the whole gradient."""
+    return float(GRADIENT.norm())
