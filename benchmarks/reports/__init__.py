@@ -31,7 +31,6 @@ from distmetrics.testing import outcomes
 from distmetrics.testing.fake_torch_distributed import routed
 
 DEADLINE, LIMIT = 8.0, 40.0  # seconds: of the guard, and of a program
-FRAME = ("__main__", "hugging_face")
 
 
 class Seen(NamedTuple):
@@ -53,8 +52,8 @@ class Seen(NamedTuple):
 
 
 def reports() -> dict[str, Any]:
-    """Return the modules of all reports by their names."""
-    names = sorted(each.name for each in pkgutil.iter_modules(__path__) if each.name not in FRAME)
+    """Return the modules of all reports by their names; helpers' begin with an underscore."""
+    names = sorted(each.name for each in pkgutil.iter_modules(__path__) if each.name[0] != "_")
     return {name: importlib.import_module(f"benchmarks.reports.{name}") for name in names}
 
 

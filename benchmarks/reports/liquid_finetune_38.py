@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.reports.hugging_face import by_hand, trainer_of
+from benchmarks.reports._hugging_face import by_hand, trainer_of
 
 THREAD = "Liquid4All/liquid-finetune#38"
 DATE = "2026-08-11"

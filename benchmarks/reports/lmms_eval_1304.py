@@ -12,12 +12,15 @@ SYMPTOM = "one rank's evaluation raises and is caught; the others wait for it in
 RANKS, BACKEND = 2, "gloo"
 
 
+def _score(rank: int) -> float:
+    """Return the score of a rank's share, of which one has an output that cannot be read."""
+    return float("3.0" if rank == 0 else "no answer")
+
+
 def _evaluate(comm: Any, gather: Any) -> float | None:
-    """Score this rank's share and gather, and log what goes wrong."""
+    """Score and gather, and go on where that fails."""
     try:
-        if comm.rank == 1:
-            raise ValueError("no answer in the output")
-        return float(sum(gather(3.0)))
+        return float(sum(gather(_score(comm.rank))))
     except ValueError:
         return None
 

@@ -9,7 +9,7 @@ from distmetrics import all_reduce
 
 THREAD = "NVIDIA/Megatron-LM#3401"
 DATE = "2026-02-13"
-SYMPTOM = "a stage without experts keeps a shorter list of auxiliary losses, and the log's sum hangs"
+SYMPTOM = "a stage without experts has a shorter list of auxiliary losses, and their sum hangs"
 RANKS, BACKEND = 2, "gloo"  # pp 2
 LAYERS, EXTRA = 14, 1
 

@@ -36,4 +36,4 @@ def ours(comm: Any) -> float:
 
 def right() -> float:
     """Return that of all tokens."""
-    return float(torch.tensor(sum(ADVANTAGES, [])).std())
+    return float(torch.tensor([each for rank in ADVANTAGES for each in rank]).std())

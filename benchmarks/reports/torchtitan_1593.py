@@ -13,6 +13,7 @@ THREAD = "pytorch/torchtitan#1593"
 DATE = "2025-08-19"
 SYMPTOM = "tokens per expert count twice where activation checkpointing computes the layer again"
 RANKS, BACKEND = 2, "threads"
+CANNOT = "torch does not say that a layer is computed again: docs/log.md"
 
 
 def _train(comm: Any, count: Any) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.reports.hugging_face import by_hand, trainer_of
+from benchmarks.reports._hugging_face import by_hand, trainer_of
 
 THREAD = "huggingface/transformers#41904"
 DATE = "2025-10-27"

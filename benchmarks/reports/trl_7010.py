@@ -5,7 +5,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
-from benchmarks.reports.hugging_face import accelerator_of
+from benchmarks.reports._hugging_face import accelerator_of
 from distmetrics import sync_and_compute
 
 THREAD = "huggingface/trl#7010"

@@ -76,6 +76,6 @@ def trainer_of(comm: Any, count: int, *, batch_size: int, takes_options: bool = 
         dataloader_pin_memory=False,
     )
     model = WithOptions() if takes_options else Model()
-    trainer = Trainer(model=model, args=arguments, eval_dataset=_rows(count))  # type: ignore[arg-type]
+    trainer = Trainer(model=model, args=arguments, eval_dataset=_rows(count))
     trainer.remove_callback(PrinterCallback)
     return trainer
