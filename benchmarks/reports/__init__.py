@@ -17,20 +17,23 @@ from __future__ import annotations
 
 import importlib
 import math
+import multiprocessing
 import pkgutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from multiprocessing import forkserver
 from typing import Any, NamedTuple
 
 from distmetrics import RepeatedSamplesWarning, guard
 from distmetrics.comm.base import is_of_threads
-from distmetrics.errors import DivergedError, PeerLostError
+from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.liveness.outcome import Outcome, blame
 from distmetrics.testing import outcomes
 from distmetrics.testing.fake_torch_distributed import routed
 
-DEADLINE, LIMIT = 8.0, 40.0  # seconds: of the guard, and of a program
+WAITED = (MismatchError, DivergedError, PeerLostError)
+DEADLINE, LIMIT = 8.0, 90.0  # seconds: of the guard, and of a program
 
 
 class Seen(NamedTuple):
@@ -57,27 +60,35 @@ def reports() -> dict[str, Any]:
     return {name: importlib.import_module(f"benchmarks.reports.{name}") for name in names}
 
 
+def warm() -> None:
+    """Let processes of ranks fork from one that has imported what takes long."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["lightning.pytorch"])
+    forkserver.ensure_running()
+
+
 def look(report: Any) -> Seen:
     """Run a report's program in both ways, and judge it."""
     right = float(report.right())
-    naive, _ = _run(report, "naive")
-    ours, warned = _run(report, "ours")
+    naive, _ = run(report, "naive")
+    ours, warned = run(report, "ours")
     errors = [each.error for each in ours if each.error is not None]
     said = str(min(errors, key=blame)) if errors else "".join(warned[:1])
-    verdict = _verdict(ours, right, said)
+    verdict = verdict_of(ours, right, said)
     if verdict == "silent" and hasattr(report, "CANNOT"):
         verdict, said = "cannot be told", report.CANNOT
-    waited = any(isinstance(each.error, DivergedError | PeerLostError) for each in naive)
+    # The world of threads says of a mix-up what elsewhere would hang, or go on with garbage.
+    waited = any(isinstance(each.error, WAITED) for each in naive)
     logged = "hangs" if waited else _shown(naive)
     return Seen(logged, _shown(ours), written(right), verdict, said.partition("\n")[0])
 
 
-def _verdict(ours: Sequence[Outcome], right: float, said: str) -> str:
+def verdict_of(ours: Sequence[Outcome], right: float, said: str) -> str:
+    """Judge how ranks have ended; ``said`` is what they were told, an error or a warning."""
     values = [each.value for each in ours if each.error is None and each.value is not None]
     agree = all(math.isclose(value, right, rel_tol=1e-5, abs_tol=1e-9) for value in values)
     if any("the limit of this run" in str(each.error) for each in ours):
         return "hangs"
-    if "DISTMETRICS_TIMEOUT" in said or any("DISTMETRICS_TIMEOUT" in str(e.error) for e in ours):
+    if any("DISTMETRICS_TIMEOUT" in str(each.error) for each in ours):
         return "late"
     failed = any(each.error is not None for each in ours)
     if agree and values and not failed:
@@ -99,7 +110,8 @@ def written(number: float) -> str:
     return f"{number:.0f}" if number.is_integer() else f"{number:.5g}"
 
 
-def _run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
+def run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
+    """Run one way of a report; return how ranks have ended, and what they were warned of."""
     threads = report.BACKEND == "threads"
     routes: Any = routed() if threads else nullcontext()
     with guard.use_settings(timeout=DEADLINE), routes, _caught() as warned:

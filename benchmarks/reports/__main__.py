@@ -11,7 +11,7 @@ import csv
 import re
 from pathlib import Path
 
-from benchmarks.reports import look, reports
+from benchmarks.reports import look, reports, warm
 
 RESULTS = Path(__file__).parents[1] / "results" / "reports.csv"
 COLUMNS = ("thread", "date", "symptom", "naive", "ours", "right", "first", "now", "said")
@@ -34,6 +34,7 @@ def main() -> int:
     ask.add_argument("--only", default="")
     only = ask.parse_args().only
     rows = kept()
+    warm()
     for report in reports().values():
         if not re.search(only, report.THREAD):
             continue
