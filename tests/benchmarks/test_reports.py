@@ -12,6 +12,7 @@ import pytest
 from benchmarks import reports
 from benchmarks.reports.__main__ import COLUMNS, kept
 from distmetrics import DivergedError
+from distmetrics.liveness.outcome import Outcome
 
 REPORTS = reports.reports()
 SILENT = {  # wrong without a word: whoever mends one takes it out
@@ -89,7 +90,7 @@ def test_rows_are_whole() -> None:
 )
 def test_verdicts(values: tuple[Any, ...], said: str, verdict: str) -> None:
     ended = [
-        reports.Outcome(rank, error=value) if isinstance(value, Exception) else reports.Outcome(rank, value)
+        Outcome(rank, error=value) if isinstance(value, Exception) else Outcome(rank, value)
         for rank, value in enumerate(values)
     ]
     assert reports.verdict_of(ended, 1.0, said) == verdict
