@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from distmetrics.collectives.dtensors import Shared, difference, odd_one
+from distmetrics.collectives.odd_keys import odd_keys, what_has, who_has
 from distmetrics.collectives.pack import LeafSpec
 from distmetrics.collectives.reading import LARGEST_MANIFEST, reading
 from distmetrics.comm.base import Call, Communicator
@@ -200,12 +201,21 @@ def agree_on_dtensors(
         raise difference(*odd, per_rank, lines, call.op, rank=rank, site=call.site)
 
 
-def agree_on_tree(manifests: Sequence[Manifest], rank: int) -> None:
-    """Check all but the leaves, as :func:`agree` does."""
+def agree_on_tree(
+    manifests: Sequence[Manifest], rank: int, keys: Sequence[Sequence[str]] = ()
+) -> None:
+    """Check all but the leaves, as :func:`agree` does.
+
+    Args:
+        manifests: every rank's, in rank order.
+        rank: the rank that asks, for the error's attributes.
+        keys: those in each rank's tree, for the error's text; default the paths of its leaves.
+    """
     _refuse_problems(manifests, rank)
     for part in (_operation, _tree):
         if len(set(map(part, manifests))) > 1:
-            raise _mismatch(manifests, rank, part)
+            keys = keys or [[leaf.path for leaf in manifest.leaves] for manifest in manifests]
+            raise _mismatch(manifests, rank, part, keys=keys if part is _tree else ())
 
 
 def _operation(manifest: Manifest) -> str:
@@ -225,29 +235,31 @@ def _leaf(index: int, manifest: Manifest) -> str:
 
 
 def _mismatch(
-    manifests: Sequence[Manifest], rank: int, part: Callable[[Manifest], str], do: str = ""
+    manifests: Sequence[Manifest],
+    rank: int,
+    part: Callable[[Manifest], str],
+    do: str = "",
+    keys: Sequence[Sequence[str]] = (),
 ) -> DistmetricsError:
-    """Build the error for manifests that differ in ``part``, which the text shows of each rank."""
+    """Build the error for manifests that differ in ``part``, which the text shows of each rank.
+
+    Where ``keys`` differ, it shows those that not all ranks have instead.
+    """
     groups = by_line({r: part(manifest) for r, manifest in enumerate(manifests)})
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
     what = "a collective" if part is _operation else manifests[rank].call().op
-    headline: list[str | Ranks] = [f"ranks disagree on {what}: "]
-    for view in odd[:_SHOWN]:
-        verb = "call" if part is _operation else "send"
-        verb += "s" if len(groups[view]) == 1 else ""
-        headline += [Ranks(groups[view]), f" {verb} {short[view]}, "]
-    named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
-    headline += [Ranks(groups[usual]) if named else "the others", f" {short[usual]}"]
+    of_some = odd_keys(keys)
     lines = {}
     for r, manifest in enumerate(manifests):
         call = manifest.call()
         detail = call.detail if part is _operation else short[part(manifest)]
-        lines[r] = str(replace(call, detail=detail))
+        lines[r] = str(replace(call, detail=what_has(of_some, r) or detail))
     likely, advice = _advice(manifests, part)
+    differ = who_has(of_some) or _who_sends(groups, usual, short, part)
     return MismatchError(
-        headline,
+        [f"ranks disagree on {what}: ", *differ],
         per_rank=lines,
         notes=["No data was moved; every rank keeps what it had."],
         likely=likely,
@@ -256,6 +268,22 @@ def _mismatch(
         peers=[r for view in odd for r in groups[view]],
         site=manifests[rank].call().site,
     )
+
+
+def _who_sends(
+    groups: Mapping[str, Sequence[int]],
+    usual: str,
+    short: Mapping[str, str],
+    part: Callable[[Manifest], str],
+) -> list[str | Ranks]:
+    """Say which ranks send what else than most, in the parts of a headline."""
+    parts: list[str | Ranks] = []
+    for view in [view for view in groups if view != usual][:_SHOWN]:
+        verb = "call" if part is _operation else "send"
+        verb += "s" if len(groups[view]) == 1 else ""
+        parts += [Ranks(groups[view]), f" {verb} {short[view]}, "]
+    named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
+    return [*parts, Ranks(groups[usual]) if named else "the others", f" {short[usual]}"]
 
 
 _EQUAL_SHAPES = "make the shape equal on all ranks."

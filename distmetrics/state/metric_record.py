@@ -73,6 +73,11 @@ class MetricRecord(NamedTuple):
         dtensors = [Shared.read(*fields) for fields in shared]
         return cls(str(label), own, texts, str(attributes), bool(is_updated), dtensors)
 
+    @property
+    def path(self) -> str:
+        """Where the metric is, "" for one that was passed itself."""
+        return self.label.rpartition(": ")[0]
+
     def __str__(self) -> str:
         states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
         arguments = [f"{name}={text}" if name else text for name, text in sorted(self.arguments)]
@@ -126,7 +131,7 @@ def agree_on_metrics(
                 records[r][place] = column[ranks[0]]
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [replace(each, tree=tree) for each, tree in zip(manifests, trees, strict=True)]
-    agree_on_tree(compared, rank)
+    agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
     agree_on_dtensors(dtensors, manifests, rank)
     if len({len(each) for each in records}) > 1:  # a label may hold what separates two
         raise not_ours("metrics that are not separate")

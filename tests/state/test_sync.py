@@ -254,6 +254,23 @@ def test_the_text_of_different_arguments() -> None:
     assert "Likely: a key or an element that only some ranks have, or metrics made with different arguments." in text
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_text_of_a_key_that_only_some_ranks_have(world_size: int) -> None:
+    """Pinned, with a hundred keys that all have: who has it, and not what is below it."""
+
+    def work(comm: Any) -> Any:
+        metrics = {f"subset {number}": aggregation.SumMetric() for number in range(100)}
+        if comm.rank == 0:
+            metrics |= {"code": collection(True)}
+        return sync_and_compute(metrics, comm=comm)
+
+    error = same_error(outcomes(world_size, work), MismatchError)
+    assert error.what == "ranks disagree on sync of metrics: only rank 0 has 'code'"
+    told = {rank: line.partition("  ")[0] for rank, line in error.per_rank.items()}
+    without = dict.fromkeys(range(1, world_size), "sync of metrics without 'code'")
+    assert told == {0: "sync of metrics with 'code'"} | without
+
+
 def test_a_rank_that_raises_before_the_sync() -> None:
     """The others are told, and keep their local state."""
 
