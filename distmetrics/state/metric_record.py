@@ -17,6 +17,7 @@ from distmetrics.collectives.pack import to_bytes
 from distmetrics.collectives.reading import not_ours, reading
 from distmetrics.collectives.serialize import DEEPEST
 from distmetrics.comm.base import brief
+from distmetrics.state.compute_groups import UNDECIDED, Merged, merged
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size))
 _LARGEST = 1 << 16  # bytes of a tensor that travels
@@ -48,6 +49,7 @@ class MetricRecord(NamedTuple):
         attributes: a digest of its other attributes that are no states.
         is_updated: whether it was updated.
         shared: its states that are DTensors.
+        first: the place of the metric whose state it shows, or UNDECIDED.
     """
 
     label: str
@@ -56,6 +58,7 @@ class MetricRecord(NamedTuple):
     attributes: str
     is_updated: bool
     shared: Sequence[Shared] = ()
+    first: int = UNDECIDED
 
     @classmethod
     def read(
@@ -66,12 +69,14 @@ class MetricRecord(NamedTuple):
         attributes: Any,
         is_updated: Any,
         shared: Any,
+        first: Any,
     ) -> MetricRecord:
         """Return what a peer has told of a metric; raise anything for what is none."""
         own = [(str(name), str(kind), list(map(int, shape))) for name, kind, shape in states]
         texts = [(str(name), str(text)) for name, text in arguments]
         dtensors = [Shared.read(*fields) for fields in shared]
-        return cls(str(label), own, texts, str(attributes), bool(is_updated), dtensors)
+        known = str(attributes), bool(is_updated), dtensors, int(first)
+        return cls(str(label), own, texts, *known)
 
     @property
     def path(self) -> str:
@@ -104,8 +109,11 @@ class MetricRecord(NamedTuple):
 
 def agree_on_metrics(
     manifests: Sequence[Manifest], rank: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Check that all ranks have the same metrics; return who has updated them, and who borrows.
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[Merged, ...]]:
+    """Check that all ranks have the same metrics.
+
+    Return who has updated each, which of them borrow, and which are merged on some ranks while
+    others have formed no groups.
 
     A metric that was never updated need not be as one that was: an update may have set attributes,
     and taken shapes from the data.
@@ -117,6 +125,8 @@ def agree_on_metrics(
         with reading("its metrics", r):
             records.append([MetricRecord.read(*fields) for fields in manifest.details or ()])
     dtensors = [_dtensors_of(metrics) for metrics in records]
+    firsts = [[record.first for record in metrics] for metrics in records]
+    with_data = [[record.is_updated for record in metrics] for metrics in records]
     updated = []
     borrowing = []
     for place, column in enumerate([*zip(*records, strict=False)]):
@@ -135,7 +145,10 @@ def agree_on_metrics(
     agree_on_dtensors(dtensors, manifests, rank)
     if len({len(each) for each in records}) > 1:  # a label may hold what separates two
         raise not_ours("metrics that are not separate")
-    return tuple(updated), tuple(borrowing)
+    paths = [record.path for record in records[0]]
+    with reading("its compute groups"):
+        pairs = merged(firsts, with_data, paths, manifests, rank)
+    return tuple(updated), tuple(borrowing), pairs
 
 
 def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:

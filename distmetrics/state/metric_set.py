@@ -6,12 +6,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from distmetrics.collectives.dtensors import Shared
 from distmetrics.collectives.reading import is_raised_by_user
 from distmetrics.comm.base import Communicator
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.state.adapters.base import StateSpec, Target
+from distmetrics.state.compute_groups import UNDECIDED
 from distmetrics.state.metric_record import MetricRecord, digest_of
 from distmetrics.state.received import UPDATES
 
@@ -51,7 +53,34 @@ class MetricSet:
 
     def records(self) -> tuple[MetricRecord, ...]:
         """Return what the other ranks must know of each metric."""
-        return tuple(map(_record, self.targets, self.updates, self.shared))
+        return tuple(map(_record, self.targets, self.updates, self.shared, self.firsts()))
+
+    def firsts(self) -> list[int]:
+        """Return for each metric the place of the one whose state it shows, UNDECIDED if unknown.
+
+        Members of a group that hold different states, as someone has updated them one by one, are
+        no group.
+        """
+        places = {id(target.metric): place for place, target in enumerate(self.targets)}
+        firsts = [UNDECIDED] * len(self.targets)
+        for target in self.targets:
+            for group in target.adapter.groups(target.metric):
+                first, *others = [places[id(metric)] for metric in group]
+                firsts[first] = first
+                for other in others:
+                    firsts[other] = first if self.are_equal(first, other) else other
+        return firsts
+
+    def are_equal(self, place: int, other: int) -> bool:
+        """True if two metrics hold the same state here, or were never updated."""
+        if not (self.updates[place] or self.updates[other]):
+            return True
+        held: dict[int, dict[str, Any]] = {place: {}, other: {}}
+        for _, at, spec, value in self.states:
+            if at in held:
+                held[at][spec.name] = value
+        one, two = held.values()
+        return one.keys() == two.keys() and all(_are_equal(one[name], two[name]) for name in one)
 
     def write(self, values: Values) -> None:
         """Put values into the metrics."""
@@ -82,7 +111,17 @@ class MetricSet:
                     target.storage.pop(name, None)
 
 
-def _record(target: Target, updates: int, shared: Sequence[Shared]) -> MetricRecord:
+def _are_equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())  # NaN is NaN here
+
+
+def _record(target: Target, updates: int, shared: Sequence[Shared], first: int) -> MetricRecord:
     kind = type(target.metric).__name__
     label = f"{target.path}: {kind}" if target.path else kind
     # Of a state that the library merges itself, the arguments say all that there is to say.
@@ -96,7 +135,7 @@ def _record(target: Target, updates: int, shared: Sequence[Shared]) -> MetricRec
         if is_raised_by_user(error):  # by the handler of a signal
             raise
         raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
-    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0, shared)
+    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0, shared, first)
 
 
 def communicator_of(targets: Sequence[Target], in_force: Communicator) -> Communicator:

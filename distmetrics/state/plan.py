@@ -26,6 +26,7 @@ from distmetrics.collectives.pack import (
     unpack,
 )
 from distmetrics.collectives.reading import reading
+from distmetrics.state.compute_groups import Merged
 from distmetrics.state.metric_record import agree_on_metrics
 from distmetrics.state.received import FIXED, SIZES, UPDATES, check_leaves, parse_note
 from distmetrics.state.state_plan import StatePlan, plan_of
@@ -87,6 +88,7 @@ class SyncPlan:
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
             than the ranks that have some.
+        merged: the metrics that show one state on some ranks, while others compare theirs.
         allow_pickle: whether objects of any class are unpickled.
     """
 
@@ -97,6 +99,7 @@ class SyncPlan:
     follow: tuple[int, ...]
     updated: tuple[tuple[int, ...], ...]
     borrowing: tuple[int, ...]
+    merged: tuple[Merged, ...]
     allow_pickle: bool
 
     @property
@@ -105,11 +108,12 @@ class SyncPlan:
 
         A large bucket of floating maxima or minima takes two, since NaN is reduced apart. A
         manifest too long for its part of the first round takes one more. Attributes that a rank
-        borrows take one more, and so do large ones.
+        borrows take one more, and so do large ones; and states that are compared.
         """
         reduced = 0 if self.rides_along else sum(map(reductions, self.agreed.layout.buckets))
         pieces = sum(each.kind == "piece" for each in self.states.values())
-        return 1 + any(self.follow) + reduced + bool(self.borrowing) + pieces
+        extra = bool(self.merged) + bool(self.borrowing) + pieces
+        return 1 + any(self.follow) + reduced + extra
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -127,6 +131,8 @@ class SyncPlan:
         if self.borrowing:
             metrics = count_of(len(self.borrowing), "metric")
             lines.append(f"  attributes of {metrics}, for ranks without an update")
+        if self.merged:
+            lines.append("  whether states are equal that a compute group of some ranks shares")
         return "\n".join(lines)
 
 
@@ -164,7 +170,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     # Most often all ranks' are one.
     decoded = {blob: Manifest.decode(blob, blobs.index(blob)) for blob in dict.fromkeys(blobs)}
     manifests = [decoded[blob] for blob in blobs]
-    updated, borrowing = agree_on_metrics(manifests, rank)
+    updated, borrowing, merged = agree_on_metrics(manifests, rank)
     for blob, manifest in decoded.items():
         with reading("its states", blobs.index(blob)):
             check_leaves(manifest.leaves, order)
@@ -190,7 +196,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         follow.append(follows(riding, each.bulk.nbytes, capacity))
     allow_pickle = manifests[rank].allow_pickle
     return SyncPlan(
-        states, agreed, sent, rides_along, tuple(follow), updated, borrowing, allow_pickle
+        states, agreed, sent, rides_along, tuple(follow), updated, borrowing, merged, allow_pickle
     )
 
 

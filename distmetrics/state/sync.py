@@ -24,6 +24,7 @@ from distmetrics.comm.sites import call_site
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.state.adapters import targets
 from distmetrics.state.combine import alone, as_before, combine, copied, on_device
+from distmetrics.state.compute_groups import check_equal
 from distmetrics.state.describe import Outgoing, describe
 from distmetrics.state.dtensors import computed, reduce_pieces, take_parts
 from distmetrics.state.fed_by import warn_of_copies, warn_of_repeats
@@ -226,6 +227,10 @@ def _values_of_all(
     outgoing = describe(local, name, call_site(), problem, allow_pickle=allow_pickle)
     testify(comm, outgoing.manifest, outgoing.tensors)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
+    if sync_plan.merged:
+        equal = [local.are_equal(pair.first, pair.other) for pair in sync_plan.merged]
+        paths = [target.path for target in local.targets]
+        check_equal(sync_plan.merged, equal, paths, outgoing.manifest, comm)
     devices = [target.device for target in local.targets]
     for path, place, spec, value in local.states:
         if path in result:

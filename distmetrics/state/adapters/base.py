@@ -104,6 +104,13 @@ class Adapter(ABC):
         """
         return {}
 
+    def groups(self, metric: Any) -> Sequence[Sequence[Any]]:
+        """Return the metrics in it by groups, of each of which only the first is updated.
+
+        The others show its state. Where no groups were formed, as by default, it is nothing.
+        """
+        return ()
+
     def compute(self, metric: Any) -> Any:
         """Return the metric's value, from the state that is in."""
         return metric.compute()

@@ -137,6 +137,13 @@ class CollectionAdapter(_AnyAdapter):
         """Return 0: a collection has no state of its own."""
         return 0
 
+    def groups(self, metric: MetricCollection) -> list[list[Metric]]:
+        """Return the compute groups; nothing before the first update, which forms them."""
+        if not metric._groups_checked:  # the public groups are one for each metric then
+            return []
+        groups = metric.compute_groups.values()
+        return [[_holder(metric._modules[name]) for name in group] for group in groups]
+
 
 ADAPTER = _METRICS = TorchmetricsAdapter()
 _DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
@@ -187,10 +194,9 @@ def _share_in_groups(collection: MetricCollection) -> None:
     Only the first of a group is updated. The collection's own method goes through
     ``nn.Module.__setattr__`` for every state, which costs more than the rest of a sync.
     """
-    if collection._state_is_copy:  # the members' states are their own: this leaves them so
-        collection._compute_groups_create_state_ref()
+    if collection._state_is_copy:  # the members' states are their own, since someone looked at them
         return
-    for first, *others in collection._groups.values():
+    for first, *others in collection.compute_groups.values():
         storage = _holder(collection._modules[first]).__dict__
         names = (*storage["_defaults"], TorchmetricsAdapter.counter)
         shared = {name: storage[name] for name in names}
