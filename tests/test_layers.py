@@ -88,6 +88,7 @@ ROOMS = {
     "integrations/accelerate_log.py": {"accelerate"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
     "integrations/lightning_log.py": {"lightning", "pytorch_lightning"},
+    "integrations/lightning_numbers.py": {"torchmetrics"},
     "integrations/transformers.py": {"transformers"},
     "integrations/transformers_loss.py": {"transformers"},
     "integrations/transformers_steps.py": {"transformers"},

@@ -3,12 +3,14 @@
 Lightning computes a logged metric at the end of the epoch, and each metric then syncs itself, state
 by state. The callback puts the state of all ranks into all metrics of the module at once, before
 the first of them is computed, and local state back when the loop has logged them. What it changes
-in the trainer so that loaders repeat nothing is in ``lightning_loops``.
+in the trainer so that loaders repeat nothing is in ``lightning_loops``; numbers that are logged are
+in ``lightning_numbers``.
 """
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torchmetrics
@@ -19,11 +21,14 @@ from distmetrics.comm.current import current, use, whole_of
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.integrations.lightning_loops import (
     Replaced,
+    at_end_of_loaders,
     counted,
+    deal_exactly,
     fills_up,
-    make_exact,
+    is_dealt,
     refuse_combined,
 )
+from distmetrics.integrations.lightning_numbers import Numbers, outermost, weigh
 from distmetrics.layouts.communicator import layout as layout_of
 from distmetrics.state.adapters import roots
 from distmetrics.state.sync import synced
@@ -45,18 +50,20 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     and prediction, where Lightning repeats nothing. Where a rank would have a batch less than
     others it gets one that only fills up: neither metrics nor logged numbers see it.
 
-    ``self.log("loss", loss, sync_dist=True)`` logs the mean over all batches of all ranks, weighted
-    by ``batch_size``, in training too.
+    ``self.log("loss", loss)`` in a step logs, at the end of the epoch, the mean over all batches of
+    all ranks that have logged it, weighted by ``batch_size``, with ``sync_dist=True`` or without,
+    in training too; ``reduce_fx`` of another kind is of all of them as well. Not synced: what a
+    single step logs without ``sync_dist=True``, and what is logged with ``rank_zero_only=True`` or
+    in ``on_validation_epoch_end``. A warning, once a name, tells of a metric's values of batches
+    that were logged, if the metric itself has another value, and, in a fit, of numbers logged in
+    ``on_validation_epoch_end`` that differ between ranks.
 
-    All metrics are synced at the end of every epoch of each stage. Lightning computes what
-    ``validation_step`` has logged right after the last batch, and the rest after
-    ``on_validation_epoch_end``; the sync is done at the first of the two. Where a loader does not
-    know its length, the first is not to be seen, and metrics logged in ``validation_step`` sync
-    themselves, as without the callback.
+    All metrics are synced at the end of every epoch of each stage, and of each loader that
+    evaluates, before Lightning computes what the steps have logged.
 
     A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``,
-    stays reset; every other keeps its local state. Update metrics in the step, not in
-    ``on_validation_batch_end``: that is too late for the last batch, and an error.
+    stays reset; every other keeps its local state. Update metrics in the steps: an update in
+    ``on_validation_epoch_end`` is too late, and an error.
 
     Args:
         metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all
@@ -94,34 +101,57 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[torchmetrics.Metric, int]] = []
         self._replaced: Replaced | None = None
+        self._numbers: Numbers | None = None
+        self._told: set[str] = set()  # names of numbers
         self._comm: Communicator | None = None  # of a run
         self._step = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let the trainer deal exactly until it is done, unless another callback has seen to it."""
         comm = self._comm = _ranks(self.layout)
-        if not Replaced.by_another(trainer):
-            self._replaced = make_exact(trainer, comm)
+        if Replaced.by_another(trainer):
+            return
+        self._replaced = replaced = Replaced()
+        at_end_of_loaders(trainer, replaced, partial(self._at_end, trainer))
+        is_alone = whole_of(comm).world_size == 1
+        has_shares = is_alone or is_dealt(trainer, comm)
+        self._numbers = Numbers(replaced, comm if has_shares else None, self._told)
+        weigh(trainer, self._numbers, comm)
+        if not is_alone:
+            deal_exactly(trainer, replaced, comm)
 
     def _put_back(self) -> None:
         """Leave the trainer as it was."""
         self._step.close()
         if self._replaced is not None:
             self._replaced.put_back()
-        self._replaced = self._comm = None
+        self._replaced = self._numbers = self._comm = None
+
+    def _at_end(self, trainer: Any) -> None:
+        """Sync at the end of a loader or of an epoch of training: what was logged is computed next.
+
+        All callbacks of this class do so, and one of them sums up the numbers.
+        """
+        synced_here: list[torchmetrics.Metric] = []
+        for callback in trainer.callbacks:
+            if isinstance(callback, SyncMetrics):
+                callback._enter(trainer.lightning_module)
+                synced_here += [metric for metric, _ in callback._counts]
+        if self._numbers is not None:
+            self._numbers.sum_up(trainer, synced_here)
 
     def _enter(self, module: nn.Module) -> None:
         """Put the state of all ranks in, unless it is."""
         if self._block is not None:
             return
         chosen = _chosen(module, self.metrics)
-        outermost = [metric for each in chosen.values() for metric in _outermost(each)]
-        if outermost:
+        metrics = [metric for each in chosen.values() for metric in outermost(each)]
+        if metrics:
             self._block = contextlib.ExitStack()
             block = synced(chosen, allow_pickle=self.allow_pickle, name="epoch end")
             with use(self._comm or current()):
                 self._block.enter_context(block)
-            self._counts = [(metric, metric._update_count) for metric in outermost]
+            self._counts = [(metric, metric._update_count) for metric in metrics]
 
     def _leave(self, *, failed: bool = False) -> None:
         """Put local state back; metrics that were reset in between are reset."""
@@ -156,37 +186,26 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
             self._replaced.filler = filler
             self._step.enter_context(counted(pl_module, filler=filler))
 
-    def on_validation_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Sync after a loader's last batch: what the steps have logged is computed next."""
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """Put back what metrics were, where the batch only filled up."""
         self._step.close()
-        if trainer.sanity_checking:
-            return
-        counts = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
-        if not isinstance(counts, list):
-            counts = [counts]
-        if batch_idx + 1 == counts[min(dataloader_idx, len(counts) - 1)]:
-            self._enter(pl_module)
 
     on_test_start = on_validation_start
     on_test_batch_start = on_validation_batch_start
     on_test_batch_end = on_validation_batch_end
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Sync, unless the last batch did: a rank without batches comes here first.
+        """Sync: what the epoch has logged is computed after this hook."""
+        if self._replaced is not None:
+            self._at_end(trainer)
 
-        What the epoch logged is computed after this hook.
-        """
-        self._enter(pl_module)
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Put local state back: the loop has logged, and goes on."""
+        if self._numbers is not None:
+            self._numbers.note_hooks(trainer._results)
+        self._leave()
 
-    on_validation_epoch_end = on_test_epoch_end = on_train_epoch_end
+    on_test_end = on_validation_end
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put local state back."""
@@ -202,7 +221,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Put local state back: the loop has logged, and goes on."""
         self._leave()
 
-    on_validation_end = on_test_end = on_train_epoch_start = on_train_end = _go_on
+    on_train_epoch_start = on_train_end = _go_on
 
 
 def _ranks(layout: Mapping[str, int] | Callable[[], Communicator] | None) -> Communicator:
@@ -242,15 +261,5 @@ def _chosen(module: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Modu
 
 
 def _stays_local(root: nn.Module) -> bool:
-    metrics = list(_outermost(root))
+    metrics = list(outermost(root))
     return bool(metrics) and not any(metric.sync_on_compute for metric in metrics)
-
-
-def _outermost(module: nn.Module) -> Iterator[torchmetrics.Metric]:
-    """Yield the metrics that are inside no other; a collection is none."""
-    if isinstance(module, torchmetrics.Metric):
-        yield module
-        return
-    for child in module._modules.values():
-        if child is not None:
-            yield from _outermost(child)

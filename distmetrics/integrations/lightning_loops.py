@@ -1,7 +1,8 @@
 """What ``SyncMetrics`` changes in a trainer of Lightning's for as long as it runs.
 
-Two methods of single objects are replaced: the one that puts a sampler into a loader, and the one
-that adds a number to those that are logged. Nothing is imported from Lightning.
+Three methods of single objects are replaced: the one that puts a sampler into a loader, the one
+that adds a number to those that are logged (in ``lightning_numbers``), and the one that takes what
+was logged when a loader of an evaluation has ended. Nothing is imported from Lightning.
 """
 
 import copy
@@ -9,13 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reduce import mean
-from distmetrics.comm.base import Communicator, innermost
+from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import whole_of
 from distmetrics.data.counted_rows import being_read
 from distmetrics.data.dealing import ROUNDS
@@ -38,7 +37,7 @@ class Replaced:
     @staticmethod
     def by_another(trainer: Any) -> bool:
         """True if a trainer's methods have been replaced already."""
-        return "_prepare_dataloader" in vars(trainer._data_connector)
+        return "_store_dataloader_outputs" in vars(trainer.validate_loop)
 
     def replace(self, owner: Any, name: str, method: Callable[..., Any]) -> None:
         """Let ``method`` stand in for a method of one object."""
@@ -51,20 +50,24 @@ class Replaced:
             delattr(*self._names.pop())
 
 
-def make_exact(trainer: Any, comm: Communicator) -> Replaced:
-    """Replace what makes loaders repeat samples, and counts of samples round."""
-    replaced = Replaced()
-    if whole_of(comm).world_size == 1:
-        return replaced
-    _deal_exactly(trainer, comm, replaced)
-    fit = trainer.fit_loop.epoch_loop
-    _Weighed(fit._results, replaced, None)
-    for loop in (fit.val_loop, trainer.validate_loop, trainer.test_loop):
-        _Weighed(loop._results, replaced, comm)
-    return replaced
+def at_end_of_loaders(trainer: Any, replaced: Replaced, end: Callable[[], None]) -> None:
+    """Call ``end`` when a loader of an evaluation has ended, before anything is computed."""
+    for loop in evaluation_loops(trainer):
+        store = loop._store_dataloader_outputs
+
+        def store_after(store: Callable[[], None] = store) -> None:
+            end()
+            store()
+
+        replaced.replace(loop, "_store_dataloader_outputs", store_after)
 
 
-def _deal_exactly(trainer: Any, comm: Communicator, replaced: Replaced) -> None:
+def evaluation_loops(trainer: Any) -> tuple[Any, ...]:
+    """Return the loops that validate and test."""
+    return trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop
+
+
+def deal_exactly(trainer: Any, replaced: Replaced, comm: Communicator) -> None:
     """Let the trainer take exact loaders for evaluation."""
     connector = trainer._data_connector
     prepare = connector._prepare_dataloader
@@ -86,16 +89,22 @@ def _deal_exactly(trainer: Any, comm: Communicator, replaced: Replaced) -> None:
 
 def _is_ours_to_deal(trainer: Any, loader: Any, comm: Communicator) -> bool:
     """True if the trainer is to deal a loader out, and every rank is to get a part of its own."""
-    connector = trainer._accelerator_connector
-    if not connector.use_distributed_sampler or not connector.is_distributed:
-        return False
-    # Ranks that share a model's layers read the same data: who they are, only a layout says.
-    shares = trainer.distributed_sampler_kwargs["num_replicas"]
-    if shares not in (comm.world_size, whole_of(comm).world_size):
+    if not trainer._accelerator_connector.use_distributed_sampler or not is_dealt(trainer, comm):
         return False
     if isinstance(loader, RankLoader):
         return True
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def is_dealt(trainer: Any, comm: Communicator) -> bool:
+    """True if each rank, or shard of a layout, is to have samples of its own.
+
+    Ranks that share a model's layers read the same data: who they are, only a layout says.
+    """
+    if not trainer._accelerator_connector.is_distributed:
+        return False
+    shares = (trainer.distributed_sampler_kwargs or {}).get("num_replicas")
+    return shares in (comm.world_size, whole_of(comm).world_size)
 
 
 def _length(loader: Any) -> int | None:
@@ -167,87 +176,3 @@ def counted(module: nn.Module, *, filler: bool) -> Iterator[None]:
         for metric, old, state in zip(metrics, before, states, strict=True):
             vars(metric).clear()
             vars(metric).update(old | state)
-
-
-class _Weighed:
-    """Adds numbers to those that a loop logs, with exact weights.
-
-    Lightning halves the number of samples on two ranks as an integer: 597 samples are 298 a rank.
-
-    Args:
-        results: the numbers that the loop logs.
-        replaced: knows whether a batch counts.
-        comm: of those that log in each step of an evaluation, or a layout; None in training, where
-            Lightning gives all ranks batches of the same size.
-    """
-
-    def __init__(self, results: Any, replaced: Replaced, comm: Communicator | None) -> None:
-        self._results = results
-        self._replaced = replaced
-        self._comm = comm
-        self._add = results.update_metrics
-        replaced.replace(results, "update_metrics", self.update)
-
-    def update(self, key: str, value: Any, batch_size: int) -> None:
-        """Stand in for a method of Lightning's, which adds the value of one batch."""
-        if self._results[key].is_tensor:
-            _reduce_over(self._comm, self._results[key].meta.sync)
-        result = self._results[key]
-        if not result.is_tensor:
-            self._add(key, value, batch_size)
-            return
-        if self._only_fills_up():
-            nothing = result._defaults["value"].item()
-            value = torch.full_like(value, nothing, dtype=result.value.dtype)
-            batch_size = 0
-        if not result.meta.is_mean_reduction:
-            self._add(key, value, batch_size)
-            return
-        count = result.cumulated_batch_size
-        wide = torch.float32 if count.device.type == "mps" else torch.float64
-        result.cumulated_batch_size = count.to(wide)
-        self._add_to_mean(key, value, batch_size)
-
-    def _only_fills_up(self) -> bool:
-        """True in the step of a batch that no number may see."""
-        in_step = self._results.batch is not None
-        return self._comm is not None and in_step and self._replaced.filler
-
-    def _add_to_mean(self, key: str, value: Any, batch_size: int) -> None:
-        """Add a value to a mean; in a step that all ranks log, the mean of all is that step's."""
-        meta = self._results[key].meta
-        sync = meta.sync
-        by_all = sync.should and sync.group is None and not sync.rank_zero_only
-        if self._comm is None or not meta.on_step or not by_all:
-            self._add(key, value, batch_size)
-            return
-        sync.should = False
-        try:
-            self._add(key, value, batch_size)
-        finally:
-            sync.should = True
-            _reduce_over(self._comm, sync)
-        result = self._results[key]
-        result._forward_cache = mean(result._forward_cache, weight=batch_size, comm=self._comm)
-        if not meta.on_epoch:
-            result.value = result._forward_cache
-
-
-def _reduce_over(comm: Communicator | None, sync: Any) -> None:
-    """Let Lightning reduce a logged number over a layout's shards.
-
-    A sum over all ranks would count several times what several of them hold. Where it reduces is
-    also a part of what it compares when the number is logged again, so only the function changes.
-    """
-    if comm is None or whole_of(comm) is comm or not sync.should:
-        return
-    if sync.group is not None or sync.rank_zero_only:
-        return
-    shards: Any = innermost(comm)
-
-    def among_shards(value: Any, *_: Any, **__: Any) -> Any:
-        if shards.world_size == 1:
-            return value
-        return sync.fn(value, group=shards._group, reduce_op=sync.op)
-
-    sync._fn = among_shards

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torchmetrics
+from torch.utils.data import DataLoader
 
 from distmetrics import SingleCommunicator, StateError
 from distmetrics.testing import run
+from tests.integrations.exact_evaluation import trainer_of
 from tests.integrations.modules import fit
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -36,58 +40,70 @@ def test_in_one_process_nothing_changes() -> None:
     assert fit(SingleCommunicator(), with_callback=True) == fit(SingleCommunicator(), with_callback=False)
 
 
+def validate(module: Any, *loaders: Any, metrics: Any = None) -> SyncMetrics:
+    """Validate in this process, over loaders of one batch; return the callback."""
+    callback = SyncMetrics(metrics)
+    trainer = trainer_of(SingleCommunicator(), lightning, [callback])
+    trainer.validate(module, [*loaders] or DataLoader([torch.ones(())]), verbose=False)
+    return callback
+
+
+class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    """Adds up; what its metric is between the steps is in ``seen``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric()
+        self.seen: list[bool] = []
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.seen.append(self.mean._is_synced)
+        self.mean.update(batch)
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.seen.append(self.mean._is_synced)
+
+
 def test_a_name_that_is_no_metric() -> None:
     """Named on every rank, before any collective."""
-    callback = SyncMetrics(metrics=["val_f1"])
-    module = torch.nn.Module()
-    module.layer = torch.nn.Linear(1, 1)
-    with pytest.raises(StateError, match="has no metric 'val_f1'") as caught:
-        callback.on_validation_epoch_end(None, module)
-    assert "it has layer" in str(caught.value)
+    with pytest.raises(StateError, match=r"has no metric 'val_f1'[\s\S]*it has mean") as caught:
+        validate(Model(), metrics=["val_f1"])
+    assert caught.value.do
 
 
 def test_a_module_without_metrics() -> None:
     """Nothing to do is no error: the callback may be a default."""
-    callback = SyncMetrics()
-    callback.on_validation_epoch_end(None, torch.nn.Linear(1, 1))
-    callback.on_validation_end(None, torch.nn.Linear(1, 1))
-
-
-class Trainer:
-    """What the callback asks a trainer."""
-
-    sanity_checking = testing = False
-
-    def __init__(self) -> None:
-        self.num_val_batches = [2, 1]
+    module = Model()
+    del module.mean
+    module.validation_step = module.on_validation_batch_end = lambda *_: None
+    validate(module)
 
 
 def test_an_update_after_the_sync_is_an_error() -> None:
     """It would be lost without a word; local state is put back all the same."""
-    callback, module, trainer = SyncMetrics(), torch.nn.Module(), Trainer()
-    module.mean = torchmetrics.MeanMetric()
-    module.mean.update(1.0)
-    callback.on_validation_batch_end(trainer, module, None, None, 0)
-    assert not module.mean._is_synced
-    callback.on_validation_batch_end(trainer, module, None, None, 1)
-    assert module.mean._is_synced
-    module.mean.update(5.0)
+
+    class Late(Model):
+        def on_validation_epoch_end(self) -> None:
+            assert self.mean._is_synced
+            self.mean.update(5.0)
+
+    module = Late()
     with pytest.raises(StateError, match="MeanMetric was updated after the epoch's sync"):
-        callback.on_validation_end(trainer, module)
+        validate(module)
     assert (module.mean._is_synced, float(module.mean.compute())) == (False, 1.0)
 
 
 def test_every_loader_ends_with_a_sync() -> None:
-    """Lightning computes what a loader's steps have logged when that loader ends."""
-    callback, module, trainer = SyncMetrics(["mean"]), torch.nn.Module(), Trainer()
-    module.mean = torchmetrics.MeanMetric()
-    module.mean.update(1.0)
-    callback.on_validation_batch_end(trainer, module, None, None, 1, dataloader_idx=0)
-    assert module.mean._is_synced
-    callback.on_validation_batch_start(trainer, module, None, 0, dataloader_idx=1)
+    """Lightning computes what a loader's steps have logged when that loader ends; no step sees it."""
+
+    class Ends(Model):
+        def on_validation_epoch_end(self) -> None:
+            self.seen.append(self.mean._is_synced)
+            self.log("mean", self.mean.compute())
+
+    module = Ends()
+    callback = validate(module, *[DataLoader([torch.tensor(value)]) for value in (1.0, 2.0)])
+    assert module.seen == [False] * 4 + [True]
     assert not module.mean._is_synced
-    module.mean.update(2.0)
-    callback.on_validation_batch_end(trainer, module, None, None, 0, dataloader_idx=1)
-    assert float(module.mean.compute()) == 1.5
-    callback.on_exception(trainer, module, RuntimeError())
-    assert not module.mean._is_synced
+    assert callback.metrics is None
+    assert module.trainer.callback_metrics["mean"] == 1.5
