@@ -63,24 +63,31 @@ class MetricSet:
         """
         places = {id(target.metric): place for place, target in enumerate(self.targets)}
         firsts = [UNDECIDED] * len(self.targets)
+        pairs = []
         for target in self.targets:
             for group in target.adapter.groups(target.metric):
                 first, *others = [places[id(metric)] for metric in group]
                 firsts[first] = first
-                for other in others:
-                    firsts[other] = first if self.are_equal(first, other) else other
+                pairs += [(first, other) for other in others]
+        for (first, other), is_equal in zip(pairs, self.are_equal(pairs), strict=True):
+            firsts[other] = first if is_equal else other
         return firsts
 
-    def are_equal(self, place: int, other: int) -> bool:
-        """True if two metrics hold the same state here, or were never updated."""
-        if not (self.updates[place] or self.updates[other]):
-            return True
-        held: dict[int, dict[str, Any]] = {place: {}, other: {}}
-        for _, at, spec, value in self.states:
-            if at in held:
-                held[at][spec.name] = value
-        one, two = held.values()
-        return one.keys() == two.keys() and all(_are_equal(one[name], two[name]) for name in one)
+    def are_equal(self, pairs: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for each pair of places whether the two metrics hold the same state here.
+
+        Those that were never updated do.
+        """
+        held: Values = [{} for _ in self.targets]
+        for _, place, spec, value in self.states:
+            held[place][spec.name] = value
+        equal = []
+        for one, two in pairs:
+            mine, theirs = held[one], held[two]
+            values = map(_are_equal, mine.values(), map(theirs.get, mine))
+            same = mine.keys() == theirs.keys() and all(values)
+            equal.append(same or not (self.updates[one] or self.updates[two]))
+        return equal
 
     def write(self, values: Values) -> None:
         """Put values into the metrics."""

@@ -228,7 +228,7 @@ def _values_of_all(
     testify(comm, outgoing.manifest, outgoing.tensors)
     sync_plan, result = _exchange_and_combine(outgoing, comm, local.order)
     if sync_plan.merged:
-        equal = [local.are_equal(pair.first, pair.other) for pair in sync_plan.merged]
+        equal = local.are_equal([(pair.first, pair.other) for pair in sync_plan.merged])
         paths = [target.path for target in local.targets]
         check_equal(sync_plan.merged, equal, paths, outgoing.manifest, comm)
     devices = [target.device for target in local.targets]
