@@ -20,7 +20,7 @@ A text has one shape: what is wrong; a line a rank; what became of the data; why
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
@@ -218,6 +218,40 @@ def who(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def ranks_do(ranks: Iterable[int], does: str, do: str) -> str:
+    """Return ranks with what is said of one of them, or of several.
+
+    >>> ranks_do([1], "has", "have"), ranks_do([0, 2], "has", "have")
+    ('rank 1 has', 'ranks 0, 2 have')
+    """
+    ranks = {*ranks}
+    return f"{who(ranks)} {does if len(ranks) == 1 else do}"
+
+
+# How lines of ranks begin: said of one, and of several.
+_OF_SEVERAL = {
+    "does": "do",
+    "has": "have",
+    "is": "are",
+    "sends": "send",
+    "its process is": "their processes are",
+    "waits": "wait",
+    "was": "were",
+}
+
+
+def said_of(ranks: Collection[int], line: str) -> str:
+    """Return a line about one rank as it is said of these.
+
+    >>> said_of([1], "waits in barrier"), said_of([0, 2], "waits in barrier")
+    ('waits in barrier', 'wait in barrier')
+    """
+    for one, several in _OF_SEVERAL.items():
+        if len(ranks) > 1 and line.startswith(f"{one} "):
+            return several + line.removeprefix(one)
+    return line
+
+
 def first_line(text: object) -> str:
     """Return the first line of a text, or of an error's."""
     return str(text).strip().partition("\n")[0]
@@ -260,8 +294,8 @@ def compose(
 
     Args:
         what: what is wrong, in the user's terms; one line where there are lines of ranks.
-        per_rank: what each rank did; ranks with equal lines share one. Line breaks, in a user's
-            name say, are written as escapes here and in the headline above.
+        per_rank: what each rank did; ranks with equal lines share one, and the verb agrees. Line
+            breaks, in a user's name say, are written as escapes here and in the headline above.
         notes: what became of data and state.
         likely: the likely cause.
         do: what to do.
@@ -285,7 +319,7 @@ def compose(
     groups = by_line({rank: _one_line(line) for rank, line in sorted(per_rank.items())})
     labels = {line: who(ranks) for line, ranks in groups.items()}
     width = max(map(len, labels.values()))
-    lines = [f"  {label:<{width}}  {line}" for line, label in labels.items()]
+    lines = [f"  {label:<{width}}  {said_of(groups[line], line)}" for line, label in labels.items()]
     return "\n".join([_one_line(what), "", *lines, *([""] if tail else []), *tail])
 
 

@@ -98,7 +98,7 @@ def test_the_text_groups_equal_ranks_and_keeps_its_order() -> None:
     assert text == (
         "ranks disagree\n"
         "\n"
-        "  ranks 0-1, 3-1023  sends float32[10]\n"
+        "  ranks 0-1, 3-1023  send float32[10]\n"
         "  rank 2             sends float64[10]\n"
         "\n"
         "No data was moved.\n"

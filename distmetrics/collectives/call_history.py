@@ -89,7 +89,7 @@ def _out_of_step(
     lines, peers = {}, []
     for rank, number, texts in zip(ranks, calls, interrupts, strict=True):
         lines[rank] = texts[-1] if texts else "made every call to its end"
-        lines[rank] += f"; this is its call {number}"
+        lines[rank] += f"; this is call {number}"
         if texts:
             peers.append(rank)
     if not peers:

@@ -176,7 +176,7 @@ def _agree(loader: Any, comm: Communicator, options: str) -> Unwrapped:
     except InputError as error:
         text, problem = error.what, error.do
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        text = f"its samplers can't be read: {type(error).__name__}: {error}"
+        text = f"samplers that can't be read: {type(error).__name__}: {error}"
         problem = "give samplers and batch samplers a length."
     ranks = gather_objects([text, problem, state], _read, comm, "exact", call_site())
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}

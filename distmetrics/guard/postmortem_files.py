@@ -89,9 +89,9 @@ def _report(rank: int, text: bytes) -> RankReport:
         raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
     report: RankReport = _checked(RankReport, data, "the file")
     if report.rank != rank:
-        raise ValueError(f"says that it is of rank {report.rank}")
+        raise ValueError(f"has rank {report.rank} in it")
     if not rank < report.world_size <= _MOST_RANKS:
-        raise ValueError(f"says that it is of a job of {report.world_size} ranks")
+        raise ValueError(f"has a job of {report.world_size} ranks in it")
     return report
 
 

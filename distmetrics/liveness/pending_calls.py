@@ -199,7 +199,7 @@ class PendingCalls:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
         if self.record.verdict is not None:
             return
-        left = f"left {scope}: it {reason(error)}"
+        left = f"left {scope}: {reason(error)}"
         notes = ("The other ranks have been told.",)
         verdict = Verdict(DivergedError, f"this rank has {left}", (self._me,), notes=notes)
         self.record.verdict = verdict

@@ -14,6 +14,7 @@ from distmetrics.errors import (
     Site,
     by_line,
     rank_ranges,
+    ranks_do,
     who,
 )
 from distmetrics.liveness.departures import Departure
@@ -83,15 +84,6 @@ class Verdict:
         return cls(_KINDS[code], what, tuple(peers), per_rank, likely, do, tuple(notes))
 
 
-def ranks_do(ranks: Sequence[int], does: str, do: str) -> str:
-    """Return ranks with the form of a verb that goes with one of them, or with several.
-
-    >>> ranks_do([1], "has", "have"), ranks_do([0, 2], "has", "have")
-    ('rank 1 has', 'ranks 0, 2 have')
-    """
-    return f"{who(ranks)} {does if len(ranks) == 1 else do}"
-
-
 def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks have left: those that failed, if one did.
 
@@ -106,7 +98,9 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
         what = f"{who(peers)} failed and will never answer"
         do = f"mend the failure of {who(peers)} first."
         return Verdict(PeerLostError, what, peers, per_rank, do=do)
-    what = f"{ranks_do(peers, 'has', 'have')} returned, and others still wait for it"
+    has = "has returned, and others still wait for it"
+    have = "have returned, and others still wait for them"
+    what = ranks_do(peers, has, have)
     return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
 
 

@@ -9,14 +9,23 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from distmetrics.errors import DivergedError, MismatchError, PeerLostError, by_line, who
+from distmetrics.errors import (
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    by_line,
+    ranks_do,
+    said_of,
+    who,
+)
 from distmetrics.liveness.departures import Departure
 from distmetrics.liveness.rank_status import Answer, RankStatus, Wait, ranks_in
-from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed, ranks_do
+from distmetrics.liveness.verdict import SAME_ORDER, Verdict, deadlock, departed
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
 STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
+_PROCESS, _PROCESSES = ("process", "is", "it"), ("processes", "are", "them")
 _SPELT_OUT = 8  # different lines of ranks in one text
 
 
@@ -113,15 +122,15 @@ def _never_met(view: View) -> Iterator[Verdict]:
     if left := {rank: view.left[rank] for rank in members if rank in view.left}:
         yield departed(left, _lines(view))
     if gone := _missing_in(view, "gone", LOST_FOR):
-        processes, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
+        processes, are, it = _PROCESS if len(gone) == 1 else _PROCESSES
         yield Verdict(
             PeerLostError,
-            f"the {processes} of {who(gone)} {are} gone, and others wait for it",
+            f"the {processes} of {who(gone)} {are} gone, and others wait for {it}",
             gone,
             _lines(view),
-            "it was killed, by the system for want of memory, say, or it called os._exit.",
-            f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at its own "
-            "last words.",
+            "killed, by the system for want of memory, say, or ended by os._exit.",
+            f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at the last "
+            "words there.",
         )
     here = {r: wait for r, wait in view.waits.items() if wait.place == view.wait.place}
     if odd := [rank for rank in members if rank in here and here[rank].kind != view.wait.kind]:
@@ -178,8 +187,8 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
     if stopped := _missing_in(view, "stopped", STOPPED_FOR):
         yield Verdict(
             PeerLostError,
-            f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), "
-            "and others wait for it",
+            f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), and others wait for "
+            f"{'it' if len(stopped) == 1 else 'them'}",
             stopped,
             _lines(view),
             "somebody, or the scheduler, has suspended the process.",
@@ -187,10 +196,11 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
         )
     if view.waited >= view.timeout:
         late, within = tuple(view.missing), f"within {view.timeout:g} s"
-        do = "see where it is, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
+        it_is = "it is" if len(late) == 1 else "they are"
+        do = f"see where {it_is}, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
         if late:
             what = f"{who(late)} did not come to a collective {within}"
-            likely = "it is busy with work that the others do not have, or stuck."
+            likely = f"{it_is} busy with work that the others do not have, or stuck."
             yield Verdict(DivergedError, what, late, _lines(view), likely, do)
         what = f"all ranks came to a collective, and it did not end {within}"
         likely = "the network between the ranks is cut or very slow."
@@ -206,7 +216,7 @@ def _missing_in(view: View, state: str, least: float) -> tuple[int, ...]:
 def where_all_are(view: View) -> str:
     """Return on one line where those are who have not come."""
     lines = _few({rank: _line(view, rank) for rank in view.missing})
-    parts = [f"{who(ranks)} {line}" for line, ranks in by_line(lines).items()]
+    parts = [f"{who(ranks)} {said_of(ranks, line)}" for line, ranks in by_line(lines).items()]
     return "; ".join(parts) or "all ranks are in it"
 
 
@@ -235,4 +245,4 @@ def _line(view: View, rank: int) -> str:
         return answer.where
     if rank not in view.statuses:
         return "has not made a call of distmetrics yet"
-    return "does not answer" if rank in view.answers else "has not said yet where it is"
+    return "does not answer" if rank in view.answers else "has not been asked yet"

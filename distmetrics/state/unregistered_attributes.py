@@ -104,7 +104,7 @@ def _refused(
     why: list[str | Ranks] = ["cannot be sent to ", lacking, f": it is {max(texts.values())}"]
     if travels:
         why = ["its values on ", Ranks(texts), " cannot be combined: they differ, and ", lacking]
-        why.append(" needs one")
+        why.append(" needs one" if len(lacking) == 1 else " need one")
     return StateError(
         [f"{manifest.call().op}: the attribute {path} is no state, and ", *why],
         per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},

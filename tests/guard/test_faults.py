@@ -130,7 +130,7 @@ def test_a_rank_that_leaves_a_guarded_epoch_tells_the_others() -> None:
     """Also where it catches its error and goes on."""
     here, there = ended(ranks.left_scope)
     assert isinstance(here.error, PeerLostError), here.error
-    assert "rank 1  left guarded_epoch 'train': it raised ValueError: a bad batch" in str(here.error)
+    assert "rank 1  left guarded_epoch 'train': raised ValueError: a bad batch" in str(here.error)
     assert isinstance(there.error, DivergedError)
     assert str(there.error).startswith("this rank has left guarded_epoch 'train'")
 

@@ -93,9 +93,9 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
         ({"schema": 2}, "has schema 2, and this distmetrics reads 1"),
         ({"schema": True}, "schema is True, not a whole number"),
         ({"schema": None}, "has schema None"),
-        ({"rank": 0}, "says that it is of rank 0"),
+        ({"rank": 0}, "has rank 0 in it"),
         ({"rank": "1"}, "rank is '1', not a whole number"),
-        ({"world_size": 1}, "says that it is of a job of 1 ranks"),
+        ({"world_size": 1}, "has a job of 1 ranks in it"),
         ({"world_size": 10**12}, "world_size is 1000000000000, which is below 0 or too large"),
         ({"pid": -1}, "pid is -1, which is below 0 or too large"),
         ({"written": "now"}, "written is 'now', not a number"),
@@ -138,7 +138,7 @@ def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:
     leave(tmp_path, guarded(4))
     leave(tmp_path, guarded(2))
     said = refusal(tmp_path)
-    assert "are of jobs of different size\n\n  ranks 0-1  is of a job of 2 ranks\n  ranks 2-3  is of a job of 4" in said
+    assert "are of jobs of different size\n\n  ranks 0-1  are of a job of 2 ranks\n  ranks 2-3  are of a job of 4" in said
 
 
 # --- where the ranks part -------------------------------------------------------------------------------------------

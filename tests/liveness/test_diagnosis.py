@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distmetrics.errors import who
 from distmetrics.liveness.departures import Departure, Departures
 from tests.liveness.simulated import Job
 
@@ -169,25 +171,38 @@ def test_a_collective_of_torchs_own(still: float, issued: int, calls: int, exact
     assert job.verdicts == [text, None, text]
 
 
-def test_texts_of_several_ranks_are_grammar() -> None:
-    """The verb goes with the number of ranks; one that has said nothing yet is not said to have been left out."""
-    job = Job(4)
-    for rank in (1, 2):
-        job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
-    job.ranks[0].wait()
-    job.run(2)
-    assert job.verdicts[0] == "ranks 1-2 wait in a collective of torch.distributed, and this rank in another"
-    stopped = Job(3)
-    stopped.states = {1: "stopped", 2: "stopped"}
-    stopped.ranks[0].wait()
-    stopped.run(5)
-    assert stopped.verdicts[0] == "ranks 1-2 are stopped by a signal (SIGSTOP), and others wait for it"
-    left = Job(3)
-    Departures(left.store).leave(Departure(1, "has returned", failed=False))
-    left.ranks[0].wait()
-    left.run(0.25)
-    assert left.verdicts[0] == "rank 1 has returned, and others still wait for it"
-    assert "rank 2  has not said yet where it is" in str(left.ranks[0].diagnosis.verdict)
+_OF_ONE = r"\branks [-\d, ]*\d +(has|is|was|does|waits|its|it)\b"
+_OF_SEVERAL = r"\branks? \d+ +(have|are|were|do|wait|their|they)\b"
+
+
+@settings(max_examples=40)
+@given(
+    st.sets(st.integers(0, 4), min_size=1), st.sampled_from(["late", "gone", "stopped", "returned", "failed", "torch"])
+)
+def test_verbs_agree_with_the_number_of_ranks(bad: set[int], how: str) -> None:
+    """In the headline, in the lines of ranks and in the advice, whoever it is about."""
+    job = Job(6)
+    for rank in bad:
+        job.ranks[rank].where = "is at train.py:7 in main"
+        if how in ("gone", "stopped"):
+            job.states[rank] = how
+        elif how in ("returned", "failed"):
+            departure = Departure(rank, "has returned" if how == "returned" else "was killed", how == "failed")
+            Departures(job.store).leave(departure)
+        elif how == "torch":
+            job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
+    for rank in {*range(6)} - bad:
+        job.ranks[rank].wait(timeout=10)
+    job.run(12)
+    verdict = job.ranks[5].diagnosis.verdict
+    text = str(verdict)
+    assert verdict.peers == tuple(sorted(bad))
+    assert f"  {who(bad)} " in text  # a line of its own
+    assert not re.search(_OF_ONE, text)
+    assert not re.search(_OF_SEVERAL, text)
+    one, several = {"wait for it", "it is"}, {"wait for them", "they are"}
+    found = {phrase for phrase in one | several if phrase in text}
+    assert found <= (one if len(bad) == 1 else several)
 
 
 def test_a_rank_that_comes_to_a_wait_and_does_not_stand_still_is_left_alone() -> None:
@@ -273,7 +288,7 @@ def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:
     job.run(15)
     assert job.verdicts[:-1] == ["rank 199 did not come to a collective within 20 s"] * 199
     text = str(job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict)
-    assert "ranks 0-198  waits in" in text
+    assert "ranks 0-198  wait in" in text
     assert "rank 199     is at train.py:199 in main" in text
 
 

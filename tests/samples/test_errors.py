@@ -91,7 +91,7 @@ CASES: dict[str, Case] = {
     "conflict": Case(
         dm.InputError,
         (0, 1),
-        "2 ids came with different values: 0, 3\n\n  ranks 0-1  has 0, 3",
+        "2 ids came with different values: 0, 3\n\n  ranks 0-1  have 0, 3",
         lambda c: gather(
             [[0, 3], [0, 3], [4, 5]][c.rank], ["x", f"of {c.rank}"] if c.rank else ["a", "b"], expected=None
         ),
@@ -270,7 +270,7 @@ def test_the_text_of_a_conflict() -> None:
     error = same_error(outcomes(2, lambda c: gather([0, 1], [f"of {c.rank}", "x"])), dm.InputError)
     assert str(error) == (
         "gather_samples: 1 ids came with different values: 0\n\n"
-        "  ranks 0-1  has 0\n\n"
+        "  ranks 0-1  have 0\n\n"
         "No sample was moved.\n"
         "Likely: ids that count anew on every rank; or a sample that was dealt out twice, and whose values depend on "
         "its batch or on chance.\n"

@@ -51,7 +51,7 @@ def test_threads_end_as_processes_do(fn: Any) -> None:
 def test_a_loop_that_is_longer_on_one_rank_is_named(backend: str) -> None:
     """The commonest hang there is: one rank has a batch more."""
     with pytest.raises(
-        DivergedError, match=r"^ranks 0, 2 have returned, and others still wait for it|^rank \d has returned"
+        DivergedError, match=r"^ranks 0, 2 have returned, and others still wait for them|^rank \d has returned"
     ) as caught:
         run(3, one_batch_more, backend=backend)  # type: ignore[arg-type]
     assert caught.value.rank == 1
