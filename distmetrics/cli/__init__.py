@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from distmetrics._version import __version__
+from distmetrics.cli.console import bear_closed_pipes
 from distmetrics.errors import DistmetricsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 fine, 1 a claim did not hold, 2 it could not run."""
+    if argv is None:
+        bear_closed_pipes()
     options = vars(_parser().parse_args(argv))
     name = options.pop("command")
     try:

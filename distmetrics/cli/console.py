@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -43,3 +45,21 @@ def counted(number: int, noun: str) -> str:
     ('1 rank', '2 ranks', 'no warnings')
     """
     return f"{number or 'no'} {noun}{'s' * (number != 1)}"
+
+
+class _Output(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def bear_closed_pipes() -> None:
+    """Let this process drop what nobody reads any more, as in ``| head``, and go on to its end."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not stream.isatty():
+            raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+            kept = {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, io.TextIOWrapper(raw, line_buffering=name == "stderr", **kept))

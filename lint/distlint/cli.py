@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distlint import __version__
 
@@ -19,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: 0 clean, 1 findings, 2 error.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        bear_closed_pipes()
+        argv = sys.argv[1:]
     if list(argv) == ["--version"]:  # without importing what reads Python
         sys.stdout.write(f"distlint {__version__}\n")
         return 0
@@ -29,16 +31,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain once more while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ERROR
     except (UsageError, ConfigError, OSError) as error:
         sys.stderr.write(f"distlint: {error}\n")
         return ERROR
     except Exception:  # noqa: BLE001 - Python's own exit code, 1, would claim findings
         sys.stderr.write("distlint: internal error, please report it\n" + traceback.format_exc())
         return ERROR
+
+
+class _Output(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def bear_closed_pipes() -> None:
+    """Let this process drop what nobody reads any more, as in ``| head``, and go on to its end."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not stream.isatty():
+            raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+            kept = {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, io.TextIOWrapper(raw, line_buffering=name == "stderr", **kept))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from distlint.cli import main
 from distlint.pages import examples
 from distlint.retired import RETIRED
 from distlint.rules import RULES
-from tests.lint.helpers import ALL, GOOD, HANG, UNUSED, WAITS, found, python, write
+from tests.lint.helpers import ALL, GOOD, HANG, UNUSED, WAITS, environment, found, python, write
 
 
 @pytest.fixture
@@ -212,3 +214,21 @@ def test_as_a_program(folder):
     code = "import sys; sys.modules['libcst'] = None; from distlint.cli import main; "
     version = python("-c", code + "main(['--version'])")  # quick: nothing that reads Python
     assert version.stdout == f"distlint {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["check", "check --format json", "explain", "rules --json", "facts", "check --select DL999"]
+)
+def test_a_pipe_that_is_closed_ends_a_command_quietly_with_its_usual_exit_code(folder, command):
+    usual = python("-m", "distlint", *command.split()).returncode
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        for errors in (subprocess.PIPE, write_end):
+            line = [sys.executable, "-m", "distlint", *command.split()]
+            done = subprocess.run(line, stdout=write_end, stderr=errors, env=environment(), check=False)
+            assert done.returncode == usual
+            assert b"Traceback" not in (done.stderr or b"")
+            assert b"BrokenPipe" not in (done.stderr or b"")
+    finally:
+        os.close(write_end)
