@@ -11,7 +11,8 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +20,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Op, check_parts, check_src, current_call, fold, in_call
+from distmetrics.comm.base import (
+    Call,
+    Communicator,
+    Op,
+    check_parts,
+    check_src,
+    current_call,
+    fold,
+    in_call,
+)
 from distmetrics.comm.current import find_job_by
 from distmetrics.comm.fork import refuse_fork
 from distmetrics.comm.new_group import new_group
@@ -216,6 +226,23 @@ def _of_job() -> GroupCommunicator | None:
 
 
 find_job_by(_of_job)
+
+
+@contextmanager
+def losses_named(comm: Communicator) -> Iterator[None]:
+    """Name the rank whose loss breaks a collective of torch's own in the block, as DDP's are.
+
+    Raises:
+        PeerLostError: a rank failed, or its connection broke; the backend's error is the cause.
+        DivergedError: a rank returned.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        named = comm.blame(error) if isinstance(comm, GroupCommunicator) else None
+        if named is None:
+            raise
+        raise named from error
 
 
 @atexit.register

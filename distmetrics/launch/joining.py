@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.background import finish
 from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.group import GroupCommunicator, losses_named
 from distmetrics.launch.environment import Environment
 from distmetrics.liveness.departures import Departures, meet
 
@@ -85,14 +85,12 @@ def taking_part(comm: GroupCommunicator) -> Iterator[None]:
         PeerLostError: another rank failed and broke the connection of a collective of torch's own.
     """
     try:
-        with use(comm):
-            yield
-        finish()
+        with losses_named(comm):
+            with use(comm):
+                yield
+            finish()
     except BaseException as error:
-        named = comm.blame(error)
-        comm.leave(named or error)
-        if named is not None:
-            raise named from error
+        comm.leave(error)
         raise
 
 

@@ -14,12 +14,24 @@ from typing import Any
 import torch
 
 from distmetrics.comm.base import Call, under_way
-from distmetrics.errors import DistmetricsError, DivergedError, PeerLostError, rank_ranges, who
+from distmetrics.comm.sites import call_site, raise_sites
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    PeerLostError,
+    Site,
+    rank_ranges,
+    who,
+)
 from distmetrics.liveness.call_record import CallRecord, Round
 from distmetrics.liveness.departures import NAMING_GRACE, Departure, Departures, reason
-from distmetrics.liveness.rank_report import PendingCall, is_connection_error
+from distmetrics.liveness.rank_report import (
+    PendingCall,
+    is_broken_connection,
+    is_connection_error,
+)
 from distmetrics.liveness.verdict import BROKEN, Verdict, departed
-from distmetrics.liveness.watchdog import Watchdog, watchdog_of_job
+from distmetrics.liveness.watchdog import watchdog_of_job
 
 _SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _OWN_WORDS = 0.5  # seconds of NAMING_GRACE, where its process is gone, or nobody can be asked
@@ -149,32 +161,28 @@ class PendingCalls:
     def blame(self, error: BaseException) -> DistmetricsError | None:
         """Return an error that names the rank behind a connection error of a call made elsewhere.
 
-        None for other errors, or where nobody knows.
+        None for other errors, and where nothing says that a rank is lost. The group is broken then,
+        as it is where one of our own calls finds that out.
         """
         if not is_connection_error(error):
             return None
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        verdict = self._departed(doing)
-        if verdict is None:
+        verdict, gone = self._found_out(lambda: self._left(doing))
+        if verdict is None and not (gone or is_broken_connection(error)):
             return None
-        return verdict.error(self._me).with_traceback(error.__traceback__)
+        verdict = verdict or self._unnamed(doing, error, gone)
+        site = next(iter(raise_sites(error)), None) or call_site()
+        return self._break(verdict, site).with_traceback(error.__traceback__)
 
-    def _departed(self, doing: str) -> Verdict | None:
-        """Return who has left; whoever watches a rank's process may be a moment late to say so."""
-        if self._departures is None:
-            return None
-        deadline = time.monotonic() + NAMING_GRACE
-        while True:
-            published: list[Departure] = []
+    def _left(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that somebody has said so for them."""
+        published: list[Departure] = []
+        if self._departures is not None:
             # The store may be gone, with the process that hosts it.
             with contextlib.suppress(RuntimeError):
                 published = self._departures.published()
-            left = {gone.rank: gone for gone in published if gone.rank != self._me}
-            if left:
-                return departed(left, {self._me: doing})
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(_MOMENT)
+        left = {gone.rank: gone for gone in published if gone.rank != self._me}
+        return departed(left, {self._me: doing}) if left else None
 
     def leave(self, error: BaseException | None) -> None:
         """Publish that this rank leaves the job: after an error, or at its end."""
@@ -212,7 +220,7 @@ class PendingCalls:
             patience = _SLICE
             verdict = None if self.watchdog is None else self.watchdog.look(pending)
             if verdict is not None:
-                raise self._break(verdict, pending)
+                raise self._break(verdict, pending.call.site)
 
     def _ended(self, work: Any, seconds: float) -> bool:
         """True if a call has ended within some seconds."""
@@ -227,30 +235,33 @@ class PendingCalls:
         return True
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
-        """Return the error for a broken connection; who watches the lost rank may be late."""
-        gone: list[int] = []
-        if self.watchdog is None:
-            verdict = self._departed(f"waits in {pending.call}")
-        else:
-            verdict, gone = self._found_out(self.watchdog, pending)
-        return self._break(verdict or self._unnamed(pending, error, gone), pending)
+        """Return the error for a broken connection."""
+        doing, watchdog = f"waits in {pending.call}", self.watchdog
+        verdict, gone = self._found_out(
+            lambda: self._left(doing) if watchdog is None else watchdog.look(pending)
+        )
+        return self._break(verdict or self._unnamed(doing, error, gone), pending.call.site)
 
-    def _found_out(
-        self, watchdog: Watchdog, pending: PendingCall
-    ) -> tuple[Verdict | None, list[int]]:
-        """Return why a call can't end, or the ranks whose processes are gone."""
-        began = time.monotonic()
+    def _found_out(self, look: Callable[[], Verdict | None]) -> tuple[Verdict | None, list[int]]:
+        """Return why a call can't end, or the ranks whose processes are gone.
+
+        Whoever watches the process of a lost rank may be late to say so.
+        """
+        watchdog, began = self.watchdog, time.monotonic()
         while True:
-            verdict, gone = watchdog.look(pending), watchdog.roster.gone()
-            is_known = bool(gone) or watchdog.store_failed
-            waited = time.monotonic() - began
-            if verdict is not None or waited >= (_OWN_WORDS if is_known else NAMING_GRACE):
+            verdict, gone = look(), [] if watchdog is None else watchdog.roster.gone()
+            grace = NAMING_GRACE
+            if gone or (watchdog is not None and watchdog.store_failed):
+                grace = _OWN_WORDS
+            elif watchdog is None and self._departures is None:
+                grace = 0.0
+            if verdict is not None or time.monotonic() - began >= grace:
                 return verdict, gone
             time.sleep(_MOMENT)
 
-    def _unnamed(self, pending: PendingCall, error: RuntimeError, gone: list[int]) -> Verdict:
+    def _unnamed(self, doing: str, error: BaseException, gone: list[int]) -> Verdict:
         """Return a verdict of what the backend says, and of processes that are gone."""
-        lines = {self._me: f"waits in {pending.call}"} | dict.fromkeys(gone, "its process is gone")
+        lines = {self._me: doing} | dict.fromkeys(gone, "its process is gone")
         return Verdict(
             PeerLostError,
             f"the connection to {who(gone) if gone else 'another rank'} broke",
@@ -260,10 +271,10 @@ class PendingCalls:
             do="look for the first error or kill in the other ranks' logs.",
         )
 
-    def _break(self, verdict: Verdict, pending: PendingCall) -> DistmetricsError:
+    def _break(self, verdict: Verdict, site: Site | None) -> DistmetricsError:
         """Refuse every later call on this group, and return what this one raises."""
         self.record.verdict = verdict
-        error = verdict.error(self._me, pending.call.site)
+        error = verdict.error(self._me, site)
         if self.watchdog is not None:
             self.watchdog.fail(error)
         return error

@@ -22,7 +22,8 @@ from distmetrics.liveness.settings import REPORT
 from distmetrics.liveness.verdict import Verdict
 
 _KEPT = 50  # calls that a report has
-_CONNECTION_WORDS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")
+_BROKEN_WORDS = ("Connection closed", "Connection reset", "Broken pipe")
+_CONNECTION_WORDS = (*_BROKEN_WORDS, "gloo", "NCCL")
 _log = logging.getLogger("distmetrics.guard")
 
 
@@ -216,6 +217,13 @@ def is_connection_error(error: BaseException) -> bool:
     """True for an error of torch.distributed that says that a peer is gone, or out of step."""
     own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
     return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """True for an error in which gloo says that its connection to a peer broke."""
+    text = str(error)
+    broke = "gloo" in text and any(word in text for word in _BROKEN_WORDS)
+    return broke and is_connection_error(error)
 
 
 def _failure(error: BaseException | None) -> report_file.Failure | None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.comm.group import losses_named
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import (
@@ -150,13 +151,14 @@ class Runner(RunnerWorld):
                 already, an optimizer of another model.
             InputTypeError: no module, or no optimizer.
         """
-        self._comm("setup")
+        comm = self._comm("setup")
         check_flags("setup", locals())
         check_setup(model, optimizers, self._set_up)
         self._set_up += [model, *optimizers]
         if move_to_device:
             self._place(model, optimizers)
-        wrapped = RunnerModule(model, self.strategy, optimizers)
+        with losses_named(comm):
+            wrapped = RunnerModule(model, self.strategy, optimizers)
         self._models.append(wrapped)
         stepped = [RunnerOptimizer(optimizer, wrapped, self.strategy) for optimizer in optimizers]
         return (wrapped, *stepped) if stepped else wrapped
@@ -225,13 +227,15 @@ class Runner(RunnerWorld):
                 would take other steps than one process.
             InputTypeError: the loss is no tensor; InputError: not one element, or without a
                 gradient.
+            PeerLostError: a rank died meanwhile, as in each call of the runner's.
         """
-        self._comm("backward")
+        comm = self._comm("backward")
         check_loss(loss, model, self._models)
         check_data(self._open_loaders)
         for each in self._models if model is None else [model]:
             each._runner.note_backward()
-        self.strategy.backward(loss)
+        with losses_named(comm):
+            self.strategy.backward(loss)
 
     def no_backward_sync(
         self,
@@ -281,4 +285,5 @@ class Runner(RunnerWorld):
             "norm_type": norm_type,
         }
         check_flags("clip_gradients", options)
-        return self.strategy.clip(model.module, optimizer.optimizer, **options)
+        with losses_named(self.strategy.comm()):
+            return self.strategy.clip(model.module, optimizer.optimizer, **options)

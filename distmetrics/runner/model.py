@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.comm.group import losses_named
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
@@ -96,7 +97,8 @@ class RunnerModule(nn.Module):
         """
         if args or kwargs:
             return self.module.state_dict(*args, **kwargs)
-        return self._runner.strategy.weights(self.module)
+        with losses_named(self._runner.strategy.comm()):
+            return self._runner.strategy.weights(self.module)
 
     def load_state_dict(
         self,
@@ -187,7 +189,7 @@ class StrategyCalls:
         """Call a method of the model: the strategy's wrapper if there may be gradients."""
         strategy = self.strategy
         inputs = strategy.convert((args, kwargs))
-        with strategy.forward():
+        with losses_named(strategy.comm()), strategy.forward():
             is_lowered = torch.is_autocast_enabled(strategy.device.type)
             if torch.is_grad_enabled():
                 self.calls += 1

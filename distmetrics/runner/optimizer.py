@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from distmetrics.comm.group import losses_named
 from distmetrics.runner.model import RunnerModule, itself
 from distmetrics.strategies.base import Strategy
 
@@ -36,16 +37,17 @@ class RunnerOptimizer(Optimizer):
         Raises:
             ConfigurationError: gradients of ``no_backward_sync`` have stayed on their ranks.
         """
-        if closure is None:
-            self._gradients.check_shared(self.optimizer)
-            return self._strategy.step(self._module, self.optimizer)
+        with losses_named(self._strategy.comm()):
+            if closure is None:
+                self._gradients.check_shared(self.optimizer)
+                return self._strategy.step(self._module, self.optimizer)
 
-        def checked() -> Any:
-            loss = closure()
-            self._gradients.check_shared(self.optimizer)
-            return loss
+            def checked() -> Any:
+                loss = closure()
+                self._gradients.check_shared(self.optimizer)
+                return loss
 
-        return self._strategy.step(self._module, self.optimizer, checked)
+            return self._strategy.step(self._module, self.optimizer, checked)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -57,7 +59,8 @@ class RunnerOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state dict; with a sharded state every rank must call it."""
-        return self._strategy.optimizer_state(self._module, self.optimizer)
+        with losses_named(self._strategy.comm()):
+            return self._strategy.optimizer_state(self._module, self.optimizer)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a whole state dict; every rank must call it, with the same content."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
+import signal
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
-from distmetrics import Runner
+from distmetrics import PeerLostError, Runner
 
 
 def samples(count, seed=0):
@@ -104,6 +108,37 @@ def fails(runner, where):
         runner.backward(net(torch.ones(2, 4)).sum())
     runner.barrier()
     return "done"
+
+
+def loses(runner, where, folder):
+    """Lose the last rank before it comes to ``where``; each other one writes down what its own loop then catches."""
+    net = nn.Sequential(nn.BatchNorm1d(4), model())
+    model_, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+    def come_to(step, place):
+        if (step, place, runner.global_rank) == (2, where, runner.world_size - 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        for step in range(4):
+            come_to(step, "call")
+            loss = model_(torch.randn(4, 4)).sum()
+            come_to(step, "backward")
+            runner.backward(loss)
+            come_to(step, "step")
+            optimizer.step()
+            come_to(step, "all_reduce")
+            runner.all_reduce(torch.ones(1))
+    except PeerLostError as error:
+        again = "no error"
+        try:
+            runner.barrier()
+        except PeerLostError as second:
+            again = second.what
+        cause = str(error.__cause__)
+        told = [error.what, again, [*error.peers], "gloo" in cause, error.site and error.site.function]
+        (Path(folder) / f"rank{runner.global_rank}.json").write_text(json.dumps(told))
+        raise
 
 
 def normed(runner):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from distmetrics import ConfigurationError, DivergedError, InputTypeError, Runner
+from distmetrics import ConfigurationError, DivergedError, InputTypeError, PeerLostError, Runner
 from tests.runner import loops
 from tests.runner.loops import Fit, plain
 from tests.runner.test_runner import assert_same
@@ -65,6 +65,27 @@ def test_a_rank_that_leaves_or_fails_ends_the_others():
         spawned(loops.fails, "raises")
 
 
+@pytest.mark.parametrize(
+    ("world_size", "where", "strategy"),
+    [
+        (2, "backward", "ddp_spawn"),
+        (3, "call", "ddp_spawn"),  # where DistributedDataParallel makes buffers alike
+        (3, "step", "ddp_sharded_spawn"),  # where owners hand out what they have stepped
+        (2, "all_reduce", "ddp_spawn"),
+    ],
+)
+def test_a_lost_rank_is_named_in_the_loop_itself(world_size, where, strategy, tmp_path):
+    runner = Runner(strategy=strategy, devices=world_size, accelerator="cpu")
+    with pytest.raises(PeerLostError):
+        runner.launch(loops.loses, where, str(tmp_path))
+    for rank in range(world_size - 1):
+        what, again, peers, by_gloo, function = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert what == again
+        assert "failed and will never answer" in what
+        assert world_size - 1 in peers  # perhaps with another one that it has let down
+        assert (by_gloo, function) == (True, "loses")
+
+
 def check(tmp_path):
     expected = plain(clip=0.3)
     for rank in range(2):
@@ -91,3 +112,15 @@ def test_a_script_under_torchrun(tmp_path):
     assert (done.returncode, files) == (0, []), done.stderr
     assert done.stdout == "2 ranks\n"
     check(tmp_path)
+
+
+ADOPTED = ["-m", "tests.runner.adopted"]
+
+
+def test_a_lost_rank_is_named_in_a_process_group_of_the_scripts_own_under_torchrun(tmp_path):
+    """Nobody tells there how the rank ended; its process, which is gone, does."""
+    command = [ADOPTED[1] if part == "tests.train.script" else part for part in torchrun(str(tmp_path))]
+    launch(command, tmp_path)
+    what, again, peers, by_gloo, function = json.loads((tmp_path / "rank0.json").read_text())
+    assert what == again == "the connection to rank 1 broke"
+    assert (peers, by_gloo, function) == ([1], True, "loses")
