@@ -105,16 +105,20 @@ class Handle(Generic[R]):
         else:
             await_task(self._over)
 
-    def __del__(self) -> None:
+    def tell_unheard(self) -> None:
         """Tell of an error, or a result for somebody else, that nobody has asked for."""
         if self.is_heard:
             return
+        self.is_heard = True
         if self.error is not None:
             what = f"a call in the background has failed: {in_short(self.error)}"
-            warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=2)
+            warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=3)
         elif self._then is not None:
             what = "nobody has asked for the result of a call in the background: it goes nowhere"
-            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=2)
+            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=3)
+
+    def __del__(self) -> None:
+        self.tell_unheard()
 
 
 def start(
@@ -148,14 +152,20 @@ def start(
 
 def finish() -> None:
     """Wait until all is over that this thread has begun: the other ranks need it too."""
-    for handle in [*getattr(_of_thread, "queue", ())]:
+    for handle in _begun():
         handle.wait()
+
+
+def _begun() -> list[Handle[Any]]:
+    return [*getattr(_of_thread, "queue", ())]
 
 
 def _finish_script(pid: int) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
     if what_ended() is None and os.getpid() == pid:  # a forked child has none of these threads
         finish()
+        for handle in _begun():  # the queue holds them still, so that nothing else would tell
+            handle.tell_unheard()
 
 
 def _who_is_told(transport: Any) -> Any:

@@ -46,7 +46,7 @@ def hand_over(comm: Communicator, src: int, mine: Outcome) -> Outcome:
     """
     data = torch.empty(0, dtype=torch.uint8)
     if comm.rank == src:
-        mine, data = _sendable(mine)
+        mine, data = _sendable(mine, job_ranks(comm)[src])
     data = data.to(comm.device)
     capacity = inline_capacity(comm.world_size)
     manifest = Manifest("what a layout hands over", details=data.numel())
@@ -72,15 +72,17 @@ def hand_over(comm: Communicator, src: int, mine: Outcome) -> Outcome:
         return _received(deserialize(sent, accelerator=comm.device), job_ranks(comm)[comm.rank])
 
 
-def _sendable(outcome: Outcome) -> tuple[Outcome, Tensor]:
-    """Return an outcome that can be sent, and its bytes."""
+def _sendable(outcome: Outcome, rank: int) -> tuple[Outcome, Tensor]:
+    """Return an outcome that can be sent, and its bytes; ``rank``: this one, in the job."""
     if outcome.error is None:
         try:
             return outcome, serialize([outcome.result])
         except InputTypeError as error:
             kind = type(outcome.result).__name__
             what = f"the result, a {kind}, cannot be given to ranks without values: {error.what}"
-            outcome = Outcome(error=InputTypeError(what))
+            refused = InputTypeError(what, rank=rank)
+            refused.is_of_job = True
+            outcome = Outcome(error=refused)
     told = outcome.error
     if not isinstance(told, DistmetricsError):  # of a metric's compute(), say
         told = StateError(

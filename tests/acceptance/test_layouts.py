@@ -107,13 +107,12 @@ def test_a_wrong_claim_is_an_error_on_every_rank(comm: Any) -> None:
     assert has_loss == [not false.mesh.owns(rank) for rank in range(4)]
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="such an error has no rank")
 @on_ranks(4, backends=("threads",))
 def test_what_owners_cannot_hand_over_is_an_error_with_its_rank(comm: Any) -> None:
     over = plane(comm, tp="last")
     error = caught(dm.all_gather_object, object(), allow_pickle=True, comm=over)
     assert type(error) is InputTypeError
-    assert error.rank + 0 == comm.rank  # None today
+    assert error.rank == comm.rank
 
 
 def test_a_flat_sync_of_copies_is_an_error_in_strict_mode(monkeypatch: Any) -> None:

@@ -114,7 +114,6 @@ del log
 """
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a script that ends says nothing")
 def test_a_result_that_nobody_asks_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(UNASKED)
     done = python("script.py", cwd=tmp_path)
