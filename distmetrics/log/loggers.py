@@ -61,7 +61,10 @@ _TAKES = {
 
 
 class FolderLogger(Logger):
-    """A logger with a folder of its own for each run: ``save_dir/name/version``.
+    """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's.
+
+    ``CSVLogger("runs", version="a")`` writes into ``runs/distmetrics_logs/a``, and into ``runs/a``
+    with ``name=""``; a number N for the version makes it ``version_N``.
 
     Args:
         save_dir: where to; a relative one is that of the moment, wherever the program goes later.
@@ -134,13 +137,19 @@ class CSVLogger(FolderLogger):
     """Writes ``metrics.csv`` and ``hparams.json``; what is written is safe after each row.
 
     A name that comes later gets a column of its own, and the file is written anew. A file that is
-    there is continued; a last row that was cut off, as by a full disk, is dropped.
+    there is continued; a last row that was cut off, as by a full disk, is dropped. The folder is
+    ``save_dir/name/version``.
+
+    Args:
+        save_dir: where to.
+        name: of the experiment, and of a folder; "" for none.
+        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     logger = CSVLogger(folder)
+    ...     logger = CSVLogger(folder, version="a")
     ...     logger.log_metrics({"loss": 0.5}, 1)
-    ...     print((Path(logger.log_dir) / "metrics.csv").read_text())
+    ...     print((Path(folder) / "distmetrics_logs" / "a" / "metrics.csv").read_text())
     step,loss
     1,0.5
     <BLANKLINE>
@@ -200,9 +209,11 @@ class CSVLogger(FolderLogger):
 class TensorBoardLogger(FolderLogger):
     """Writes the event files that ``tensorboard --logdir save_dir`` shows, by torch's writer.
 
+    The folder is ``save_dir/name/version``.
+
     Args:
         save_dir: where to.
-        name: of the experiment; "" for none.
+        name: of the experiment, and of a folder; "" for none.
         version: of the run: a number, a text, or None for the first ``version_N`` that is free.
 
     Raises:
