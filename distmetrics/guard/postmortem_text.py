@@ -4,7 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from distmetrics.errors import compose, who
+from distmetrics.errors import compose, ranks_do, who
 from distmetrics.guard.postmortem import Divergence, PostMortem
 from distmetrics.liveness.report_file import Call, RankReport
 
@@ -98,9 +98,24 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
             f"only some ranks make this call, or {who(present)} took longer than the others wait"
         )
         return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
-    cause = "was killed (out of memory, a signal, its machine), or left the file on another machine"
-    do = "look into that rank's log and its machine's; let all ranks write into one folder"
-    return f"{who(at.absent)} {cause}", do
+    return _without_file(at)
+
+
+def _without_file(at: Divergence) -> tuple[str, str]:
+    """Return why ranks leave no file, as far as the others' calls tell, and what to do.
+
+    A rank has a guard, which writes the file also where it waits elsewhere, from its first call on.
+    """
+    do = f"look into the log of {who(at.absent)}, and of the machine; "
+    if at.number > 1:  # all made the calls before this one
+        cause = "killed at once (out of memory, SIGKILL), or left the file on another machine"
+        likely = ranks_do(at.absent, f"was {cause}", f"were {cause}")
+        return likely, do + "let all ranks write into one folder"
+    likely = (
+        "not known: a rank leaves no file if it never called distmetrics, wherever it waits; if it "
+        "was killed at once; or if it wrote on another machine"
+    )
+    return likely, do + "distmetrics.barrier() at the start lets every rank leave a file"
 
 
 def _together(post: PostMortem) -> str:

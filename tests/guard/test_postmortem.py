@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics.cli import main
-from distmetrics.errors import ConfigurationError
+from distmetrics.errors import ConfigurationError, who
 from distmetrics.guard.postmortem import PostMortem, examine, merge
 from distmetrics.guard.postmortem_files import read
 from distmetrics.guard.postmortem_text import describe, parting, summary
@@ -138,7 +138,9 @@ def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:
     leave(tmp_path, guarded(4))
     leave(tmp_path, guarded(2))
     said = refusal(tmp_path)
-    assert "are of jobs of different size\n\n  ranks 0-1  are of a job of 2 ranks\n  ranks 2-3  are of a job of 4" in said
+    assert (
+        "are of jobs of different size\n\n  ranks 0-1  are of a job of 2 ranks\n  ranks 2-3  are of a job of 4" in said
+    )
 
 
 # --- where the ranks part -------------------------------------------------------------------------------------------
@@ -187,6 +189,19 @@ def test_a_rank_without_a_file_counts_only_where_others_wait(tmp_path: Path) -> 
     assert [(one.number, one.absent) for one in post.divergences] == [(4, (1,))]
     assert "rank 1      left no file" in parting(post)
     assert "rank 1 was killed" in parting(post)
+
+
+@given(st.sets(st.integers(1, 5), min_size=1), st.integers(0, 3))
+def test_a_rank_without_a_file_is_only_said_to_be_killed_where_it_had_a_guard(gone: set[int], before: int) -> None:
+    """It had one once it had called distmetrics, as the calls before tell; else it may wait anywhere."""
+    begun = [Call(n, "world", "mean", "", "", float(n), n + 0.5) for n in range(1, before + 1)]
+    waits = (*begun, Call(before + 1, "world", "mean", "", "", 50.0, None))
+    files = {rank: RankReport(1, rank, 6, "h", 1, 99.0, None, (), waits) for rank in {*range(6)} - gone}
+    text = parting(merge(files))
+    were = f"{who(gone)} {'was' if len(gone) == 1 else 'were'} killed at once"
+    assert (were in text) == (before > 0)
+    assert ("not known" in text) == ("never called distmetrics" in text) == (before == 0)
+    assert f"look into the log of {who(gone)}" in text
 
 
 def test_a_rank_without_a_file_is_missed_from_the_first_wait_on(tmp_path: Path) -> None:
