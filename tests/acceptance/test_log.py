@@ -212,4 +212,5 @@ def test_a_killed_run_loses_no_row_and_goes_on_in_its_files(tmp_path: Path) -> N
     ]
     events = EventAccumulator(str(tmp_path / "runs/board")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
-    assert len([*tmp_path.glob("runs/distmetrics_logs/version_[01]/*")]) == 4  # metrics.csv and hparams.json
+    unnamed = tmp_path.glob("runs/distmetrics_logs/version_[01]/*")
+    assert len([*unnamed]) == 4  # metrics.csv and hparams.json
