@@ -49,6 +49,7 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.layouts.communicator import layout
+from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
 from distmetrics.state.adapters.registry import register_adapter
 from distmetrics.state.explain import explain
@@ -94,6 +95,7 @@ __all__ = [
     "find_unpicklable",
     "from_function",
     "gather_samples",
+    "grad_norm",
     "guard",
     "layout",
     "mean",

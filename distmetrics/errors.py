@@ -139,7 +139,7 @@ class MismatchError(DistmetricsError):
 
 
 class LayoutError(MismatchError):
-    """Ranks that are said to hold the same samples do not; raised on every rank of the mesh."""
+    """Ranks do not hold what a layout says, the same samples, say; raised on every rank of it."""
 
     code = "layout"
 

@@ -121,9 +121,9 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
         InputTypeError: ranks outside of the communicator have parts; or a placement is not known.
     """
     mesh = x.device_mesh
-    ranks = _job_ranks(comm, mesh)
+    ranks = ranks_asked(comm, mesh)
     me = mesh.get_rank()
-    lines = _lines(mesh.mesh, me)
+    lines = lines_of(mesh.mesh, me)
     counts = True
     pending: dict[str, int] = {}
     pieces: dict[int, str] = {}
@@ -151,7 +151,7 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
     members = {*mesh.mesh.flatten().tolist()}
     holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
     leads = ranks[holders[0]] == me
-    return Part(local, counts, leads, pending, pieces, holders, _text(x))
+    return Part(local, counts, leads, pending, pieces, holders, placements_of(x))
 
 
 def whole_part(part: Part, where: str) -> Tensor:
@@ -185,23 +185,24 @@ def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
     return part.local / part.pending["avg"] if "avg" in part.pending else part.local
 
 
-def _text(x: Any) -> str:
+def placements_of(x: Any) -> str:
+    """Return the placements of a DTensor by the dimensions of its mesh, as text."""
     names = x.device_mesh.mesh_dim_names or range(x.device_mesh.ndim)
     return ", ".join(f"{n} {p!r}" for n, p in zip(names, x.placements, strict=True))
 
 
 def _refusal(where: str, x: Any, why: str) -> InputTypeError:
-    return InputTypeError(f"{where} is a DTensor of {_text(x)}, {why}", do=_WHOLE)
+    return InputTypeError(f"{where} is a DTensor of {placements_of(x)}, {why}", do=_WHOLE)
 
 
-def _job_ranks(comm: Communicator, mesh: Any) -> Sequence[int]:
+def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:
     """Return the ranks of a communicator as DeviceMesh numbers them."""
     if comm.world_size == 1:
         return [mesh.get_rank()]
     return job_ranks(comm)
 
 
-def _lines(ranks: Tensor, me: int) -> list[list[int]]:
+def lines_of(ranks: Tensor, me: int) -> list[list[int]]:
     """Return the ranks along each dimension of a mesh, through one of its ranks."""
     (here,) = (ranks == me).nonzero().tolist()
     lines = []

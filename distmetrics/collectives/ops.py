@@ -254,6 +254,7 @@ def gather_objects(
     told: Site | None = None,
     allow_pickle: bool = False,
     op: str = "all_gather_object",
+    problem: Problem | None = None,
 ) -> list[T]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
@@ -266,8 +267,9 @@ def gather_objects(
         told: the line that reports show, where another one has asked for the call.
         allow_pickle: see :func:`all_gather_object`.
         op: the name of the operation.
+        problem: why this rank cannot make the call, if it cannot.
     """
-    problem, data = None, torch.empty(0, dtype=torch.uint8, device=comm.device)
+    data = torch.empty(0, dtype=torch.uint8, device=comm.device)
     try:
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:

@@ -93,6 +93,12 @@ def gather_texts(comm: Any) -> Any:
     return gathered and gathered.ids
 
 
+def grad_norm(comm: Any) -> torch.Tensor:
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    return dm.grad_norm([weight], shared={"name": weight}, comm=comm)
+
+
 CALLS: dict[str, Any] = {
     "all_gather": lambda comm: dm.all_gather({"a": X, "b": 1}, comm=comm),
     "all_gather_cat": lambda comm: dm.all_gather_cat([X, X[:0]], comm=comm),
@@ -107,6 +113,7 @@ CALLS: dict[str, Any] = {
     "all_gather_object": lambda comm: dm.all_gather_object({"a": [1, X, b"b"]}, comm=comm),
     "gather_samples": gather_samples,
     "gather_samples by texts": gather_texts,
+    "grad_norm": grad_norm,
     "sync": lambda comm: sync(comm, updated=True),
     "sync without data": lambda comm: sync(comm, updated=False),
     "log": log,

@@ -1,0 +1,254 @@
+"""``grad_norm`` over layouts, beside one process and ``torch.nn.utils.get_total_norm``.
+
+    python -m benchmarks.grad_norm                 # writes results/grad_norm.csv
+    python -m benchmarks.grad_norm --repeats 5     # printed only
+
+A row of blocks, as of a transformer, on four or eight processes of gloo. One process runs it whole;
+each rank then runs its blocks on its part of what went into them there, and back from its part of
+the gradients that came out. ``get_total_norm`` is given the same gradients, and asked for
+``full_tensor()`` where it returns a DTensor. The floor is the norm of the local parts by foreach,
+and one bare ``all_reduce`` of its power. A repeat's time is that of its slowest rank, after a
+barrier; the ways take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from distmetrics import grad_norm, layout
+from distmetrics.testing import run
+
+RESULTS = Path(__file__).parent / "results"
+ROWS, LENGTH = 8, 4
+ORDERS = (1.0, 2.0, 3.0, math.inf)
+PROCESSES = {
+    "plain": 4,
+    "ddp": 4,
+    "fsdp": 4,
+    "hsdp": 4,
+    "tp": 4,
+    "tp, norms partial": 4,
+    "pp": 4,
+    "fsdp 2 x tp 2": 4,
+    "fsdp 2 x tp 2, mixed": 4,
+    "pp 2 x dp 2 x tp 2": 8,
+}
+
+
+class Block(nn.Module):
+    """A feed-forward block with a norm before it, and a scale that no plan splits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.frozen = nn.Parameter(torch.ones(width), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        return self.down(self.up(self.norm(x)).relu()) * self.scale
+
+
+def alone(blocks: int, width: int) -> tuple[list[Any], list[Tensor], list[Tensor]]:
+    """Run the blocks whole; return them, what went in, and the gradients of what came out."""
+    torch.manual_seed(0)
+    made = [Block(width) for _ in range(blocks)]
+    x, went_in, came_out = torch.randn(ROWS, LENGTH, width), [], []
+    for block in made:
+        went_in.append(x.detach())
+        came_out.append(block(x))
+        came_out[-1].retain_grad()
+        x = came_out[-1]
+    x.square().mean().backward()
+    return made, went_in, [out.grad for out in came_out if out.grad is not None]
+
+
+def plan_of(partial: bool) -> dict[str, Any]:
+    """Return how a block is split for tensor parallelism.
+
+    With ``partial`` its norm runs on parts of the sequences, so that its gradients are terms.
+    """
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+    )
+
+    if partial:
+        up = ColwiseParallel(input_layouts=Shard(1))
+        return {"norm": SequenceParallel(), "up": up, "down": RowwiseParallel()}
+    return {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+def split(blocks: list[Block], name: str) -> tuple[list[Any], dict[str, int], Any]:
+    """Return this rank's blocks, split up, where it is on which axes, and the layout."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    sizes: dict[str, int] = {
+        "hsdp": {"replicate": 2, "dp": 2},
+        "tp": {"tp": 4},
+        "tp, norms partial": {"tp": 4},
+        "pp": {"pp": 4},
+        "fsdp 2 x tp 2": {"dp": 2, "tp": 2},
+        "fsdp 2 x tp 2, mixed": {"dp": 2, "tp": 2},
+        "pp 2 x dp 2 x tp 2": {"pp": 2, "dp": 2, "tp": 2},
+    }.get(name, {"dp": 4})
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    place = {axis: mesh.get_local_rank(axis) for axis in sizes}
+    comm = None
+    if "pp" in sizes:
+        count = len(blocks) // sizes["pp"]
+        blocks = blocks[place["pp"] * count :][:count]
+        comm = layout(mesh, **{axis: "shard" if axis == "pp" else "same" for axis in sizes})
+    for block in blocks:
+        if "tp" in sizes:
+            parallelize_module(block, mesh["tp"], plan_of("partial" in name))
+        if name == "hsdp":
+            fully_shard(block, mesh=mesh)
+        elif name == "fsdp 2 x tp 2, mixed":
+            fully_shard(block, mesh=mesh["dp"], ignored_params={block.scale})
+        elif "dp" in sizes and name not in ("plain", "ddp"):
+            fully_shard(block, mesh=mesh["dp"])
+    if name == "ddp":
+        blocks = [nn.parallel.DistributedDataParallel(block) for block in blocks]
+    return blocks, place, comm
+
+
+def gradients(name: str, blocks: int, width: int) -> tuple[list[Any], list[Any], Any]:
+    """Return the parameters of one process and those of this rank, with gradients; the layout."""
+    warnings.simplefilter("ignore")  # of torch, about its own future
+    made, went_in, came_out = alone(blocks, width)
+    mine, place, comm = split(copy.deepcopy(made), name)
+    first = place.get("pp", 0) * len(mine)
+    shards, shard = data_shards(name, place)
+    for number, block in enumerate(mine, first):
+        rows = slice(shard * ROWS // shards, (shard + 1) * ROWS // shards)
+        x, out = went_in[number][rows], came_out[number][rows]
+        if "partial" in name:
+            x = x.chunk(LENGTH, dim=1)[place["tp"]]
+        block(x.clone().requires_grad_()).backward(out * shards)  # a mean over shards follows
+        if name == "fsdp 2 x tp 2, mixed":  # what FSDP is told to ignore is the user's to reduce
+            dist.all_reduce(block.scale.grad, dist.ReduceOp.SUM)
+            block.scale.grad /= dist.get_world_size()
+    return [p for each in made for p in each.parameters()], of_all(mine), comm
+
+
+def data_shards(name: str, place: dict[str, int]) -> tuple[int, int]:
+    """Return the number of shards of the data, and which one is this rank's."""
+    if name == "plain" or "dp" not in place:
+        return 1, 0
+    if name == "hsdp":
+        return 4, 2 * place["replicate"] + place["dp"]
+    return (4 if len(place) == 1 else 2), place["dp"]
+
+
+def of_all(blocks: list[Any]) -> list[Any]:
+    """Return the parameters of all blocks."""
+    return [parameter for block in blocks for parameter in block.parameters()]
+
+
+def of_torch(parameters: list[Any], order: float = 2.0) -> float:
+    """Return what torch's function gives, whole."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm: Any = nn.utils.get_total_norm(grads, order)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def floor(parameters: list[Any]) -> float:
+    """Return the norm of local parts as if no rank had copies, by one bare collective."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    parts = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parts, 2)))
+    power = norm.square()
+    dist.all_reduce(power)
+    return float(power.sqrt())
+
+
+def norms(comm: Any, name: str, blocks: int = 4, width: int = 10) -> dict[float, Any]:
+    """Return the norms by order: of one process, and ours, on this rank."""
+    wanted, mine, over = gradients(name, blocks, width)
+    found = {}
+    for order in ORDERS:
+        whole = torch.cat([p.grad.double().flatten() for p in wanted if p.grad is not None])
+        right = torch.linalg.vector_norm(whole, order)
+        found[order] = float(right), float(grad_norm(mine, order, comm=over))
+    return found
+
+
+def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict[str, Any]:
+    """Return one row of the table, with this rank's times in milliseconds by way."""
+    torch.set_num_threads(1)
+    wanted, mine, over = gradients(name, blocks, width)
+    ways: dict[str, Callable[[], Any]] = {
+        "ours": lambda: grad_norm(mine, comm=over),
+        "torch": lambda: of_torch(mine),
+        "floor": lambda: floor(mine),
+    }
+    row: dict[str, Any] = {"right": of_torch(wanted), "ours": float(ways["ours"]())}
+    try:
+        row["torch"] = of_torch(mine)
+    except RuntimeError as error:
+        row["torch"] = str(error).partition("\n")[0][:60].replace(",", "")
+        del ways["torch"]
+    row["times"] = {way: [] for way in ways}
+    for _ in range(repeats + 1):
+        for way, call in ways.items():
+            dist.barrier()
+            start = time.perf_counter()
+            call()
+            row["times"][way].append(1000 * (time.perf_counter() - start))
+    return row
+
+
+def main() -> None:
+    """Measure, print, write."""
+    ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("--repeats", type=int, default=60)
+    ask.add_argument("--only", nargs="*", default=[*PROCESSES])
+    args = ask.parse_args()
+    rows = []
+    for name in args.only:
+        ranks = run(PROCESSES[name], measure, name, args.repeats, 8, 128, backend="gloo")
+        slowest = {}
+        for way in ranks[0]["times"]:
+            steps = zip(*(rank["times"][way][1:] for rank in ranks), strict=True)
+            slowest[way] = statistics.median(map(max, steps))
+        ours, right, of_torch = (ranks[0][key] for key in ("ours", "right", "torch"))
+        assert {rank["ours"] for rank in ranks} == {ours}
+        row: dict[str, Any] = {"layout": name, "processes": PROCESSES[name]}
+        row |= {"one process": f"{right:.7g}", "grad_norm": f"{ours:.7g}"}
+        row |= {"difference": f"{abs(ours - right) / right:.0e}"}
+        row |= {"get_total_norm": of_torch if isinstance(of_torch, str) else f"{of_torch:.7g}"}
+        row |= {"grad_norm ms": f"{slowest['ours']:.2f}", "floor ms": f"{slowest['floor']:.2f}"}
+        is_there = "torch" in slowest
+        row["get_total_norm ms"] = f"{slowest['torch']:.2f}" if is_there else ""
+        row["faster"] = f"{slowest['torch'] / slowest['ours']:.1f}" if is_there else ""
+        print(row, flush=True)
+        rows.append(row)
+    if args.repeats >= 60 and len(rows) == len(PROCESSES):
+        with (RESULTS / "grad_norm.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

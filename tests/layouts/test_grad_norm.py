@@ -1,0 +1,349 @@
+"""The norm of gradients is that of one process, however ranks hold them; or an error on every rank."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import distmetrics as dm
+from benchmarks.grad_norm import PROCESSES, norms
+from distmetrics import DistmetricsError, InputError, InputTypeError, LayoutError, MismatchError
+from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.layouts.grad_norm import total
+from distmetrics.layouts.gradients import Told
+from distmetrics.layouts.mesh import Mesh
+from distmetrics.testing import outcomes, run
+from tests.backends import same_error
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+ORDERS = [1, 2.0, 2.5, 3, 40, math.inf, "inf"]
+
+
+def weight(gradient: Any, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """Return a parameter with a gradient, or without if it is None."""
+    value = None if gradient is None else torch.as_tensor(gradient).to(dtype)
+    made = nn.Parameter(torch.zeros(2 if value is None else value.shape, dtype=dtype))
+    made.grad = value
+    return made
+
+
+def drawn(stage: int, number: int, shape: Any, dtype: torch.dtype) -> nn.Parameter:
+    generator = torch.Generator().manual_seed(100 * stage + number)
+    return weight(torch.randn(*shape, generator=generator), dtype)
+
+
+def right(weights: list[nn.Parameter], order: Any) -> float:
+    """Return the norm in double precision."""
+    flat = [each.grad.abs().double().flatten() for each in weights if each.grad is not None]
+    return float(torch.linalg.vector_norm(torch.cat([*flat, torch.zeros(1)]), float(order)))
+
+
+shapes = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=4)
+gradients = st.tuples(shapes, st.sampled_from(DTYPES))
+
+
+def of_stages(comm: Any, stages: list[Any], copies: int, tied: bool, order: Any) -> Tensor:
+    over = dm.layout({"pp": len(stages), "dp": copies}, comm=comm, pp="shard", dp="same")
+    stage = comm.rank // copies
+    made, dtype = stages[stage]
+    weights = [drawn(stage, number, shape, dtype) for number, shape in enumerate(made)]
+    twice = [*weights, *weights[:1], weight(None)]
+    embedding = drawn(99, 0, (3,), torch.float32)
+    if not tied:
+        return dm.grad_norm(iter(twice), order, comm=over)
+    ends = stage in (0, len(stages) - 1)
+    shared = {"embedding": embedding} if ends else None
+    if stage == 0:  # whether it is among the parameters as well does not matter
+        twice.append(embedding)
+    return dm.grad_norm(twice, order, shared=shared, comm=over)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(gradients, min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.booleans(),
+    st.sampled_from(ORDERS),
+)
+def test_stages_and_copies_count_once(stages: list[Any], copies: int, tied: bool, order: Any) -> None:
+    found = run(len(stages) * copies, of_stages, stages, copies, tied, order)
+    weights = [
+        drawn(stage, number, shape, dtype)
+        for stage, (made, dtype) in enumerate(stages)
+        for number, shape in enumerate(made)
+    ]
+    is_double = any(each.dtype == torch.float64 for each in weights)
+    if tied:
+        weights.append(drawn(99, 0, (3,), torch.float32))
+    for norm in found:
+        assert norm.ndim == 0
+        assert norm.dtype == (torch.float64 if is_double else torch.float32)
+        torch.testing.assert_close(norm, found[0], rtol=0, atol=0)
+        assert float(norm) == pytest.approx(right(weights, order), rel=1e-6)
+
+
+def of_layouts(comm: Any) -> dict[str, dict[float, tuple[float, float]]]:
+    names = [name for name, processes in PROCESSES.items() if processes == comm.world_size]
+    return {name: norms(comm, name) for name in names}
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", sorted({*PROCESSES.values()}))
+def test_placements_say_what_ranks_hold(world_size: int) -> None:
+    for found in run(world_size, of_layouts, backend="gloo", limit=120):
+        for name, by_order in found.items():
+            for alone, norm in by_order.values():
+                assert norm == pytest.approx(alone, rel=1e-6), name
+
+
+def of_experts(comm: Any) -> list[float]:
+    """Return norms of experts on a mesh of their own beside weights that are sharded otherwise."""
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+    crossed = DeviceMesh("cpu", [[0, 2], [1, 3]])  # unnamed, as the next one is
+    rows = DeviceMesh("cpu", [[0, 1], [2, 3]])
+    whole = torch.arange(5.0)
+    dp, ep = mesh.get_local_rank("dp"), mesh.get_local_rank("ep")
+
+    def placed(local: Tensor, over: Any, *placements: Any, size: int = 5) -> nn.Parameter:
+        made = DTensor.from_local(local, over, placements, shape=torch.Size([size]), stride=(1,))
+        parameter = nn.Parameter(torch.zeros_like(made))
+        parameter.grad = made
+        return parameter
+
+    parts = [whole[:3], whole[3:]]
+    inner = (dp, ep)
+    experts = placed(parts[ep], mesh["ep"], Shard(0))
+    dense = placed(parts[dp], mesh["dp"], Shard(0))
+    first = placed(parts[dp], rows, Shard(0), Replicate())
+    second = placed(parts[inner[1]], crossed, Shard(0), Replicate())
+    term = placed(whole * (1 + 2 * ep) / 4, mesh["ep"], Partial("sum"))
+    average = placed(whole * 2 * dp, mesh["dp"], Partial("avg"))
+    sets = [[experts, dense], [first, second], [term, average, weight(whole), experts]]
+    return [float(dm.grad_norm(each)) / math.sqrt(30 * len(each)) for each in sets]
+
+
+@pytest.mark.gloo
+def test_meshes_of_one_model_may_differ_and_terms_are_reduced() -> None:
+    for found in run(4, of_experts, backend="gloo"):
+        assert found == pytest.approx([1.0] * 3, rel=1e-6)
+
+
+def clipped(comm: Any) -> list[float]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    fully_shard(net[0], mesh=init_device_mesh("cpu", (2,)))
+    net(torch.ones(2, 3)).square().sum().backward()
+    norms = []
+    for max_norm in (0.5, 0.25):
+        norm = dm.grad_norm(net.parameters())
+        norms.append(float(norm))
+        nn.utils.clip_grads_with_norm_(net.parameters(), max_norm, norm, foreach=False)
+    return [*norms[1:], float(dm.grad_norm(net.parameters()))]
+
+
+@pytest.mark.gloo
+def test_torch_clips_by_it() -> None:
+    for found in run(2, clipped, backend="gloo"):
+        assert found == pytest.approx([0.5, 0.25], rel=1e-4)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (math.inf, math.inf), (-math.inf, math.inf)])
+@pytest.mark.parametrize("order", [1, 2, math.inf])
+def test_what_is_not_finite_is_so_on_every_rank(value: float, norm: float, order: float) -> None:
+    def norm_of(comm: Any) -> Tensor:
+        own = weight([value if comm.rank == 1 else 1.0])
+        over = dm.layout({"pp": 2, "dp": 2}, comm=comm, pp="shard", dp="same")
+        stage = weight([value]) if comm.rank > 1 else weight(None)
+        return torch.stack([dm.grad_norm(own, order, comm=comm), dm.grad_norm(stage, order, comm=over)])
+
+    for found in run(4, norm_of):
+        torch.testing.assert_close(found, torch.tensor([norm, norm]), equal_nan=True)
+
+
+def test_half_precision_neither_rounds_nor_overflows() -> None:
+    half = weight([300.0, 400.0], torch.float16)
+    assert float(dm.grad_norm([half] + [weight([60000.0], torch.float16) for _ in range(4)])) == pytest.approx(
+        math.hypot(500.0, 120000.0), rel=1e-6
+    )
+    rounded = weight([1.0, 1.0], torch.bfloat16)
+    assert float(dm.grad_norm(rounded)) == pytest.approx(math.sqrt(2), rel=1e-7)
+
+
+def counted(comm: Any, size: int) -> list[int]:
+    record = RecordingCommunicator(comm)
+    dm.grad_norm([weight([2.0] * size), weight(None)], comm=record)
+    one = len(record.calls)
+    empty: list[Tensor] = []
+    assert float(dm.grad_norm(empty, comm=record)) == 0.0
+    return [one, len(record.calls)]
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_norm_is_one_collective(size: int) -> None:
+    assert run(3, counted, size) == [[1, 2]] * 3
+
+
+class Sparse(nn.Parameter):
+    grad = torch.eye(2).to_sparse()
+
+
+def over(comm: Any, **roles: str) -> Any:
+    return dm.layout({"pp": 2, "dp": 2}, comm=comm, **{"pp": "shard", "dp": "same", **roles})
+
+
+# What each of four ranks does, the error of all of them, and a phrase of it.
+FAULTS: dict[str, Any] = {
+    "stages without a layout": (
+        lambda c: dm.grad_norm(weight([1.5 + c.rank // 2]), comm=c),
+        LayoutError,
+        'comm=layout(mesh, pp="shard"',
+    ),
+    "gradients that are not reduced": (
+        lambda c: dm.grad_norm(weight([1.0, 2.0 + 0.1 * (c.rank == 3)]), comm=c),
+        LayoutError,
+        "rank 3     plain gradients: 1 of 2 elements, norm 2.325941",
+    ),
+    "a gradient that one rank has not": (
+        lambda c: dm.grad_norm([weight([1.0]), weight(None if c.rank == 2 else [0.0])], comm=c),
+        LayoutError,
+        "rank 2        plain gradients: 1 of 1 elements",
+    ),
+    "no gradient on one rank": (
+        lambda c: dm.grad_norm([weight([1.5])] * (c.rank != 1), comm=over(c)),
+        LayoutError,
+        "ranks 0-1 should have the same plain gradients, and do not",
+    ),
+    "a layout of data": (
+        lambda c: dm.grad_norm(weight([1.5, 2.5]), comm=over(c, dp="shard")),
+        LayoutError,
+        'say "same" of an axis along which gradients are reduced',
+    ),
+    "tied weights that are not named": (
+        lambda c: dm.grad_norm(weight([1.5, 2.5]), comm=over(c)),
+        LayoutError,
+        "shared={name: weight}",
+    ),
+    "tied weights that differ": (
+        lambda c: dm.grad_norm([], shared={"e": weight([1.5 + c.rank // 2])}, comm=over(c)),
+        LayoutError,
+        'plain gradients of the shared "e"',
+    ),
+    "an owner": (
+        lambda c: dm.grad_norm(weight([1.0]), comm=over(c, pp="last")),
+        InputError,
+        'say pp="shard"',
+    ),
+    "an order of which there is no norm": (
+        lambda c: dm.grad_norm(weight([1.0]), 0 if c.rank == 1 else 2, comm=c),
+        InputError,
+        "norm_type must be at least 1, or inf, got 0",
+    ),
+    "minus infinity": (lambda c: dm.grad_norm(weight([1.0]), -math.inf, comm=c), InputError, "got -inf"),
+    "NaN": (lambda c: dm.grad_norm(weight([1.0]), math.nan, comm=c), InputError, "got nan"),
+    "a text": (lambda c: dm.grad_norm(weight([1.0]), "two", comm=c), InputTypeError, "got 'two'"),
+    "orders that differ": (
+        lambda c: dm.grad_norm(weight([1.0]), 1 + c.rank // 2, comm=c),
+        MismatchError,
+        "grad_norm of order 2 over rank 4 same",
+    ),
+    "a module": (
+        lambda c: dm.grad_norm(nn.Linear(1, 1) if c.rank == 3 else [], comm=c),  # type: ignore[arg-type]
+        InputTypeError,
+        "pass model.parameters()",
+    ),
+    "names with parameters": (
+        lambda c: dm.grad_norm(nn.Linear(1, 1).named_parameters(), comm=c),  # type: ignore[arg-type]
+        InputTypeError,
+        "parameters must be tensors, got a tuple",
+    ),
+    "shared without names": (
+        lambda c: dm.grad_norm([], shared=[weight([1.0])], comm=c),  # type: ignore[arg-type]
+        InputTypeError,
+        "shared must be weights by name, got a list",
+    ),
+    "a sparse gradient": (
+        lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),
+        InputTypeError,
+        "the gradient of parameter 0, of shape [2, 2], has the layout torch.sparse_coo",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_rank_is_one_error_on_every_rank(fault: str) -> None:
+    call, kind, phrase = FAULTS[fault]
+
+    def on_rank(comm: Any) -> Any:
+        try:
+            call(comm)
+        except DistmetricsError:
+            assert float(dm.grad_norm(weight([3.0, 4.0]), comm=comm)) == 5.0  # the ranks are in step
+            raise
+
+    error = same_error(outcomes(4, on_rank), kind)
+    assert phrase in str(error)
+
+
+def test_a_layout_in_force_describes_data() -> None:
+    def on_rank(comm: Any) -> float:
+        with dm.use(dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")):
+            return float(dm.grad_norm(weight([3.0, 4.0])))
+
+    assert run(4, on_rank) == [5.0] * 4
+
+
+def on_parts_of_meshes(comm: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    sharded, most = weight([0.0]), weight([0.0])
+    rows = init_device_mesh("cpu", (4,))
+    sharded = nn.Parameter(DTensor.from_local(torch.ones(1), rows, [Shard(0)]))
+    sharded.grad = sharded.detach()
+    most = nn.Parameter(DTensor.from_local(torch.ones(1), rows, [Partial("max")]))
+    most.grad = most.detach()
+    half = nn.Parameter(DTensor.from_local(torch.ones(1), mesh["dp"], [Shard(0)]))
+    half.grad = half.detach()
+    ranks = dm.GroupCommunicator(mesh["tp"].get_group())
+    flat = dm.layout({"a": 4}, a="shard")
+    told = []
+    for weights, over in ((sharded, ranks), (most, None), (half, flat)):
+        with pytest.raises(InputError) as caught:
+            dm.grad_norm(weights, comm=over)
+        told.append(caught.value.what)
+    assert "have parts" in told[0]
+    assert "a max over ranks is no gradient" in told[1]
+    assert "is a DTensor of 2 of the 4 ranks along a" in told[2]
+
+
+@pytest.mark.gloo
+def test_a_dtensor_whose_parts_are_not_asked_is_refused() -> None:
+    run(4, on_parts_of_meshes, backend="gloo")
+
+
+def test_pieces_without_a_rank_are_refused_on_paper() -> None:
+    """Two stages of FSDP without a layout: as many elements, but other gradients."""
+    mesh = Mesh({"rank": 4}, {"rank": "same"})
+    told = [
+        [Told("gradients", "", "of 2", (), "1 of 2 elements", f"{rank % 2}/2", 1.0 + rank // 2, False, False)]
+        for rank in range(4)
+    ]
+    with pytest.raises(LayoutError, match="ranks 0, 2 should hold the same"):
+        total(told, mesh, 2.0, 0)
+    told = [[each[0]._replace(norm=3.0 + rank % 2)] for rank, each in enumerate(told)]
+    assert total(told, mesh, 2.0, 0) == pytest.approx(5.0)
+    with pytest.raises(LayoutError, match="ranks 0-3 should have the same"):
+        total([*told[:3], []], mesh, 2.0, 0)
