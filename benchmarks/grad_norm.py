@@ -165,6 +165,13 @@ def of_all(blocks: list[Any]) -> list[Any]:
     return [parameter for block in blocks for parameter in block.parameters()]
 
 
+def right(parameters: list[Any], order: float = 2.0) -> float:
+    """Return the norm of the gradients in double precision."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    whole = torch.cat([grad.double().flatten() for grad in grads])
+    return float(torch.linalg.vector_norm(whole, order))
+
+
 def of_torch(parameters: list[Any], order: float = 2.0) -> float:
     """Return what torch's function gives, whole."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -185,12 +192,9 @@ def floor(parameters: list[Any]) -> float:
 def norms(comm: Any, name: str, blocks: int = 4, width: int = 10) -> dict[float, Any]:
     """Return the norms by order: of one process, and ours, on this rank."""
     wanted, mine, over = gradients(name, blocks, width)
-    found = {}
-    for order in ORDERS:
-        whole = torch.cat([p.grad.double().flatten() for p in wanted if p.grad is not None])
-        right = torch.linalg.vector_norm(whole, order)
-        found[order] = float(right), float(grad_norm(mine, order, comm=over))
-    return found
+    return {
+        order: (right(wanted, order), float(grad_norm(mine, order, comm=over))) for order in ORDERS
+    }
 
 
 def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict
         "torch": lambda: of_torch(mine),
         "floor": lambda: floor(mine),
     }
-    row: dict[str, Any] = {"right": of_torch(wanted), "ours": float(ways["ours"]())}
+    row: dict[str, Any] = {"right": right(wanted), "ours": float(ways["ours"]())}
     try:
         row["torch"] = of_torch(mine)
     except RuntimeError as error:

@@ -20,7 +20,7 @@ from distmetrics.errors import ConfigurationError, InputError, InputTypeError, L
 from distmetrics.layouts.close import RELATIVE
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.gradients import PLAIN, Group, Told, groups_of, joined
-from distmetrics.layouts.mesh import SAME, SHARD, Mesh
+from distmetrics.layouts.mesh import SAME, SHARD, Coordinates, Mesh
 
 _NOTE = "Every gradient is as it was."
 _APART = (
@@ -141,17 +141,19 @@ def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -
     Raises:
         LayoutError: ranks do not hold what they are said to.
     """
+    stages: dict[tuple[str, ...], list[Coordinates]] = {}
     groups: dict[tuple[Any, ...], dict[int, Told]] = {}
     for holder, parts in enumerate(told):
         for part in parts:
+            if part.apart not in stages:
+                stages[part.apart] = mesh.places(part.apart)
             key: tuple[Any, ...] = (part.shared,)
             if not part.shared:
-                place = tuple(mesh.place(holder)[axis] for axis in part.apart)
-                key = part.what, part.mesh, place
+                key = part.what, part.mesh, stages[part.apart][holder]
             groups.setdefault(key, {})[holder] = part
     norms = []
     for holders in groups.values():
-        _check_holders(holders, mesh, rank)
+        _check_holders(holders, stages[next(iter(holders.values())).apart], rank)
         pieces: dict[str, dict[int, Told]] = {}
         for holder, part in holders.items():
             pieces.setdefault(part.piece, {})[holder] = part
@@ -164,18 +166,15 @@ def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -
     return joined(norms, order)
 
 
-def _check_holders(holders: Mapping[int, Told], mesh: Mesh, rank: int) -> None:
-    """Check that all ranks that should hold a group have told the same of it."""
-    part = next(iter(holders.values()))
-    others = [axis for axis in mesh.sizes if axis not in part.apart]
-    expected: set[int] = set()
-    for holder in holders:  # of several stages where weights are shared
-        if holder not in expected:
-            expected.update(mesh.along(holder, others))
-    abouts = {(each.what, each.mesh, each.about) for each in holders.values()}
-    if len(abouts) > 1 or expected != holders.keys():
+def _check_holders(holders: Mapping[int, Told], stages: Sequence[Coordinates], rank: int) -> None:
+    """Check that all ranks of a stage, or of several that share weights, tell the same of them."""
+    theirs = {stages[holder] for holder in holders}
+    expected = [each for each, stage in enumerate(stages) if stage in theirs]
+    abouts = {(part.what, part.mesh, part.about) for part in holders.values()}
+    if len(abouts) > 1 or len(expected) != len(holders):
+        name = _name(next(iter(holders.values())))
         lines = {each: _line(holders.get(each)) for each in expected}
-        raise _differ(f"should have the same {_name(part)}, and do not", lines, rank)
+        raise _differ(f"should have the same {name}, and do not", lines, rank)
 
 
 def _check_copies(copies: Mapping[int, Told], rank: int) -> None:

@@ -88,8 +88,9 @@ class Group:
             InputTypeError: it is not dense.
         """
         self.shapes.append(gradient.shape)
-        local = gradient.to_local() if is_dtensor(gradient) else gradient
-        local = local.wait() if hasattr(local, "wait") else local
+        local = gradient if self.device_mesh is None else gradient.to_local()
+        if type(local) is not Tensor and hasattr(local, "wait"):  # of a collective under way
+            local = local.wait()
         check_sendable(local, where)
         self.locals.append(local)
 
@@ -146,15 +147,15 @@ def groups_of(
         gradient, name = parameter.grad, names.get(parameter, "")
         if gradient is None:
             continue
-        where = f"the gradient of parameter {number}, of shape {list(parameter.shape)},"
-        key: tuple[Any, ...] = (name,)
-        if is_dtensor(gradient):
-            key = name, gradient.device_mesh, gradient.placements
-        if key not in groups and is_dtensor(gradient):
-            groups[key] = _placed(gradient, name, where, comm, mesh)
-        elif key not in groups:
-            groups[key] = Group(PLAIN, name, "", tuple(mesh.axes(SHARD)))
-        groups[key].add(gradient, where)
+        where = f"the gradient of parameter {number}"
+        is_split = is_dtensor(gradient)
+        key = (name, gradient.device_mesh, gradient.placements) if is_split else (name,)
+        group = groups.get(key)
+        if group is None and is_split:
+            group = groups[key] = _placed(gradient, name, where, comm, mesh)
+        elif group is None:
+            group = groups[key] = Group(PLAIN, name, "", tuple(mesh.axes(SHARD)))
+        group.add(gradient, where)
     return [*groups.values()]
 
 
@@ -165,7 +166,8 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
         raise InputTypeError(f"{where} is a DTensor of a mesh that this rank is no part of")
     me, asked = device_mesh.get_rank(), ranks_asked(comm, device_mesh)
     pieces, pending = [], {}
-    lines = lines_of(device_mesh.mesh, me)
+    held = device_mesh.mesh
+    lines = lines_of(held, me)
     for dim, (placement, line) in enumerate(zip(gradient.placements, lines, strict=True)):
         if placement.is_replicate():
             continue
@@ -184,19 +186,22 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
                 f"{where} is a DTensor of {placements}, and a {placement.reduce_op} over ranks is "
                 "no gradient"
             )
-    ranks = device_mesh.mesh.flatten().tolist()
-    digest = _digest([rank - min(ranks) for rank in ranks])
-    apart = _apart([place for place, rank in enumerate(asked) if rank in {*ranks}], mesh, where)
+    digest = _digest((held - held.min()).tolist())
+    apart = _apart(held.flatten().tolist(), asked, mesh, where)
     piece = " ".join(pieces)
     return Group(f"gradients of {placements}", name, digest, apart, piece, device_mesh, pending)
 
 
-def _apart(holders: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
+def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
     """Return the axes along which ranks other than a DTensor's hold another one.
 
     Raises:
         InputError: it lies on some of the ranks along such an axis: are the others copies?
     """
+    if not mesh.axes(SHARD):
+        return ()
+    numbers = {rank: number for number, rank in enumerate(asked)}
+    holders = [numbers[rank] for rank in ranks if rank in numbers]
     places = torch.unravel_index(torch.tensor(holders), tuple(mesh.sizes.values()))
     apart = []
     for along, (axis, size) in zip(places, mesh.sizes.items(), strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,12 @@ class Mesh:
     def place(self, rank: int) -> dict[str, int]:
         """Return where a rank is, by axis."""
         return dict(zip(self.sizes, self.coordinates(rank), strict=True))
+
+    def places(self, axes: Sequence[str]) -> list[Coordinates]:
+        """Return where each rank is along some axes."""
+        spans = [range(n) if axis in axes else (None,) * n for axis, n in self.sizes.items()]
+        every = itertools.product(*spans)
+        return [tuple(here for here in place if here is not None) for place in every]
 
     def along(self, rank: int, axes: Iterable[str]) -> list[int]:
         """Return the ranks that differ from one only along some axes, in order."""

@@ -121,6 +121,35 @@ def test_a_flat_sync_of_copies_is_an_error_in_strict_mode(monkeypatch: Any) -> N
     same_error(ended, dm.StateError, "ranks 0-1 and 2-3 hold the same data: it is counted 2 times")
 
 
+def weight(*gradient: float) -> torch.nn.Parameter:
+    made = torch.nn.Parameter(torch.zeros(len(gradient)))
+    made.grad = torch.tensor(gradient) if gradient else None
+    return made
+
+
+NORM_FAULTS: list[Any] = [
+    (LayoutError, 'pp="shard"', lambda c: dm.grad_norm(weight(1.5 + c.rank), comm=c)),
+    (LayoutError, "ranks 0-3", lambda c: dm.grad_norm([weight(0.5)] * (c.rank != 2), comm=c)),
+    (LayoutError, "twice", lambda c: dm.grad_norm(weight(1.5, 2), comm=plane(c, tp="shard"))),
+    (LayoutError, '"e"', lambda c: dm.grad_norm([], shared={"e": weight(1.5 + c.rank)}, comm=c)),
+    (InputError, "got 0", lambda c: dm.grad_norm(weight(1.5), norm_type=odd(c, 0, 2), comm=c)),
+    (InputTypeError, "str", lambda c: dm.grad_norm(odd(c, ["x"], [weight(1.5)]), comm=c)),
+    (InputError, "axis tp", lambda c: dm.grad_norm(weight(1.5), comm=plane(c, tp="last"))),
+]
+
+
+@on_ranks(4)
+def test_gradients_of_stages_count_once(comm: Any) -> None:
+    over = dm.layout({"pp": 2, "dp": 2}, comm=comm, pp="shard", dp="same")
+    own, tied = weight(3.0 + comm.rank // 2), weight(12.0)
+    for parameters in ([own, own, weight()], iter([own, tied])):
+        assert float(dm.grad_norm(parameters, shared={"embedding": tied}, comm=over)) == 13
+    assert float(dm.grad_norm(own, float("inf"), comm=over)) == 4
+    with dm.use(plane(comm)):  # of data
+        assert float(dm.grad_norm(weight(3.0, 4.0))) == 5
+    assert len([*told(comm, NORM_FAULTS)]) == len(NORM_FAULTS)
+
+
 @on_ranks(4, backends=("gloo",))
 def test_layout_of_reads_the_mesh_that_a_job_has(comm: Any) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))

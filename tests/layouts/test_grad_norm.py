@@ -88,15 +88,23 @@ def test_stages_and_copies_count_once(stages: list[Any], copies: int, tied: bool
         assert float(norm) == pytest.approx(right(weights, order), rel=1e-6)
 
 
+def test_where_ranks_are_along_some_axes() -> None:
+    mesh = Mesh({"a": 2, "b": 3, "c": 2}, {})
+    for axes in (["a", "c"], ["b"], []):
+        places = [tuple(mesh.place(rank)[axis] for axis in axes) for rank in mesh.ranks]
+        assert mesh.places(axes) == places
+
+
 def of_layouts(comm: Any) -> dict[str, dict[float, tuple[float, float]]]:
     names = [name for name, processes in PROCESSES.items() if processes == comm.world_size]
     return {name: norms(comm, name) for name in names}
 
 
 @pytest.mark.gloo
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("world_size", sorted({*PROCESSES.values()}))
 def test_placements_say_what_ranks_hold(world_size: int) -> None:
-    for found in run(world_size, of_layouts, backend="gloo", limit=120):
+    for found in run(world_size, of_layouts, backend="gloo", limit=200):
         for name, by_order in found.items():
             for alone, norm in by_order.values():
                 assert norm == pytest.approx(alone, rel=1e-6), name
@@ -276,7 +284,7 @@ FAULTS: dict[str, Any] = {
     "a sparse gradient": (
         lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),
         InputTypeError,
-        "the gradient of parameter 0, of shape [2, 2], has the layout torch.sparse_coo",
+        "the gradient of parameter 0 has the layout torch.sparse_coo",
     ),
 }
 
