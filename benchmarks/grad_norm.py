@@ -244,7 +244,7 @@ def main() -> None:
         row |= {"grad_norm ms": f"{slowest['ours']:.2f}", "floor ms": f"{slowest['floor']:.2f}"}
         is_there = "torch" in slowest
         row["get_total_norm ms"] = f"{slowest['torch']:.2f}" if is_there else ""
-        row["faster"] = f"{slowest['torch'] / slowest['ours']:.1f}" if is_there else ""
+        row["torch / ours"] = f"{slowest['torch'] / slowest['ours']:.2f}" if is_there else ""
         print(row, flush=True)
         rows.append(row)
     if args.repeats >= 60 and len(rows) == len(PROCESSES):

@@ -19,6 +19,8 @@ from distmetrics.comm.group import GroupCommunicator
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.layouts.mesh import SHARD, Mesh
 
+# Elements of which the CPU's kernel makes a sum of float32: of 20 million it is wrong by 1 in 1000.
+_RUN = 1 << 14
 _DOUBLE = (torch.float64, torch.complex128)
 PLAIN = "plain gradients"
 
@@ -222,14 +224,21 @@ def _digest(value: object) -> str:
 
 
 def norm_of(tensors: Iterable[Tensor], order: float) -> float:
-    """Return the norm of some tensors, as if joined; those of half precision in float32."""
+    """Return the norm of some tensors, as if joined."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        if tensor.numel():  # of nothing there is no largest element
-            kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        if not tensor.numel():  # of nothing there is no largest element
+            continue
+        alike = kinds.setdefault((tensor.device, tensor.dtype), [])
+        if tensor.is_cpu and tensor.numel() > _RUN:
+            alike += torch.split(tensor.reshape(-1), _RUN)
+        else:
+            alike.append(tensor)
     norms: list[float] = []
-    for (_, dtype), alike in kinds.items():
-        wide = torch.float32 if dtype.itemsize < torch.float32.itemsize else None
+    for (device, dtype), alike in kinds.items():
+        wide = None
+        if dtype.itemsize < torch.float32.itemsize:
+            wide = torch.float64 if device.type == "cpu" else torch.float32
         # torch's public get_total_norm rounds each norm to the gradients' own dtype.
         norms += torch.stack(torch._foreach_norm(alike, order, dtype=wide)).tolist()
     return joined(norms, order)

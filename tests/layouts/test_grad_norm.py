@@ -189,6 +189,13 @@ def test_half_precision_neither_rounds_nor_overflows() -> None:
     assert float(dm.grad_norm(rounded)) == pytest.approx(math.sqrt(2), rel=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_tensor_is_as_exact_as_a_small_one(dtype: torch.dtype) -> None:
+    """torch's own norm of it is wrong by 1e-5."""
+    large = weight(torch.rand(1000, 1001, generator=torch.Generator().manual_seed(0)).T, dtype)
+    assert float(dm.grad_norm(large)) == pytest.approx(right([large], 2), rel=1e-6)
+
+
 def counted(comm: Any, size: int) -> list[int]:
     record = RecordingCommunicator(comm)
     dm.grad_norm([weight([2.0] * size), weight(None)], comm=record)
