@@ -33,7 +33,7 @@ from torch import Tensor
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.base import Op
 from distmetrics.log.combine import combined
-from distmetrics.log.kinds import MAYBE, MEAN
+from distmetrics.log.kinds import MEAN
 from distmetrics.log.names import Names
 from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known
@@ -111,7 +111,7 @@ def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
         combined(Snapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
-            known.union = Names({name: MAYBE[kind] for name, kind in names.kinds.items()})
+            known.union = Names({name: kind.maybe() for name, kind in names.kinds.items()})
     return sent[0], sent[1]
 
 

@@ -29,6 +29,7 @@ from benchmarks.log_scripts_cases import (
     Script,
     Window,
     can_fail,
+    elements,
     grouped,
     judge,
     same_of,
@@ -44,15 +45,20 @@ RESULTS = Path(__file__).parent / "results"
 
 def note(log: dm.Log, calls: Sequence[Call], kind: str) -> None:
     """Log values of one kind, and of one weight: one by itself, several by their names."""
-    options = {}
-    if kind == "mean":
+    options: dict[str, Any] = {}
+    values = {call.name: shown(call, kind) for call in calls}
+    name, value = next(iter(values.items()))
+    if kind in ("mean", "mean[3]", "std"):
         is_tensor = calls[0].form in ("float64", "one")
         weight = calls[0].weight
         options["weight"] = torch.tensor(weight, dtype=torch.float64) if is_tensor else weight
-    if len(calls) == 1:
-        getattr(log, kind)(calls[0].name, shown(calls[0]), **options)
+        if calls[0].form == "list":  # one weight of each
+            options["weight"] = [weight] * len(value)
+    method = getattr(log, kind.partition("[")[0])
+    if len(values) == 1:
+        method(name, value, **options)
     else:
-        getattr(log, kind)({call.name: shown(call) for call in calls}, **options)
+        method(values, **options)
 
 
 def do_wrong(log: dm.Log, fault: str, shard: int, last: int) -> None:
@@ -117,6 +123,8 @@ class Player:
             note(self.log, group, kinds[group[0].name])
         for name in {call.name for call in calls if kinds[call.name] == "same"}:
             self.log.same(name, same_of(name))
+        for name in {call.name for call in calls if kinds[call.name] == "same[3]"}:
+            self.log.same(name, elements(same_of(name)))
         if self.shard in window.reloading:
             state = self.log.state_dict()
             self.log = dm.Log(self.comm)

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
-KINDS = ("mean", "sum", "max", "min", "same", "quantile")
+from distmetrics.log.writers import numbers
+
+NUMBERS = ("mean", "sum", "max", "min", "same")
+KINDS = (*NUMBERS, "std", "quantile", *(f"{kind}[3]" for kind in NUMBERS))  # and arrays
 NAMES = ("loss", "min", "reward/min_max", "ü", "", "n" * 50, "loss_p50 ")
 FAULTS = ("kinds", "own kinds", "same", "weight", "weight on a device", "text")
 TOLERANCE = Fraction(1, 10**12)
@@ -66,7 +68,7 @@ _values = st.one_of(
     st.integers(-5, 5).map(float),
     st.sampled_from([1e-7, -1e8, 0.1, 3e-5]),
 )
-_forms = st.sampled_from(["", "float64", "float32", "int64", "bfloat16", "one"])
+_forms = st.sampled_from(["", "float64", "float32", "int64", "bfloat16", "one", "list"])
 _weights = st.one_of(st.integers(0, 9).map(float), st.floats(1e-3, 1e6))
 
 
@@ -118,14 +120,26 @@ def grouped(calls: Sequence[Call], kinds: Mapping[str, str]) -> list[list[Call]]
     return groups
 
 
-def shown(call: Call) -> float | Tensor:
-    """Return the value as it is logged."""
+def elements(value: float) -> list[float]:
+    """Return the array that is logged for a value."""
+    return [value, -value, 2 * value]
+
+
+def shown(call: Call, kind: str) -> Any:
+    """Return the value as it is logged: a number, an array, or samples."""
+    many = elements(call.value)
+    if not kind.endswith("[3]"):
+        is_samples = kind in ("std", "quantile") and call.form == "list"
+        many = many if is_samples else [call.value]
+    if call.form == "list":
+        return many
     if call.form == "":
-        return call.value
+        return torch.tensor(many, dtype=torch.float64).numpy() if len(many) > 1 else call.value
     if call.form == "one":
-        return torch.tensor([[call.value]], dtype=torch.float64)
-    value = int(call.value) if call.form == "int64" else call.value
-    return torch.tensor(value, dtype=getattr(torch, call.form))
+        whole = torch.tensor(many, dtype=torch.float64)
+        return whole.reshape(1, 1) if len(many) == 1 else whole
+    whole = torch.tensor(many, dtype=torch.float64).to(getattr(torch, call.form))
+    return whole if len(many) > 1 else whole[0]
 
 
 def same_of(name: str) -> float:
@@ -139,13 +153,19 @@ def can_fail(fault: str, shards: int) -> bool:
 
 
 def exact(calls: Sequence[Call], kinds: Mapping[str, str]) -> dict[str, tuple[Any, Fraction]]:
-    """Return what a row must have, and how far from it a number may be."""
-    by_name: dict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    """Return the numbers that a row must have, and how far from it each may be."""
+    by_name: dict[tuple[str, str], list[tuple[Fraction, Fraction]]] = defaultdict(list)
     for call in calls:
-        by_name[call.name].append((Fraction(float(shown(call))), Fraction(call.weight)))
+        kind, _, is_array = kinds[call.name].partition("[")
+        logged = torch.as_tensor(shown(call, kinds[call.name]), dtype=torch.float64)
+        for place, value in enumerate(logged.flatten().tolist()):
+            name = f"{call.name}/{place}" if is_array else call.name
+            if kind == "same":
+                value = elements(same_of(call.name))[place]
+            by_name[name, kind].append((Fraction(value), Fraction(call.weight)))
     row: dict[str, tuple[Any, Fraction]] = {}
-    for name, pairs in by_name.items():
-        kind, values = kinds[name], [value for value, _ in pairs]
+    for (name, kind), pairs in by_name.items():
+        values = [value for value, _ in pairs]
         if kind == "mean":
             total = sum(weight for _, weight in pairs)
             size = sum(abs(value) * weight for value, weight in pairs)
@@ -153,13 +173,27 @@ def exact(calls: Sequence[Call], kinds: Mapping[str, str]) -> dict[str, tuple[An
             row[name] = mean, TOLERANCE * size / (total or 1)
         elif kind == "sum":
             row[name] = sum(values), TOLERANCE * sum(map(abs, values))
+        elif kind == "std":
+            row[name] = exact_std(pairs)
         elif kind == "same":
-            row[name] = Fraction(same_of(name)), Fraction(0)
+            row[name] = values[0], Fraction(0)
         elif kind == "quantile":
             row |= exact_quantiles(name, sorted(values))
         else:
             row[name] = (max(values) if kind == "max" else min(values)), Fraction(0)
     return row
+
+
+def exact_std(pairs: Sequence[tuple[Fraction, Fraction]]) -> tuple[Any, Fraction]:
+    """Return the standard deviation of weighed samples, right to what their mean loses."""
+    total = sum(weight for _, weight in pairs)
+    if total <= 1:
+        return math.nan, Fraction(0)
+    mean = sum(value * weight for value, weight in pairs) / total
+    squares = sum(weight * (value - mean) ** 2 for value, weight in pairs)
+    size = max(abs(value) for value, weight in pairs if weight)
+    scale = Fraction(math.sqrt(total / (total - 1)))
+    return Fraction(math.sqrt(squares / (total - 1))), TOLERANCE * size * scale
 
 
 def exact_quantiles(name: str, ordered: Sequence[Fraction]) -> dict[str, tuple[Any, Fraction]]:
@@ -172,11 +206,11 @@ def exact_quantiles(name: str, ordered: Sequence[Fraction]) -> dict[str, tuple[A
     return row
 
 
-def wrong_row(row: dict[str, float], must: Mapping[str, tuple[Any, Fraction]]) -> str:
+def wrong_row(row: dict[str, Any], must: Mapping[str, tuple[Any, Fraction]]) -> str:
     """Return what is wrong with a row, or "" for a right one."""
-    mine = {name for name in row if not name.startswith("odd ")}
-    if mine != set(must):
-        return f"names {sorted(mine ^ set(must))}"
+    row = {name: value for name, value in numbers(row).items() if not name.startswith("odd ")}
+    if row.keys() != must.keys():
+        return f"names {sorted(row.keys() ^ must.keys())}"
     for name, (value, slack) in must.items():
         is_nan = isinstance(value, float)
         if is_nan != math.isnan(row[name]) or math.isinf(row[name]):

@@ -16,7 +16,10 @@ from torch import Tensor
 from distmetrics.comm.base import Communicator, job_ranks
 from distmetrics.errors import InputTypeError, LayoutError, MismatchError, Site, who
 
-_WHOLE = "pass x.full_tensor(), which every rank of its mesh must call; or x.to_local()."
+WHOLE = (
+    "pass x.full_tensor(), which every rank of its mesh must call; the norm of gradients is "
+    "distmetrics.grad_norm(parameters)."
+)
 
 
 class Part(NamedTuple):
@@ -96,7 +99,7 @@ def difference(
         notes=["No data was moved; every rank keeps what it had."],
         likely="a rank without data, or another weight or number of updates: a DTensor is one "
         "tensor of its mesh, so all ranks of the mesh do the same with it.",
-        do="do the same on every rank of its mesh, or pass x.to_local().",
+        do="do the same on every rank of its mesh, or pass x.full_tensor().",
         rank=rank,
         peers=tensor.holders,
         site=site,
@@ -106,6 +109,20 @@ def difference(
 def is_dtensor(x: Any) -> bool:
     """True for a DTensor."""
     return hasattr(x, "full_tensor")
+
+
+def replica(x: Any) -> Tensor | None:
+    """Return a DTensor's data where every rank of its mesh has all of it; else None."""
+    sizes = zip(x.placements, x.device_mesh.mesh.shape, strict=True)
+    if any(size > 1 and type(placement).__name__ != "Replicate" for placement, size in sizes):
+        return None
+    return _local(x)
+
+
+def _local(x: Any) -> Tensor:
+    local = x.to_local()
+    whole: Tensor = local.wait() if hasattr(local, "wait") else local
+    return whole
 
 
 def part_of(x: Any, comm: Communicator, where: str) -> Part:
@@ -146,18 +163,16 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
         else:
             piece = f"{line.index(me)}/{len(line)}"
             pieces[placement.dim] = f"{pieces.get(placement.dim, '')} {piece}".strip()
-    local = x.to_local()
-    local = local.wait() if hasattr(local, "wait") else local
     members = {*mesh.mesh.flatten().tolist()}
     holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
     leads = ranks[holders[0]] == me
-    return Part(local, counts, leads, pending, pieces, holders, placements_of(x))
+    return Part(_local(x), counts, leads, pending, pieces, holders, placements_of(x))
 
 
 def whole_part(part: Part, where: str) -> Tensor:
     """Return a tensor of which every rank has all; raise InputTypeError for another."""
     if part.pending or part.pieces:
-        raise InputTypeError(f"{where} is a DTensor of {part.placements}", do=_WHOLE)
+        raise InputTypeError(f"{where} is a DTensor of {part.placements}", do=WHOLE)
     return part.local
 
 
@@ -166,7 +181,7 @@ def rows_of(part: Part, where: str) -> Tensor:
     if part.pending or {*part.pieces} - {0}:
         raise InputTypeError(
             f"{where} is a DTensor of {part.placements}, and only pieces of dimension 0 are joined",
-            do=_WHOLE,
+            do=WHOLE,
         )
     return part.local if part.counts else part.local[:0]
 
@@ -176,7 +191,7 @@ def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
     of_sum = {"sum", "avg"} if op == "sum" else {op}
     if part.pieces or {*part.pending} - of_sum:
         raise InputTypeError(
-            f"{where} is a DTensor of {part.placements}, which {op} cannot reduce", do=_WHOLE
+            f"{where} is a DTensor of {part.placements}, which {op} cannot reduce", do=WHOLE
         )
     if op in ("max", "min"):  # a copy more changes nothing
         return part.local
@@ -192,7 +207,7 @@ def placements_of(x: Any) -> str:
 
 
 def _refusal(where: str, x: Any, why: str) -> InputTypeError:
-    return InputTypeError(f"{where} is a DTensor of {placements_of(x)}, {why}", do=_WHOLE)
+    return InputTypeError(f"{where} is a DTensor of {placements_of(x)}, {why}", do=WHOLE)
 
 
 def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:

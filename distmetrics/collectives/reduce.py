@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.dtensors import Part, is_dtensor, term_of
+from distmetrics.collectives.dtensors import Part, is_dtensor, replica, term_of
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
 from distmetrics.collectives.manifest import Problem, testify
 from distmetrics.collectives.pack import layout, pack, short_name, unpack
@@ -204,10 +204,10 @@ def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
 
 def _whole_weight(weight: Any) -> Tensor:
     """Return a weight that is a DTensor; raise ValueError where reading it would take a call."""
-    if any(type(placement).__name__ != "Replicate" for placement in weight.placements):
+    whole = replica(weight)
+    if whole is None:
         raise ValueError(f"is a DTensor of {weight.placements}; pass weight.full_tensor()")
-    local: Tensor = weight.to_local()
-    return local
+    return whole
 
 
 def _irreducible(x: Tensor, op: str) -> str:

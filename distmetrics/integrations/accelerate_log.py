@@ -13,6 +13,7 @@ from distmetrics.arguments import POSITIVE, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.kinds import KINDS, MEAN
 from distmetrics.log.log import Log
+from distmetrics.log.writers import numbers
 
 _OURS = "distmetrics"
 _EXAMPLE = f'log_kwargs={{"{_OURS}": {{"weight": tokens, "same": ["lr"]}}}}'
@@ -29,8 +30,9 @@ def attach_log(accelerator: Accelerator, log: Log, *, every: int = 50) -> None:
 
     How a value is combined has to be said. ``{"weight": tokens}`` makes all values of the call
     means, each counted by the weight; ``{"same": ["lr"], "max": ["grad_norm"]}`` names those that
-    are combined otherwise, by "sum", "max", "min", "same" or "quantile". What is there for other
-    trackers in ``log_kwargs`` goes to them, with the row.
+    are combined otherwise, by "sum", "max", "min", "same", "std" or "quantile". Trackers get each
+    element of an array, as ``name/0``. What is there for other trackers in ``log_kwargs`` goes to
+    them, with the row.
 
     Every rank calls this, and after it ``accelerator.log``: not the main process alone.
 
@@ -97,7 +99,7 @@ class _Logging:
         row = self._log.flush(self._step)
         others, self._others, self._steps = self._others, {}, 0
         if row:
-            self._theirs(row, self._step, others)
+            self._theirs(numbers(row), self._step, others)
 
     def end(self) -> None:
         """Do what ``Accelerator.end_training`` does, with a last row."""
@@ -132,6 +134,6 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
 def _refusal(what: str) -> ConfigurationError:
     return ConfigurationError(
         f"accelerator.log, with attach_log, {what}",
-        do=f'pass {_EXAMPLE}: a weight for means, and names under "sum", "max", "min", "same" or '
-        '"quantile".',
+        do=f'pass {_EXAMPLE}: a weight for means, and names under "sum", "max", "min", "same", '
+        '"std" or "quantile".',
     )

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from distmetrics.log.log import Log
+from distmetrics.log.writers import numbers
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback  # type: ignore[assignment,unused-ignore]
@@ -51,7 +52,7 @@ class LogMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self._write(trainer, max(0, trainer.fit_loop.epoch_loop._batches_that_stepped - 1))
 
     def _write(self, trainer: Any, step: int) -> None:
-        row = self._log.flush(step)
+        row = numbers(self._log.flush(step))
         tensors = {name: torch.tensor(value, device="cpu") for name, value in row.items()}
         trainer.callback_metrics.update(tensors)
         for logger in trainer.loggers if row else ():  # they write on the first rank alone

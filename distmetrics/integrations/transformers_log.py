@@ -6,6 +6,7 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.log.log import Log
+from distmetrics.log.writers import numbers
 
 
 def attach_log(trainer: Any, log: Log) -> None:
@@ -51,7 +52,7 @@ class _Logging:
         # The trainer's loop sets the one on every rank before a step is logged; the other is in
         # the summary of a training alone. What is logged between may be of one rank.
         if trainer.control.should_log or "train_runtime" in logs:
-            row = self._log.flush(trainer.state.global_step)
+            row = numbers(self._log.flush(trainer.state.global_step))
             twice = sorted(row.keys() & logs.keys())
             if twice:
                 raise InputError(

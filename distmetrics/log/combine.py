@@ -18,11 +18,13 @@ from distmetrics.collectives.reading import LARGEST_DATA, reading
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.base import Communicator, fold
 from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.log.kinds import SAME, is_same
+from distmetrics.log.kinds import is_same
+from distmetrics.log.moments import SQUARES, growth, summed
 from distmetrics.log.names import Names, join, placed, plain_parts
 from distmetrics.log.refusals import not_same, told_twice, two_ways
 from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known, union_after, widened
+from distmetrics.log.writers import numbers
 
 _MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
 
@@ -48,7 +50,7 @@ class _Told(NamedTuple):
 
 
 @as_one_call
-def combined(logged: Snapshot, known: Known, *, comm: Communicator) -> dict[str, float]:
+def combined(logged: Snapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
     """Return the value of each name that any rank has logged; every rank gets the same bits.
 
     Args:
@@ -78,7 +80,7 @@ def combined_by_rank(
     label: Callable[[str], str],
     *,
     comm: Communicator,
-) -> tuple[dict[str, float], dict[Names, list[int]]]:
+) -> tuple[dict[str, Any], dict[Names, list[int]]]:
     """Do what :func:`combined` does; return also who has logged what.
 
     Args:
@@ -112,20 +114,22 @@ def combined_by_rank(
 
 def _row(
     comm: Communicator, logged: Snapshot, union: Names, values: Sequence[float]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return what users get, from the numbers of all ranks together."""
-    row: dict[str, float] = {}
+    row: dict[str, Any] = {}
     for name in union.kinds:
         parts = plain_parts(union, values, name)
         if parts is None:
             continue
         kind, sums, maxima = parts
-        if kind is SAME and not is_same(maxima):
+        if kind.is_latest and not is_same(maxima):
             raise not_same(comm, logged, name)
         told_of_name = kind.read(name, sums, maxima)
         if twice := row.keys() & told_of_name:
             raise told_twice(comm, twice, logged.site)
         row |= told_of_name
+    if twice := row.keys() & numbers({k: v for k, v in row.items() if isinstance(v, list)}):
+        raise told_twice(comm, twice, logged.site)
     return row
 
 
@@ -161,9 +165,13 @@ def _exchanged(
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
         raise two_ways(comm, logged, per_rank, unlike[0])
+    centred = union.centred.to(numbers.device)
     if any(each.numbers * numbers.itemsize > capacity for each in told):
         mine = placed(numbers, names, union)
         sums = reduce_large(comm, mine[: union.sums], "sum")
+        if len(centred):
+            grown = reduce_large(comm, growth(mine, sums, centred), "sum")
+            sums = sums.index_add(0, centred + SQUARES, grown)
         maxima = reduce_large(comm, mine[union.sums :], "max")
         return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
     parts = []
@@ -173,7 +181,7 @@ def _exchanged(
             if len(theirs) != per_rank[rank].size:
                 raise ValueError(f"{len(theirs)} numbers, for which it has other names")
             parts.append(placed(theirs, per_rank[rank], union))
-    sums = fold([each[: union.sums] for each in parts], "sum")
+    sums = summed([each[: union.sums] for each in parts], centred)
     maxima = fold([each[union.sums :] for each in parts], "max")
     return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, library
 
-from distmetrics.log.kinds import KINDS, MEAN, Kind
+from distmetrics.log.kinds import KINDS, Kind
 from distmetrics.log.window import Window
 
 _WINDOWS: WeakValueDictionary[int, Window] = WeakValueDictionary()
@@ -33,7 +33,7 @@ class Compiled:
     def note(self, name: Any, kind: Kind, value: Any, weight: Any) -> None:
         """Take a value, as :meth:`Window.note` does."""
         number = _tensor_of(value, torch.device("cpu"))
-        scale = _tensor_of(weight, number.device) if kind is MEAN else None
+        scale = _tensor_of(weight, number.device) if kind.is_weighted else None
         _note(self._token, self._number, name, kind.name, number, scale)
 
     def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any) -> None:
@@ -45,6 +45,8 @@ class Compiled:
 def _tensor_of(value: Any, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
+    if isinstance(value, list | tuple):
+        return torch.tensor(value, dtype=torch.float64, device=device)
     return torch.full((), value, dtype=torch.float64, device=device)
 
 

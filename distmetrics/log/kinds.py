@@ -1,12 +1,14 @@
 """How values of one name are combined, over the steps of a rank and over ranks. Pure.
 
 Every kind is brought down to numbers that are added up and numbers of which the largest counts, so
-that whatever is logged needs one reduction of each sort. All are float64.
+that whatever is logged needs one reduction of each sort. All are float64. One sum is of squares
+about the mean: where means become one, it is brought to that by ``distmetrics.log.moments``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +21,8 @@ from distmetrics.log import sketch
 # Values and weights of several names, [n], to what is added up and where, [n, k] each, and to what
 # is compared, [n, maxima].
 _Parts = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-_Read = Callable[[str, Sequence[float], Sequence[float]], dict[str, float]]
+_Read = Callable[[str, Sequence[float], Sequence[float]], dict[str, Any]]
+_SENT = re.compile(r"([a-z]+)(?:\[([1-9][0-9]{0,9})\])?(\?)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,10 @@ class Kind:
         parts: what of each value is added up, and to which of the sums; what is compared.
         read: the values that users get, by the names that they get, from sums and maxima.
         is_latest: whether a rank's latest value counts alone.
+        is_weighted: whether a weight counts.
+        of_samples: whether a one-dimensional value is samples of one number, and no array.
+        is_centred: whether the third of its sums is of squares about the mean of the first two.
+        length: of the arrays whose elements are combined so, each by itself; 0 for a number.
         plain: the kind whose values these are, where a name need not have been logged: then one
             more maximum says whether it was.
     """
@@ -43,13 +50,63 @@ class Kind:
     parts: _Parts
     read: _Read
     is_latest: bool = False
+    is_weighted: bool = False
+    of_samples: bool = False
+    is_centred: bool = False
+    length: int = 0
     plain: Kind | None = None
 
     def __str__(self) -> str:
-        return str(self.plain or self.name)
+        name, _, shape = str(self.plain or self.name).partition("[")
+        return f"{name} of shape [{shape}" if shape else name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SENT.__getitem__, (self.name,)  # a copy is the kind itself
+        return kind_of, (self.name,)  # a copy is the kind itself
+
+    def array(self, length: int) -> Kind:
+        """Return the kind of arrays whose elements are combined in this way."""
+        return kind_of(f"{self.name}[{length}]")
+
+    def maybe(self) -> Kind:
+        """Return the kind of a name that need not have been logged."""
+        return kind_of(f"{self.name}?")
+
+
+def kind_of(text: str) -> Kind:
+    """Return the kind that travels as a text, the same object each time; raise for what is none.
+
+    >>> kind_of("sum[8]?").maxima, str(kind_of("sum[8]?"))
+    (1, 'sum of shape [8]')
+    """
+    known = _KINDS_OF.get(text)
+    if known is not None:
+        return known
+    match = _SENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"no kind {text!r}")
+    name, length, mark = match.groups()
+    kind = KINDS[name]
+    if length is not None:
+        kind = _array_of(kind, int(length), f"{name}[{length}]")
+    if mark is not None:
+        plain = kind_of(kind.name)
+        kind = replace(plain, name=text, maxima=plain.maxima + 1, plain=plain)
+    return _KINDS_OF.setdefault(text, kind)  # another thread may have made it
+
+
+def _array_of(kind: Kind, length: int, name: str) -> Kind:
+    if kind.length or kind.of_samples:
+        raise ValueError(f"no arrays of {kind}")
+
+    def read(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, Any]:
+        values = []
+        for index in range(length):
+            own = sums[index * kind.sums :][: kind.sums]
+            values.append(kind.read(name, own, maxima[index * kind.maxima :][: kind.maxima])[name])
+        return {name: values}
+
+    sums, maxima = length * kind.sums, length * kind.maxima
+    return replace(kind, name=name, sums=sums, maxima=maxima, read=read, length=length)
 
 
 def _added(values: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,9 +158,17 @@ def _read_same(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dic
 
 
 def is_same(maxima: Sequence[float]) -> bool:
-    """True if all ranks had the same value, from the maxima of the kind "same"."""
-    largest, least, missing, present = maxima
-    return largest == -least and missing == -present
+    """True if all ranks had the same value, from the maxima of the kind "same".
+
+    >>> is_same([1.0, -1.0, 0.0, 0.0, 2.0, -3.0, 0.0, 0.0])
+    False
+    """
+    return all(a == -b for a, b in zip(maxima[::2], maxima[1::2], strict=True))
+
+
+def _read_std(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
+    _, weight, squares = sums
+    return {name: math.sqrt(squares / (weight - 1.0)) if weight > 1.0 else math.nan}
 
 
 def _read_quantiles(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
@@ -111,15 +176,13 @@ def _read_quantiles(name: str, sums: Sequence[float], maxima: Sequence[float]) -
     return {f"{name}_{label}": value for label, value in values.items()}
 
 
-MEAN = Kind("mean", 2, 0, _mean_parts, _read_mean)
+MEAN = Kind("mean", 2, 0, _mean_parts, _read_mean, is_weighted=True)
 SUM = Kind("sum", 1, 0, _sum_parts, lambda name, sums, maxima: {name: sums[0]})
 MAX = Kind("max", 0, 1, _max_parts, lambda name, sums, maxima: {name: maxima[0]})
 MIN = Kind("min", 0, 1, _min_parts, lambda name, sums, maxima: {name: -maxima[0]})
 SAME = Kind("same", 0, 4, _same_parts, _read_same, is_latest=True)
-QUANTILE = Kind("quantile", sketch.SIZE, 1, _quantile_parts, _read_quantiles)
-KINDS = {kind.name: kind for kind in (MEAN, SUM, MAX, MIN, SAME, QUANTILE)}
-MAYBE = {
-    kind: replace(kind, name=f"{name}?", maxima=kind.maxima + 1, plain=kind)
-    for name, kind in KINDS.items()
-}
-SENT = KINDS | {kind.name: kind for kind in MAYBE.values()}  # what names may travel as
+# What is a mean's, and the squares about it.
+STD = Kind("std", 3, 0, _mean_parts, _read_std, is_weighted=True, of_samples=True, is_centred=True)
+QUANTILE = Kind("quantile", sketch.SIZE, 1, _quantile_parts, _read_quantiles, of_samples=True)
+KINDS = {kind.name: kind for kind in (MEAN, SUM, MAX, MIN, SAME, STD, QUANTILE)}
+_KINDS_OF = dict(KINDS)  # by what names travel as

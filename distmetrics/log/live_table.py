@@ -16,13 +16,15 @@ _LARGE, _LARGEST = 1e3, 1e15  # from here on without decimals that matter; with 
 class _Latest(NamedTuple):
     """The latest value of a name; what it has changed by, NaN at first; the step of its row."""
 
-    value: float
+    value: float | list[float]
     change: float
     step: int
 
 
 class LiveTable:
     """A writer that shows the latest value of each name, and what it has changed by.
+
+    Of an array it shows the least and the largest element.
 
     On a terminal, where rich is installed, it is a table that is drawn anew in its place, below
     what is printed meanwhile. Anywhere else each row is a line.
@@ -42,14 +44,16 @@ class LiveTable:
         self._moment = math.nan  # of the row before
         self._live: Any = None
 
-    def __call__(self, row: Mapping[str, float], step: int) -> None:
+    def __call__(self, row: Mapping[str, Any], step: int) -> None:
         """Show a row."""
         now = time.monotonic()
         speed = (step - self._step) / max(now - self._moment, 1e-9)
         self._moment, self._step = now, step
         for name, value in row.items():
             before = self._latest.get(name)
-            change = math.nan if before is None else value - before.value
+            change = math.nan
+            if before is not None and not isinstance(value, list):
+                change = math.nan if isinstance(before.value, list) else value - before.value
             self._latest[name] = _Latest(value, change, step)
         file = self._file or sys.stderr
         if file.isatty() and importlib.util.find_spec("rich") is not None:
@@ -64,12 +68,12 @@ class LiveTable:
             atexit.unregister(self.close)
         self._live = None
 
-    def _line(self, row: Mapping[str, float], speed: float) -> str:
+    def _line(self, row: Mapping[str, Any], speed: float) -> str:
         parts = [f"step {self._step:,}", *_speed(speed)]
         for name in row:
             latest = self._latest[name]
             change = _change(latest.change)
-            parts.append(f"{name} {_number(latest.value)}" + f" ({change})" * bool(change))
+            parts.append(f"{name} {_value(latest.value)}" + f" ({change})" * bool(change))
         return "  ".join(parts)
 
     def _draw(self, file: TextIO, speed: float) -> None:
@@ -98,7 +102,7 @@ class LiveTable:
         for heading in ("value", "change", "step"):
             table.add_column(heading, justify="right", no_wrap=True)
         for name, latest in self._latest.items():
-            cells = [_number(latest.value), _change(latest.change), f"{latest.step:,}"]
+            cells = [_value(latest.value), _change(latest.change), f"{latest.step:,}"]
             table.add_row(Text(name), *cells, style="" if latest.step == self._step else "dim")
         return table
 
@@ -106,6 +110,19 @@ class LiveTable:
 def _speed(speed: float) -> list[str]:
     """Return steps a second as a text, if there was a row before, of an earlier step."""
     return [f"{_number(speed)} steps/s"] if speed > 0 else []
+
+
+def _value(value: float | list[float]) -> str:
+    """Return a number, or the least and the largest of an array.
+
+    >>> _value([3.0, 1.0, 7.5])
+    '1 to 7.5'
+    """
+    if not isinstance(value, list):
+        return _number(value)
+    if any(map(math.isnan, value)):
+        return "nan"
+    return f"{_number(min(value))} to {_number(max(value))}"
 
 
 def _number(value: float) -> str:

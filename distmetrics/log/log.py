@@ -19,15 +19,16 @@ from distmetrics.comm.current import chosen, whole_of
 from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.combine import combined
 from distmetrics.log.compiled import Compiled
-from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, SUM, Kind
+from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, STD, SUM, Kind
 from distmetrics.log.snapshot import Snapshot
 from distmetrics.log.union import Known
 from distmetrics.log.window import Window
 from distmetrics.log.writers import Writer, Writers
 
 Number = float | Tensor
-Values = Mapping[str, Number]
-Row = dict[str, float]
+Value = Number | Sequence[float]  # or what numpy has
+Values = Mapping[str, Value]
+Row = dict[str, Any]  # a float, or a list of them for an array
 _STEP = Takes(lambda value: whole(value, 0), "a whole number").or_none("None to count flushes")
 
 
@@ -37,9 +38,11 @@ class Log:
     Between two flushes nothing is sent and nothing waits for the device: values are added up on it,
     in float64. Ranks may log other names; a row has those that some rank has logged.
 
-    A value is a number or a tensor of one element, on any device. One that is no number, or that a
-    name has another kind of, is an error on every rank at the next flush. All but the flush may be
-    called in a function that is compiled, ``torch.compile(step, fullgraph=True)``.
+    A value is a number or a tensor of one element, on any device, or has one dimension: an array,
+    whose elements are combined each by itself and are a list in the row; for :meth:`std` and
+    :meth:`quantile` it is so many samples. A DTensor must be replicated. What is none of these, or
+    what a name has another kind or shape of, is an error on every rank at the next flush. All but
+    the flush may be called in a function that is compiled, ``torch.compile(step, fullgraph=True)``.
 
     Args:
         comm: who talks, or a layout; default the communicator in force at each flush.
@@ -67,7 +70,7 @@ class Log:
         self._compiled = Compiled(self._window)
         # By communicator: its ranks know the same names, and others know others.
         self._known: WeakKeyDictionary[Communicator, Known] = WeakKeyDictionary()
-        self._flush: tuple[Handle[dict[str, float]], Snapshot] | None = None  # under way
+        self._flush: tuple[Handle[Row], Snapshot] | None = None  # under way
 
     def _note(self, name: str | Values, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         noting = self._compiled if torch.compiler.is_compiling() else self._window
@@ -76,38 +79,53 @@ class Log:
         else:
             noting.note(name, kind, value, weight)
 
-    def mean(self, name: str | Values, value: Number | None = None, *, weight: Number) -> None:
+    def mean(self, name: str | Values, value: Value | None = None, *, weight: Value) -> None:
         """Log a mean: all values of all ranks, each counted by its weight.
 
         Args:
             name: of the value; or the values by their names, which takes a third of the time.
-            value: one number; it is not looked at where the weight is 0.
-            weight: what each value is a mean over, as tokens or samples; finite, not negative. The
-                mean of a window without weight is NaN.
+            value: a number or an array; it is not looked at where the weight is 0.
+            weight: what each value is a mean over, as tokens or samples; finite, not negative; one
+                for all elements of an array, or one of each. The mean of a window without weight
+                is NaN.
         """
         self._note(name, MEAN, value, weight)
 
-    def sum(self, name: str | Values, value: Number | None = None) -> None:
+    def sum(self, name: str | Values, value: Value | None = None) -> None:
         """Log a part of a sum over all values of all ranks; or parts, by their names."""
         self._note(name, SUM, value)
 
-    def max(self, name: str | Values, value: Number | None = None) -> None:
+    def max(self, name: str | Values, value: Value | None = None) -> None:
         """Log a value of which the largest counts; NaN, where there is one. Or values by names."""
         self._note(name, MAX, value)
 
-    def min(self, name: str | Values, value: Number | None = None) -> None:
+    def min(self, name: str | Values, value: Value | None = None) -> None:
         """Log a value of which the smallest counts; NaN, where there is one. Or values by names."""
         self._note(name, MIN, value)
 
-    def same(self, name: str | Values, value: Number | None = None) -> None:
+    def same(self, name: str | Values, value: Value | None = None) -> None:
         """Log a value that all ranks have, or values by names; the latest one counts.
 
         Where ranks that log it have another one, the flush raises MismatchError on every rank.
         """
         self._note(name, SAME, value)
 
-    def quantile(self, name: str | Values, value: Number | None = None) -> None:
-        """Log a value of which p50, p90, p99 and max are told, as ``name_p50``; or values by names.
+    def std(self, name: str | Values, value: Value | None = None, *, weight: Value = 1.0) -> None:
+        """Log samples of which the standard deviation is told, over all ranks and steps.
+
+        It is the square root of Σ w (x - m)² / (Σ w - 1), where m = Σ w x / Σ w: that of
+        ``torch.std`` over all samples, right also where their mean is large and the spread small;
+        NaN, where they weigh 1 or less together. After Chan, Golub and LeVeque, 1979.
+
+        Args:
+            name: of the samples; or samples by their names.
+            value: one sample, or several in one dimension; the numbers may differ, also be 0.
+            weight: how often each counts, a mask say; one for all, or one of each.
+        """
+        self._note(name, STD, value, weight)
+
+    def quantile(self, name: str | Values, value: Value | None = None) -> None:
+        """Log samples of which p50, p90, p99 and max are told, as ``name_p50``; or such by names.
 
         Quantiles are right to 1 %, for sizes from 1e-9 to 6e8; the maximum is exact.
         """
@@ -206,7 +224,7 @@ class Log:
         self._flushes = max(self._flushes, state["flushes"])
 
 
-def _combine(logged: Snapshot, known: Known, comm: Communicator) -> dict[str, float]:
+def _combine(logged: Snapshot, known: Known, comm: Communicator) -> Row:
     return combined(logged, known, comm=comm)
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.log.kinds import SENT, Kind
+from distmetrics.log.kinds import Kind, kind_of
 
 S = TypeVar("S", Sequence[float], Tensor)
 
@@ -40,7 +40,7 @@ class Names:
     @classmethod
     def read(cls, data: bytes | str) -> Names:
         """Read what a peer has sent as :attr:`data`; raise anything for what is none."""
-        return cls({str(name): SENT[kind] for name, kind in json.loads(data)})
+        return cls({str(name): kind_of(kind) for name, kind in json.loads(data)})
 
     @cached_property
     def data(self) -> bytes:
@@ -68,6 +68,12 @@ class Names:
             sums += kind.sums
             maxima += kind.maxima
         return places
+
+    @cached_property
+    def centred(self) -> Tensor:
+        """Where the sums start of the names that have squares about a mean."""
+        found = [self.places[name][0] for name, kind in self.kinds.items() if kind.is_centred]
+        return torch.tensor(found, dtype=torch.int64, device="cpu")
 
     def within(self, union: Names) -> Tensor:
         """Return where each of these numbers lies among those of more names, [size]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator
@@ -31,13 +32,14 @@ def two_ways(
 
 
 def told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> MismatchError:
-    """Return the error for names of a row that a quantile tells, and another name as well."""
+    """Return the error for names that a quantile or an array tells, and another name as well."""
     names = ", ".join(map(repr, sorted(twice)))
     return refusal(
         comm,
-        f"the row would have two values of {names}: a quantile's, and that of another name",
+        f"the row would have two values of {names}: one of a quantile or an array, one of its own",
         [],
-        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself.",
+        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself; writers get "
+        "name/0, name/1, ... of an array.",
         do="log one of them under another name, in a new Log.",
         site=site,
     )
@@ -46,11 +48,8 @@ def told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> M
 def not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
     """Return the error for a value that must be the same on all ranks, and is not."""
     value = own_value(logged, name)
-    mine = (value, str(logged.sites.get(name) or ""))
-    told = gather_objects(mine, _value_and_site, comm, "", op="the values of Log.same")
-    lines = []
-    for value, site in told:
-        lines.append("not logged" if value is None else f"{value!r}, first at {site}")
+    mine = "not logged" if value is None else f"{value}, first at {logged.sites.get(name)}"
+    lines = gather_objects(mine, str, comm, "", op="the values of Log.same")
     return refusal(
         comm,
         f"{name!r} was logged as the same on all ranks, and is not",
@@ -84,16 +83,10 @@ def refusal(
     )
 
 
-def own_value(logged: Snapshot, name: str) -> float | None:
+def own_value(logged: Snapshot, name: str) -> Any:
     """Return what this rank alone has logged under a name, or None."""
     parts = plain_parts(logged.names, logged.numbers.tolist(), name)
     if parts is None:
         return None
     kind, sums, maxima = parts
     return kind.read(name, sums, maxima).get(name)
-
-
-def _value_and_site(told: tuple[float | None, str]) -> tuple[float | None, str]:
-    """Return what a peer has told; raise anything for what is none."""
-    value, site = told
-    return None if value is None else float(value), str(site)

@@ -37,13 +37,13 @@ def buckets(values: Tensor) -> Tensor:
 
 
 def quantiles(numbers: Sequence[float], largest: float) -> dict[str, float]:
-    """Return p50, p90, p99 and max of what was counted; all are NaN where NaN was among it.
+    """Return p50, p90, p99 and max of what was counted; all are NaN where NaN was, or nothing.
 
     Args:
         numbers: the counts, of all ranks.
         largest: the largest value.
     """
-    if numbers[-1]:
+    if numbers[-1] or not any(numbers):
         return dict.fromkeys([*_QUANTILES, "max"], math.nan)
     totals = list(accumulate(numbers[:-1]))
     found = {}

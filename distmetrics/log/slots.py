@@ -38,11 +38,17 @@ class Slot:
 
 @lru_cache(maxsize=64)
 def places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums of names of a kind start, [n], and where their maxima lie, [n, k]."""
-    sums = torch.tensor([slot.sums for slot in slots], device="cpu")
-    firsts = torch.tensor([slot.maxima for slot in slots], device="cpu")
-    maxima = firsts.unsqueeze(1) + torch.arange(slots[0].kind.maxima, device="cpu")
-    return moved(sums, device), moved(maxima, device)
+    """Return where the sums of names of a kind start, and where their maxima lie.
+
+    Returns: [n, length] and [n, length, k]; the length of a number is 1.
+    """
+    kind = slots[0].kind
+    length = kind.length or 1
+    starts = torch.tensor([[slot.sums, slot.maxima] for slot in slots], device="cpu")
+    indices = torch.arange(max(length, kind.maxima), device="cpu")
+    sums = starts[:, :1] + indices[:length] * (kind.sums // length)
+    maxima = starts[:, 1:] + indices[: kind.maxima]
+    return moved(sums, device), moved(maxima.view(len(slots), length, -1), device)
 
 
 def layout(slots: Iterable[Slot]) -> tuple[Names, Tensor, Tensor, Tensor]:

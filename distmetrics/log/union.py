@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from distmetrics.log.kinds import MAYBE
 from distmetrics.log.names import Names, join, placed
 from distmetrics.log.snapshot import Snapshot
 
@@ -36,14 +35,14 @@ def widened(logged: Snapshot, union: Names | None) -> Snapshot:
     >>> import torch
     >>> from distmetrics.log.kinds import MAX
     >>> mine = Snapshot(Names({"a": MAX}), torch.tensor([5.0]), torch.zeros(0), {}, None, None)
-    >>> widened(mine, Names({"a": MAYBE[MAX], "b": MAYBE[MAX]})).numbers
+    >>> widened(mine, Names({"a": MAX.maybe(), "b": MAX.maybe()})).numbers
     tensor([5., 1., -inf, -inf])
     """
     names = logged.names
     if union is None:
         return logged
     for name, kind in names.kinds.items():
-        if union.kinds.get(name) is not MAYBE[kind]:
+        if union.kinds.get(name) is not kind.maybe():
             return logged
     return logged._replace(names=union, numbers=placed(logged.numbers, names, union))
 
@@ -56,7 +55,7 @@ def union_after(parts: Iterable[Names], row: Collection[str]) -> Names | None:
         row: what came of it, at least one entry a name.
     """
     whole, _ = join(parts)
-    kinds = {name: kind if kind.plain else MAYBE[kind] for name, kind in whole.kinds.items()}
+    kinds = {name: kind if kind.plain else kind.maybe() for name, kind in whole.kinds.items()}
     is_alike = len([*parts]) == 1 and not any(kind.plain for kind in whole.kinds.values())
     is_old = len(kinds) > 2 * len(row) + _SPARE
     return None if is_alike or is_old else Names(kinds)

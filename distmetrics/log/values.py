@@ -1,4 +1,4 @@
-"""One number that a user logs, and many of them together; nothing here waits for a device."""
+"""What a user logs, a number or an array, and many of them; nothing here waits for a device."""
 
 from __future__ import annotations
 
@@ -10,27 +10,39 @@ import torch
 from torch import Tensor
 from torch.func import debug_unwrap
 
+from distmetrics.collectives.dtensors import WHOLE, is_dtensor, replica
 from distmetrics.errors import InputError, InputTypeError
 
 CPU = torch.device("cpu")
 
 
-def number_of(what: str, value: Any) -> Tensor | float:
-    """Return one number, through which nothing is differentiated; raise InputError for others."""
+def number_of(what: str, value: Any, *, or_array: bool = False) -> Tensor | float:
+    """Return one number, through which nothing is differentiated; raise InputError for others.
+
+    With ``or_array`` also what has one dimension, as a tensor; of one element it is a number.
+    """
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
-        return _element(what, value)
+        return _plain(what, value, or_array=or_array)
     if isinstance(value, str | bytes):
         raise InputTypeError(f"the {what} is no number: the text {value!r}", do="log float(...).")
+    if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+        raise InputTypeError(f"the {what} is a list of tensors", do="log torch.stack(x).")
     try:
+        if or_array and hasattr(value, "__len__"):
+            array = torch.tensor(value, dtype=torch.float64, device="cpu")
+            return _plain(what, array, or_array=True)
         return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputTypeError(f"the {what} is no number: {error}") from error
 
 
-def _element(what: str, value: Tensor) -> Tensor:
-    if value.numel() != 1 or value.is_complex() or hasattr(value, "full_tensor"):
+def _plain(what: str, value: Tensor, *, or_array: bool) -> Tensor:
+    if is_dtensor(value):
+        value = _replica(what, value)
+    is_number = value.numel() == 1
+    if value.is_complex() or not (is_number or (or_array and value.ndim == 1)):
         raise _refused(what, value)
     if value.requires_grad:
         value = value.detach()
@@ -41,22 +53,46 @@ def _element(what: str, value: Tensor) -> Tensor:
         if inner is value or inner.ndim > value.ndim:  # it is sparse, or of vmap
             raise _refused(what, inner) from None
         size = inner.untyped_storage().nbytes()
-    if value.ndim:
+    if is_number and value.ndim:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
     # counts no changes.
-    is_part = size > value.element_size()
+    is_part = size > value.nbytes
     plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
 
 
+def _replica(what: str, value: Any) -> Tensor:
+    whole = replica(value)
+    if whole is None:
+        part = f"a DTensor of {value.placements}, of which this rank has a part"
+        raise InputError(f"the {what} is {part}", do=WHOLE)
+    return whole
+
+
 def _refused(what: str, value: Tensor) -> InputError:
-    kind = "DTensor" if hasattr(value, "full_tensor") else "tensor"
-    shape = f"{kind} of shape {[*value.shape]} and dtype {value.dtype}"
+    shape = f"tensor of shape {[*value.shape]} and dtype {value.dtype}"
     return InputError(
         f"the {what} is a {shape}, which is no real number",
         do="log one number of it, as .mean() or .sum(), or keep it in a metric.",
     )
+
+
+def sizes_of(value: Tensor | float, weight: Tensor | float) -> tuple[int, int] | None:
+    """Return how many elements a value and its weight have, None where both are numbers.
+
+    Raises:
+        InputError: the value has no weight for each of its elements, nor one for all.
+    """
+    if type(value) is type(weight) is float:
+        return None
+    shapes = [[*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight)]
+    one, other = shapes
+    if not one and not other:
+        return None
+    if other not in ([], one):
+        raise InputError(f"the value is of shape {one}, and its weight of shape {other}")
+    return one[0], other[0] if other else 1
 
 
 def stacked(values: list[Any]) -> Tensor | None:
@@ -87,7 +123,7 @@ def device_of(value: Tensor | float, weight: Tensor | float) -> torch.device:
 
 
 def together(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
-    """Return numbers as float64 on a device, [n], without waiting for it."""
+    """Return numbers or arrays as float64 on a device, [n, ...], without waiting for it."""
     plain: Any = numbers
     if {*map(type, numbers)} <= {float}:
         if len({*plain}) == 1:
@@ -118,7 +154,7 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 def weight_of(weight: Any) -> Tensor | float:
     """Return a weight; one on a device is checked later. Raise InputError for what is none."""
-    number = number_of("weight", weight)
+    number = number_of("weight", weight, or_array=True)
     if not isinstance(number, Tensor) and not 0.0 <= number < math.inf:
         raise InputError(f"the weight must be finite and not negative, got {number}")
     return number

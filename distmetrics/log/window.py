@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from distmetrics.comm.sites import call_site
 from distmetrics.errors import InputError
 from distmetrics.log.buffer import Buffer
 from distmetrics.log.kinds import Kind
+from distmetrics.log.moments import SQUARES, add_squares, growth, summed
 from distmetrics.log.names import Names
 from distmetrics.log.slots import Slot, layout, places
 from distmetrics.log.snapshot import Snapshot
@@ -28,6 +29,7 @@ from distmetrics.log.values import (
     device_of,
     moved,
     number_of,
+    sizes_of,
     stacked,
     together,
     weight_of,
@@ -35,10 +37,11 @@ from distmetrics.log.values import (
 
 _KEPT = 64  # sets of names of which the layout is remembered
 _MANY = 1024  # calls that are added up together: half a MiB of a GPU, where each takes 512 bytes
-_MOST = 2**17  # values of mappings that wait
+_MOST = 2**17  # values of mappings, or elements of arrays, that wait
 
-# A slot, a value that waits to be added up, its weight, and how often these were changed before.
-_Noted = tuple[Slot, Tensor | float, Tensor | float, int]
+# A slot, a value that waits to be added up, its weight, how often these were changed before, and
+# the sizes of what is an array.
+_Noted = tuple[Slot, Tensor | float, Tensor | float, int, tuple[int, int] | None]
 # Slots of a kind, a value of each, [n], the weight of these, and how often it was changed before.
 _Stacked = tuple[tuple[Slot, ...], Tensor, Tensor | float, int]
 
@@ -57,14 +60,18 @@ class Window:
         self._buffers: dict[torch.device, Buffer] = {}
         self._noted: list[_Noted] = []
         self._stacked: list[_Stacked] = []
+        self._elements = 0  # of arrays that wait
         self._number = 0  # of this window
         self._layouts: dict[tuple[Slot, ...], tuple[Names, Tensor, Tensor, Tensor]] = {}
 
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
         try:
-            slot = self.slot(name, kind)
-            self.put(slot, number_of("value", value), weight_of(weight))
+            number, scale = number_of("value", value, or_array=True), weight_of(weight)
+            sizes = sizes_of(number, scale)
+            if sizes is not None and not kind.of_samples:
+                kind = _array(kind, sizes[0])
+            self.put(self.slot(name, kind), number, scale, sizes)
         except InputError as error:
             self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
 
@@ -83,18 +90,27 @@ class Window:
         numbers = None if kind.is_latest else stacked([*values.values()])
         if numbers is None:
             return False
-        slots = tuple([self.slot(name, kind) for name in values])
         scale = weight_of(weight)
+        sizes_of(numbers[0], scale)
+        slots = tuple([self.slot(name, kind) for name in values])
         self._stacked.append((slots, numbers, scale, changes_of(scale)))
         if len(self._stacked) >= min(_MANY, _MOST // len(slots)):
             self.settle()
         return True
 
-    def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
-        """Take a number and a weight that are known to be such; they are added up later."""
+    def put(
+        self,
+        slot: Slot,
+        number: Tensor | float,
+        weight: Tensor | float = 1.0,
+        sizes: tuple[int, int] | None = None,
+    ) -> None:
+        """Take a value and a weight that are known to be such; they are added up later."""
         changes = -1 if type(number) is type(weight) is float else changes_of(number, weight)
-        self._noted.append((slot, number, weight, changes))
-        if len(self._noted) >= _MANY:
+        self._noted.append((slot, number, weight, changes, sizes))
+        if sizes is not None:
+            self._elements += sizes[0]
+        if len(self._noted) >= _MANY or self._elements >= _MOST:
             self.settle()
 
     def slot(self, name: Any, kind: Kind) -> Slot:
@@ -127,11 +143,11 @@ class Window:
 
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
-        noted, self._noted = self._noted, []
+        noted, self._noted, self._elements = self._noted, [], 0
         latest: dict[Slot, _Noted] = {}
         groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
         for each in noted:
-            slot, value, weight, changes = each
+            slot, value, weight, changes, _ = each
             if changes >= 0 and not self._is_as_noted(slot, changes, value, weight):
                 continue
             slot.window = self._number
@@ -141,10 +157,12 @@ class Window:
                 groups[_group(each)].append(each)
         for each in latest.values():
             groups[_group(each)].append(each)
-        for (_, device, dtype), group in groups.items():
-            slots, values, weights, _ = zip(*group, strict=True)
+        for (_, device, dtype, _), group in groups.items():
+            slots, values, weights, _, _ = zip(*group, strict=True)
             numbers = together(values, device) if dtype is None else torch.stack(values)
-            self._add(slots, moved(numbers, device), weights)
+            is_plain = {*map(type, weights)} == {float}
+            rows = _rows(moved(numbers, device)), _rows(together(weights, device))
+            self._add(slots, *rows, is_plain=is_plain)
         self._settle_stacked()
 
     def _settle_stacked(self) -> None:
@@ -158,46 +176,52 @@ class Window:
             for slot in slots:
                 slot.window = self._number
             steps, weights = zip(*group, strict=True)
-            self._add(slots, moved(torch.stack(steps), device), weights)
+            scales = together(weights, device).unsqueeze(0)
+            is_plain = {*map(type, weights)} == {float}
+            self._add(slots, moved(torch.stack(steps, dim=1), device), scales, is_plain=is_plain)
 
     def _add(
-        self, slots: tuple[Slot, ...], values: Tensor, scales: Sequence[Tensor | float]
+        self, slots: tuple[Slot, ...], values: Tensor, weights: Tensor, *, is_plain: bool
     ) -> None:
-        """Add up values of a kind: one of each slot, [n], or of several steps, [steps, n].
+        """Add up values of a kind.
 
         Args:
-            slots: where they go.
-            values: of any dtype.
-            scales: a weight of each value, or of each step.
+            slots: where they go, n of them.
+            values: of any dtype, [n, k]: numbers of a slot, or the elements of its array.
+            weights: of the values, [n or 1, k or 1].
+            is_plain: whether the weights were checked.
         """
         device, kind = values.device, slots[0].kind
         buffer = self._buffers.get(device)
         if buffer is None:
             buffer = self._buffers[device] = Buffer.on(device)
         buffer.grow(self._sums, self._maxima)
-        weights = together(scales, device)
-        if values.ndim > 1:
-            weights = weights.unsqueeze(1).expand_as(values)
-        weights, steps = weights.flatten(), values.numel() // len(slots)
-        first_sums, maxima = places(slots, device)
-        first_sums = first_sums.repeat(steps)
-        if {*map(type, scales)} != {float}:
+        starts, maxima = places(slots, device)
+        where, weights = starts.expand_as(values).flatten(), weights.expand_as(values).flatten()
+        if not is_plain:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
-            buffer.flaws.index_add_(0, first_sums, 1.0 - is_good.to(torch.float64))
-        numbers, offsets, compared = kind.parts(values.to(torch.float64).flatten(), weights)
+            firsts = starts[:, :1].expand_as(values).flatten()
+            buffer.flaws.index_add_(0, firsts, 1.0 - is_good.to(torch.float64))
+        values = values.to(torch.float64).flatten()
+        numbers, offsets, compared = kind.parts(values, weights)
+        before = buffer.sums.clone() if kind.is_centred else None
         if numbers.numel():
-            where = (first_sums.unsqueeze(1) + offsets).flatten()
             # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
-            buffer.sums.index_put_((where,), numbers.flatten(), accumulate=True)
+            indices = (where.unsqueeze(1) + offsets).flatten()
+            buffer.sums.index_put_((indices,), numbers.flatten(), accumulate=True)
+        if before is not None:
+            own = places(tuple(dict.fromkeys(slots)), device)[0].flatten()
+            buffer.sums[own + SQUARES] += growth(before, buffer.sums, own)
+            add_squares(buffer.sums, where, values, weights)
         if compared.numel():
             if kind.is_latest:
                 for other_device, other in self._buffers.items():
                     other.grow(self._sums, self._maxima)
                     _, taken = places(slots, other_device)
                     other.maxima.index_fill_(0, taken.flatten(), -math.inf)
-            where = maxima.repeat(steps, 1).flatten()
-            buffer.maxima.scatter_reduce_(0, where, compared.flatten(), "amax")
+            indices = maxima.expand(-1, len(compared) // len(slots), -1).flatten()
+            buffer.maxima.scatter_reduce_(0, indices, compared.flatten(), "amax")
 
     def _logged(self, device: torch.device) -> Snapshot:
         """Return what was logged; nothing waits for a device but for what lies on another one."""
@@ -208,16 +232,16 @@ class Window:
                 self._layouts.clear()
             self._layouts[slots] = layout(slots)
         names, *where = self._layouts[slots]
-        total = torch.zeros(names.sums, dtype=torch.float64, device=device)
+        totals = [torch.zeros(names.sums, dtype=torch.float64, device=device)]
         largest = torch.full((names.maxima,), -math.inf, dtype=torch.float64, device=device)
         flaws = torch.zeros(len(where[2]), dtype=torch.float64, device=device)
         for buffer in self._buffers.values():
             buffer.grow(self._sums, self._maxima)
             sums, maxima, firsts = [moved(each, buffer.sums.device) for each in where]
-            total += buffer.sums[sums].to(device)
+            totals.append(buffer.sums[sums].to(device))
             largest = torch.maximum(largest, buffer.maxima[maxima].to(device))
             flaws += buffer.flaws[firsts].to(device)
-        numbers = torch.cat([total, largest])
+        numbers = torch.cat([summed(totals, moved(names.centred, device)), largest])
         sites = {name: self._slots[name].site for name in names.kinds}
         return Snapshot(names, numbers, flaws, sites, self.problem, call_site())
 
@@ -264,7 +288,7 @@ class Window:
         buffer = self._buffers.setdefault(CPU, Buffer.on(CPU))
         buffer.grow(self._sums, self._maxima)
         _, sums, maxima, _ = layout([self._slots[name] for name in names.kinds])
-        buffer.sums.index_add_(0, sums, numbers[: names.sums])
+        buffer.sums[sums] = summed([buffer.sums[sums], numbers[: names.sums]], names.centred)
         buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], numbers[names.sums :])
 
     def clear(self) -> None:
@@ -274,8 +298,18 @@ class Window:
             buffer.clear()
 
 
-def _group(noted: _Noted) -> tuple[Kind, torch.device, torch.dtype | None]:
+def _group(noted: _Noted) -> tuple[Any, ...]:
     """Return what values have in common that are added up together; no dtype of plain numbers."""
-    slot, value, weight, _ = noted
+    slot, value, weight, _, sizes = noted
     dtype = value.dtype if isinstance(value, Tensor) else None
-    return slot.kind, device_of(value, weight), dtype
+    return slot.kind, device_of(value, weight), dtype, sizes
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.ndim > 1 else x.unsqueeze(1)
+
+
+def _array(kind: Kind, length: int) -> Kind:
+    if not length:
+        raise InputError("the value is an array without elements")
+    return kind.array(length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,22 @@ class RowLogger(Protocol):
         """Take a row."""
 
 
-Writer = Callable[[dict[str, float], int], object] | RowLogger
+Writer = Callable[[dict[str, Any], int], object] | RowLogger
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return a row for what takes numbers alone: arrays by the names of their elements.
+
+    >>> numbers({"loss": 0.5, "experts": [3.0, 1.0]})
+    {'loss': 0.5, 'experts/0': 3.0, 'experts/1': 1.0}
+    """
+    flat: dict[str, float] = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            flat |= {f"{name}/{index}": each for index, each in enumerate(value)}
+        else:
+            flat[name] = value
+    return flat
 
 
 class Writers:
@@ -35,7 +51,7 @@ class Writers:
     def __len__(self) -> int:
         return len(self._writers)
 
-    def write(self, row: Mapping[str, float], step: int) -> None:
+    def write(self, row: dict[str, Any], step: int) -> None:
         """Give each writer a copy of a row; only then raise what the first that failed has raised.
 
         A note on the error says which writer it was.
@@ -43,7 +59,7 @@ class Writers:
         failed: Exception | None = None
         for place, writer in enumerate(self._writers, 1):
             try:
-                _give(writer, dict(row), step)
+                _give(writer, copy.deepcopy(row), step)
             except Exception as error:  # noqa: BLE001  (raised below, or noted)
                 which = f"writer {place} of {len(self._writers)}, {_name(writer)}"
                 if failed is None:
@@ -55,12 +71,12 @@ class Writers:
             raise failed
 
 
-def _give(writer: Any, row: dict[str, float], step: int) -> None:
-    """Give a writer a row, and let a logger make it safe."""
+def _give(writer: Any, row: dict[str, Any], step: int) -> None:
+    """Give a function a row, or a logger the numbers of it, and let that make them safe."""
     if not hasattr(writer, "log_metrics"):
         writer(row, step)
         return
-    writer.log_metrics(row, step)
+    writer.log_metrics(numbers(row), step)
     if hasattr(writer, "save"):
         writer.save()
 

@@ -25,6 +25,8 @@ def interleaved(comm: Any, seed: int) -> list[Any]:
     waiting: list[tuple[int, Any]] = []
     for step in range(8):
         log.mean("loss", torch.tensor(float(step + comm.rank)), weight=1 + comm.rank)
+        log.std("std", [step, comm.rank])
+        log.sum("array", [step, comm.rank])
         metric.update(torch.tensor(float(step * comm.rank)))
         what = shared.choice(["log", "metric", "flush", "mean", "nothing"])
         if what == "log":
@@ -50,6 +52,8 @@ def blocking(comm: Any, seed: int) -> list[Any]:
     results: list[Any] = []
     for step in range(8):
         log.mean("loss", torch.tensor(float(step + comm.rank)), weight=1 + comm.rank)
+        log.std("std", [step, comm.rank])
+        log.sum("array", [step, comm.rank])
         metric.update(torch.tensor(float(step * comm.rank)))
         what = shared.choice(["log", "metric", "flush", "mean", "nothing"])
         if what in ("log", "flush"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from fractions import Fraction
 from typing import Any
@@ -13,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
+from distmetrics.log.writers import numbers
 from distmetrics.testing import run
 
 KINDS = ("mean", "sum", "max", "min", "same", "quantile")
 # One call on one rank: kind, number of the name, value, weight, whether they are tensors.
 Call = tuple[str, int, float, float, bool]
-numbers = st.one_of(st.floats(-1e6, 1e6, allow_subnormal=False), st.integers(-5, 5).map(float))
-calls = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), numbers, st.integers(0, 9).map(float), st.booleans())
+values = st.one_of(st.floats(-1e6, 1e6, allow_subnormal=False), st.integers(-5, 5).map(float))
+calls = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), values, st.integers(0, 9).map(float), st.booleans())
 windows = st.lists(calls, max_size=8)
 
 
@@ -199,13 +201,65 @@ FAULTS: dict[str, tuple[Any, list[str]]] = {
         ["'x': the value is no number", "rank 1", "test_log.py:"],
     ),
     "two numbers": (
-        lambda log, rank: log.sum("x", torch.ones(1 + rank)),
-        ["'x': the value is a tensor of shape [2]", "rank 1"],
+        lambda log, rank: log.sum("x", torch.ones(1, 1 + rank)),
+        ["'x': the value is a tensor of shape [1, 2]", "rank 1"],
+    ),
+    "an array on a rank": (
+        lambda log, rank: log.sum("x", torch.ones(2) if rank else 1.0),
+        ["'x' in two ways", "rank 0  as a sum, first", "rank 1  as a sum of shape [2]", "test_log.py:"],
+    ),
+    "arrays of two shapes": (
+        lambda log, rank: log.max("x", torch.ones(3 - rank)),
+        ["'x' in two ways", "rank 0  as a max of shape [3]", "rank 1  as a max of shape [2]", "test_log.py:"],
+    ),
+    "another shape": (
+        lambda log, rank: [log.min("x", torch.ones(2 + rank * step)) for step in range(2)],
+        ["'x': was logged as a min of shape [2], first at", "now as a min of shape [3]", "rank 1", "test_log.py:"],
+    ),
+    "arrays that are not the same": (
+        lambda log, rank: log.same("experts", [1, 2 + rank]),
+        ["'experts' was logged as the same", "rank 0  [1.0, 2.0], first at ", "rank 1  [1.0, 3.0], first at "],
+    ),
+    "a weight too few": (
+        lambda log, rank: log.mean("x", [1, 2, 3], weight=[1, 1] if rank else 1),
+        ["'x': the value is of shape [3], and its weight of shape [2]", "rank 1", "test_log.py:"],
+    ),
+    "weights of a number": (
+        lambda log, rank: log.std("x", 1.0, weight=torch.ones(2)) if rank else None,
+        ["'x': the value is of shape [], and its weight of shape [2]", "rank 1"],
+    ),
+    "weights of many numbers": (
+        lambda log, rank: log.std({"x": torch.ones(())}, weight=torch.ones(2)) if rank else None,
+        ["'x': the value is of shape [], and its weight of shape [2]", "rank 1"],
+    ),
+    "a negative weight of an element": (
+        lambda log, rank: log.mean("x", torch.ones(3), weight=torch.tensor([1, 1, -rank])),
+        ["'x': a weight is negative or not finite", "rank 1"],
+    ),
+    "a negative weight of a sample": (
+        lambda log, rank: log.std("x", [1, 2, 3], weight=[1, 1, -rank]),
+        ["'x': a weight is negative or not finite", "rank 1"],
+    ),
+    "no elements": (
+        lambda log, rank: log.sum("x", torch.ones(2 * (1 - rank))),
+        ["'x': the value is an array without elements", "rank 1"],
+    ),
+    "a list of tensors": (
+        lambda log, rank: log.sum("x", [torch.ones(()), 2]) if rank else None,
+        ["'x': the value is a list of tensors", "torch.stack", "rank 1"],
+    ),
+    "a list of text": (
+        lambda log, rank: log.sum("x", ["a", "b"]) if rank else None,
+        ["'x': the value is no number", "rank 1"],
+    ),
+    "an array changed in place": (
+        lambda log, rank: (log.sum("x", x := torch.ones(2)), x.add_(rank) if rank else None),
+        ["'x': its value or weight was changed in place", "value.clone()", "rank 1"],
     ),
     "changed in place": (changed, ["'total': its value or weight was changed in place", "value.clone()", "rank 1"]),
     "one of many": (
-        lambda log, rank: log.sum({"a": torch.ones(()), "b": torch.ones(1 + rank)}),
-        ["'b': the value is a tensor of shape [2]", "rank 1", "test_log.py:"],
+        lambda log, rank: log.sum({"a": torch.ones(()), "b": torch.ones(1, 1 + rank)}),
+        ["'b': the value is a tensor of shape [1, 2]", "rank 1", "test_log.py:"],
     ),
     "one of many by another kind": (
         lambda log, rank: (log.sum("b", 1.0), log.max({"a": torch.ones(()), "b": torch.ones(())}) if rank else None),
@@ -259,7 +313,9 @@ def resumed(comm: Any) -> tuple[dict[str, float], dict[str, float]]:
             log.max("norm", torch.tensor(float(index % 4)))
             log.quantile("seconds", 0.1 * index)
             log.same("epoch", index)
-    return whole.flush(), half.flush()
+            log.std("reward", [1e6 + index, 1e6 - comm.rank], weight=[1, index])
+            log.sum("experts", torch.arange(3) * index)
+    return numbers(whole.flush()), numbers(half.flush())
 
 
 def test_a_log_goes_on_from_a_checkpoint() -> None:
@@ -331,12 +387,14 @@ def over_a_mesh(comm: Any) -> dict[str, float]:
     log = dm.Log(over)
     if over.mesh.owns(comm.rank):
         log.mean("loss", 1.0 + over.rank, weight=1 + over.rank)
-        log.sum("tokens", 10)
+        log.sum("tokens", [10, over.rank])
+        log.std("reward", [0.0, 1.0 + over.rank])
     return log.flush()
 
 
 def test_over_a_layout_every_rank_gets_the_row_and_copies_count_once() -> None:
-    assert run(8, over_a_mesh) == [{"loss": 5 / 3, "tokens": 20.0}] * 8
+    row = {"loss": 5 / 3, "tokens": [20.0, 1.0], "reward": statistics.stdev([0, 1, 0, 2])}
+    assert run(8, over_a_mesh) == [row] * 8
 
 
 def many(comm: Any) -> dict[str, float]:
