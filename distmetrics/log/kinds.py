@@ -57,7 +57,7 @@ class Kind:
     plain: Kind | None = None
 
     def __str__(self) -> str:
-        name, _, shape = str(self.plain or self.name).partition("[")
+        name, _, shape = (self.plain or self).name.partition("[")
         return f"{name} of shape [{shape}" if shape else name
 
     def __reduce__(self) -> tuple[Any, ...]:

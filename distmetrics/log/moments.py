@@ -32,14 +32,15 @@ def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:
     sums = fold(parts, "sum")
     if len(places) and len(parts) > 1:
         for part in parts:
-            sums[places + SQUARES] += growth(part, sums, places)
+            sums.index_add_(0, places + SQUARES, growth(part, sums, places))
     return sums
 
 
 def growth(part: Tensor, sums: Tensor, places: Tensor) -> Tensor:
     """Return what a part's squares grow by if they are about the mean of other sums, [k]."""
-    weights = part[places + _WEIGHT]
-    return _squares(part[places + _TOTAL] / weights, weights, sums, places)
+    weights = part.index_select(0, places + _WEIGHT)
+    means = part.index_select(0, places + _TOTAL) / weights
+    return _squares(means, weights, sums, places)
 
 
 def add_squares(sums: Tensor, places: Tensor, values: Tensor, weights: Tensor) -> None:
@@ -49,5 +50,6 @@ def add_squares(sums: Tensor, places: Tensor, values: Tensor, weights: Tensor) -
 
 
 def _squares(values: Tensor, weights: Tensor, sums: Tensor, places: Tensor) -> Tensor:
-    gaps = values - sums[places + _TOTAL] / sums[places + _WEIGHT]
+    totals, weighed = (sums.index_select(0, places + at) for at in (_TOTAL, _WEIGHT))
+    gaps = values - totals / weighed
     return torch.where(weights == 0, 0.0, weights * gaps * gaps)

@@ -212,7 +212,7 @@ class Window:
             buffer.sums.index_put_((indices,), numbers.flatten(), accumulate=True)
         if before is not None:
             own = places(tuple(dict.fromkeys(slots)), device)[0].flatten()
-            buffer.sums[own + SQUARES] += growth(before, buffer.sums, own)
+            buffer.sums.index_add_(0, own + SQUARES, growth(before, buffer.sums, own))
             add_squares(buffer.sums, where, values, weights)
         if compared.numel():
             if kind.is_latest:

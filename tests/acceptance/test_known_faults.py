@@ -24,7 +24,7 @@ from torchmetrics.classification import BinaryF1Score
 
 import distmetrics
 from distmetrics.data import exact
-from distmetrics.errors import DistmetricsError, InputError, StateError
+from distmetrics.errors import DistmetricsError, StateError
 from distmetrics.testing import Outcome, outcomes, run
 from tests.acceptance import environment, free_port, python
 from tests.programs import Program
@@ -240,7 +240,6 @@ def logged_norm(comm: Any, placement: str) -> dict[str, float]:
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("placement", ["Replicate", "Partial"])
-@fault(REPORTS, "refused: log .mean(), a DTensor too; right is 4, or full_tensor()", InputError)
 def test_the_norm_of_a_dtensor_in_a_log(placement: str) -> None:
     ended = outcomes(2, logged_norm, placement, backend="gloo")
     helped = refused(ended, "full_tensor()") and placement == "Partial"

@@ -29,6 +29,8 @@ def log_all(log: Any, x: Any, weight: Any) -> Any:
     log.max("min/norm", x)
     log.min("max/norm", x)
     log.same("lr", 0.5)
+    log.std("std", x, weight=2)
+    log.sum("pair", [1, 2])
     return 2 * x
 
 
@@ -57,6 +59,8 @@ def test_a_row_is_what_one_process_would_log(comm: Any) -> None:
     expected = {"loss": np.average(VALUES, weights=weights), "a": VALUES.mean(), "steps": 120}
     expected |= {"b": 2 * VALUES.mean(), "total": VALUES.sum(), "lr": 0.5}
     expected |= {"min/norm": VALUES.max(), "max/norm": VALUES.min()}
+    expected["std"] = np.repeat(VALUES, 2).std(ddof=1)
+    assert row.pop("pair") == resumed.pop("pair") == [120.0, 240.0]
     assert (resumed, log.flush()) == (pytest.approx(expected), {})
     for share in (50, 90, 99):
         exact = np.percentile(VALUES, share, method="inverted_cdf")
@@ -72,7 +76,9 @@ FAULTS: list[Any] = [
     (InputError, "-1", lambda log, rank: log.mean("x", 1.0, weight=-rank)),
     (InputError, "weight", lambda log, rank: log.mean("x", 1.0, weight=torch.tensor(-rank))),
     (InputError, "many", lambda log, rank: log.sum("x", "many" if rank else 1)),
-    (InputError, "[2]", lambda log, rank: log.sum({"x": torch.ones(1 + rank)})),
+    (InputError, "[1, 2]", lambda log, rank: log.sum({"x": torch.ones(1, 1 + rank)})),
+    (MismatchError, "shape [3]", lambda log, rank: log.sum("x", torch.ones(2 + rank))),
+    (InputError, "[3]", lambda log, rank: [log.sum("x", torch.ones(2 + rank * n)) for n in (0, 1)]),
     (InputError, "clone", lambda log, rank: rank and (log.sum("x", t := X * 1), t.add_(1))),
 ]
 
