@@ -28,16 +28,17 @@ from distmetrics.collectives.call_history import check_lines, refuse_histories, 
 from distmetrics.collectives.manifest import Manifest, check
 from distmetrics.collectives.pack import align, from_bytes, to_bytes
 from distmetrics.collectives.reading import LARGEST_DATA, LARGEST_MANIFEST, not_ours, reading
+from distmetrics.collectives.streams import KEPT, check_reads, reads_of
 from distmetrics.comm.base import Communicator, gather_padded, reported
 from distmetrics.comm.one_call import in_one_call
 from distmetrics.errors import InputError, Ranks
 
 R = TypeVar("R")
 # Mark and protocol; bytes of the manifest, of inline and of bulk data; the number of this call, and
-# a hash of what else the rank has done.
-_HEAD = struct.Struct("<QQQQQQ")
+# a hash of what else the rank has done; what it has read of streams.
+_HEAD = struct.Struct(f"<6Q{2 * KEPT}Q")
 _LENGTH = struct.Struct(">Q")  # of a manifest, before its compressed bytes; starts with a zero
-_MARK = 0x646D6574_00000005  # "dmet", protocol 5
+_MARK = 0x646D6574_00000006  # "dmet", protocol 6
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 # Ranks above which hashes are compared first; up to here all frames together are at most 4 MiB.
@@ -46,13 +47,14 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its manifest's bytes so far, sizes, place, data that rides along."""
+    """One rank's frame, read: its manifest's bytes so far, sizes, past, data that rides along."""
 
     manifest: bytes
     manifest_bytes: int
     inline_bytes: int
     bulk_bytes: int
     step: tuple[int, int]
+    reads: tuple[int, ...]
     inline: Tensor
     bulk: Tensor
 
@@ -143,11 +145,13 @@ def _exchange(
 ) -> tuple[R, list[tuple[Tensor, Tensor]]]:
     if comm.world_size > LARGE_WORLD and _all_alike(comm, manifest, inline, bulk):
         sizes = inline.numel(), bulk.numel()
-        frames = [_Frame(manifest.encode(), 0, *sizes, (0, 0), inline, bulk)] * comm.world_size
+        past = (0, 0), reads_of(comm)
+        frames = [_Frame(manifest.encode(), 0, *sizes, *past, inline, bulk)] * comm.world_size
     else:
         frames = _gather_frames(comm, manifest, inline, bulk)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
+    check_reads(comm, [frame.reads for frame in frames])
     blobs = []
     for rank, frame in enumerate(frames):
         with reading("what it tells of its call", rank):
@@ -209,7 +213,7 @@ def check_memory(comm: Communicator, longest: int) -> None:
 
 def _all_alike(comm: Communicator, manifest: Manifest, inline: Tensor, bulk: Tensor) -> bool:
     """True if all ranks have the same manifest and sizes, by a max-reduce of a few numbers."""
-    head = _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), *step_of(comm))
+    head = _HEAD.pack(_MARK, 0, inline.numel(), bulk.numel(), *step_of(comm), *reads_of(comm))
     text = manifest.encode() + head
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
     numbers = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest), device="cpu")
@@ -229,7 +233,8 @@ def _gather_frames(
     if len(blob) > room:
         blob = _deflated(blob)
     sizes = inline.numel(), bulk.numel()
-    head = _HEAD.pack(_MARK, len(blob), *sizes, *step_of(comm)) + blob[:room]
+    past = *step_of(comm), *reads_of(comm)
+    head = _HEAD.pack(_MARK, len(blob), *sizes, *past) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
     for place, data in zip(_data_in(frame, *sizes, world_size), (inline, bulk), strict=True):
         place.copy_(data[: place.numel()])
@@ -251,15 +256,15 @@ def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
         MismatchError: it is none.
     """
     area = to_bytes(row[: manifest_area(world_size)])
-    mark, manifest_bytes, inline_bytes, bulk_bytes, calls, past = _HEAD.unpack_from(area)
+    mark, manifest_bytes, inline_bytes, bulk_bytes, calls, past, *reads = _HEAD.unpack_from(area)
     if mark != _MARK:
         raise not_ours("its mark is another", rank)
     if manifest_bytes > LARGEST_MANIFEST or inline_bytes + bulk_bytes > LARGEST_DATA:
         raise not_ours("it announces more bytes than any rank sends", rank)
     manifest = area[_HEAD.size : _HEAD.size + manifest_bytes]
     data = _data_in(row, inline_bytes, bulk_bytes, world_size)
-    step = calls, past
-    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, step, *data)
+    about = (calls, past), tuple(reads)
+    return _Frame(manifest, manifest_bytes, inline_bytes, bulk_bytes, *about, *data)
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,12 +8,13 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.base import Communicator, numbered
-from distmetrics.comm.current import chosen, whole_of
+from distmetrics.comm.current import chosen, current, whole_of
 from distmetrics.comm.sites import call_site
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.drawing import held, random_state, set_generator
-from distmetrics.data.rank_loader import LoaderPart, StreamPart
+from distmetrics.data.rank_loader import LoaderPart, Share, StreamPart
 from distmetrics.data.repeats import settle
+from distmetrics.data.same_stream import SameStream
 from distmetrics.data.sampling import (
     EvaluationBatches,
     EvaluationSampler,
@@ -34,6 +35,7 @@ def exact(
     loader: Any,
     comm: Communicator | None = None,
     *,
+    dealt: bool | None = None,
     equal_batches: bool = False,
     seed: int = 0,
 ) -> Any:
@@ -45,17 +47,23 @@ def exact(
     stay the loader's own, and ``drop_last`` leaves out what one process would leave out. A loader
     that Accelerate, Fabric or Lightning has prepared, or that has a ``DistributedSampler``, is
     looked through; what moved batches to a device goes on doing so. A batch sampler of one's own
-    is dealt out batch by batch, and so is data without an order (an ``IterableDataset``, or any
-    iterable of batches): each rank reads all of it and keeps every ``world_size``-th batch. A data
-    set that gives each rank its own part is exact as it is: don't pass it here.
+    is dealt out batch by batch, and so is a stream, data without an order (an ``IterableDataset``,
+    or any iterable of batches): each rank reads all of it and keeps every ``world_size``-th batch.
 
     All ranks must call it. An order that a sampler draws is the same on all ranks: they take over
     rank 0's generators and seeds, and what draws from the global generators of PyTorch, Python or
-    NumPy is seeded alike. A stream must come in the same order on all ranks.
+    NumPy is seeded alike. A stream must come in the same order on all ranks. They compare checksums
+    of its batches: of the first ones when it is first read, which all ranks must begin before any
+    of them gets a batch, and of all of them at the next call that the ranks make together.
 
     Args:
         loader: a ``DataLoader``, one that a framework has prepared, or any iterable of batches.
         comm: who shares the data; default all ranks of the job.
+        dealt: True where each rank's stream is its own share already (litData, WebDataset's
+            ``split_by_node``, ``split_dataset_by_node``): it is read whole. False where each rank's
+            is all of the data: nothing is compared, for samples that come in one order and are
+            drawn anew when they are read, as augmentation does. None takes it for all of the data,
+            and compares.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
             collective in it (FSDP, say). A rank that has one fewer gets one more, of another rank's
             samples: it goes through the model, and :func:`fresh` leaves none of its rows.
@@ -64,14 +72,15 @@ def exact(
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
             a way that is not known (on every rank); when the loader is read, that there were no
-            other ranks when this was called, and now there are.
+            other ranks when this was called, and now there are; when it is read, or in the next
+            call, that the ranks' streams are not alike (on every rank).
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
     [[0, 1], [2, 3], [4]]
     """
     ranks = chosen(comm)
-    part = exact_by(loader, ranks, RUNS, equal_batches=equal_batches, seed=seed)
+    part = exact_by(loader, ranks, RUNS, dealt=dealt, equal_batches=equal_batches, seed=seed)
     part.is_alone = comm is None and ranks.world_size == 1
     return part
 
@@ -81,20 +90,21 @@ def exact_by(
     comm: Communicator,
     layout: Layout,
     *,
+    dealt: bool | None = None,
     equal_batches: bool = False,
     seed: int = 0,
     device: torch.device | None = None,
 ) -> Any:
     """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
-    options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
     whole = whole_of(comm)  # ranks of a layout that have one shard must draw one order
     with numbered(whole):
-        unwrapped = _agree(loader, whole, options)
+        unwrapped = _agree(loader, whole, dealt, equal_batches=equal_batches, seed=seed)
     settle(loader)
     return _part(
         unwrapped,
         world_size=comm.world_size,
         rank=comm.rank,
+        comm=comm,
         layout=layout,
         equal_batches=equal_batches,
         seed=seed,
@@ -107,17 +117,22 @@ def deal(
     *,
     world_size: int,
     rank: int,
+    comm: Communicator | None = None,
     layout: Layout = RUNS,
     equal_batches: bool = False,
     seed: int = 0,
     device: torch.device | None = None,
 ) -> Any:
-    """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks."""
+    """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks.
+
+    Those of ``comm`` are asked when a stream is read.
+    """
     settle(loader)
     return _part(
         unwrap(loader),
         world_size=world_size,
         rank=rank,
+        comm=comm,
         layout=layout,
         equal_batches=equal_batches,
         seed=seed,
@@ -130,6 +145,7 @@ def _part(
     *,
     world_size: int,
     rank: int,
+    comm: Communicator | None,
     layout: Layout,
     equal_batches: bool,
     seed: int,
@@ -139,8 +155,14 @@ def _part(
     whole, device = unwrapped.loader, device or unwrapped.device
     if not getattr(whole, "in_order", True):
         whole = clone(whole, in_order=True)  # what a batch is follows from its place
+    if unwrapped.dealt:
+        return Share(whole, device, comm or current(), equal_batches=equal_batches)
     if not has_order(whole):
-        return StreamPart(whole, device, world_size, rank, equal_batches=equal_batches)
+        is_compared = unwrapped.dealt is None and comm is not None and world_size > 1
+        same = SameStream(comm) if is_compared else None
+        part = StreamPart(whole, device, world_size, rank, equal_batches=equal_batches, same=same)
+        part.dealt = unwrapped.dealt
+        return part
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
     dealer: EvaluationSampler
     if type(whole.batch_sampler) is BatchSampler:
@@ -163,13 +185,18 @@ def _part(
     return LoaderPart(part, device, dealer)
 
 
-def _agree(loader: Any, comm: Communicator, options: str) -> Unwrapped:
+def _agree(
+    loader: Any, comm: Communicator, dealt: bool | None, *, equal_batches: bool, seed: int
+) -> Unwrapped:
     """Return the loader of the whole data, if the ranks' are alike, with rank 0's random state."""
     unwrapped, drawn, state, problem = Unwrapped(None, None), [], [], ""
     try:
-        unwrapped = unwrap(loader)
+        unwrapped = unwrap(loader, dealt)
         whole = unwrapped.loader
-        parts = list(parts_of(whole)) if isinstance(whole, DataLoader) else []
+        options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
+        options += "" if unwrapped.dealt is None else f", dealt={unwrapped.dealt}"
+        is_drawn = isinstance(whole, DataLoader) and not unwrapped.dealt
+        parts = list(parts_of(whole)) if is_drawn else []
         drawn = random_state(parts)
         state = [value for *_, value in drawn]
         text = _text(whole, unwrapped.batch_size, len(state)) + _checksum(parts) + options

@@ -1,15 +1,21 @@
 """Loaders of a rank's part that are no ``DataLoader``: they move, count out or fill up batches."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from distmetrics.comm.current import current
+from distmetrics.collectives.ops import gather_objects
+from distmetrics.comm.base import Communicator
+from distmetrics.comm.current import current, whole_of
 from distmetrics.data.counted_rows import being_read
+from distmetrics.data.same_stream import SameStream
 from distmetrics.data.sampling import EvaluationSampler, set_epoch
 from distmetrics.errors import InputError
 from distmetrics.tree import move
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -29,15 +35,19 @@ class Step(NamedTuple):
 
 
 _ABSENT = Step(None, is_full=False, is_absent=True)
+_AHEAD = 4  # batches that a rank reads before ranks tell each other how many they have
 
 
 class RankLoader:
     """Batches of this rank's part; other attributes are the loader's that it reads.
 
     Attributes:
-        filler: the number of the batch that only fills up, once it was read; else None.
+        dealt: what was said of a stream, as :func:`distmetrics.data.exact` takes it.
+        filler: the number of the first batch that only fills up, once it was read; else None.
         is_alone: it was made where no other rank was known.
     """
+
+    dealt: bool | None = None
 
     def __init__(self, loader: Any, device: torch.device | None) -> None:
         self.loader = loader
@@ -55,7 +65,7 @@ class RankLoader:
         self.filler = None
         batches = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(batches):
-            if step.rows == 0:
+            if step.rows == 0 and self.filler is None:
                 self.filler = index
             with being_read(step.rows):
                 yield self.moved(step.batch)
@@ -125,6 +135,7 @@ class StreamPart(RankLoader):
         world_size: number of ranks.
         rank: this rank.
         equal_batches: fill up with another rank's batch where the last round has none for this one.
+        same: compares what ranks read; None where nothing is compared.
     """
 
     def __init__(
@@ -135,16 +146,18 @@ class StreamPart(RankLoader):
         rank: int,
         *,
         equal_batches: bool,
+        same: SameStream | None = None,
     ) -> None:
         super().__init__(whole_loader, device)
         self._world_size = world_size
         self._rank = rank
         self._equal_batches = equal_batches
+        self._same = same
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
         first, own, count = None, None, 0
-        for batch in self.loader:
+        for batch in self.loader if self._same is None else self._same.read(self.loader):
             if count == 0:
                 first = batch
             if count == self._rank:
@@ -174,3 +187,62 @@ class StreamPart(RankLoader):
         if self._equal_batches:
             return -(-count // self._world_size)
         return len(range(self._rank, count, self._world_size))
+
+
+class Share(RankLoader):
+    """All batches of a stream that is this rank's share already.
+
+    Args:
+        loader: of the share.
+        device: where batches go, or None.
+        comm: of the ranks that have shares.
+        equal_batches: fill up to as many batches as any rank has.
+    """
+
+    dealt = True
+
+    def __init__(
+        self, loader: Any, device: torch.device | None, comm: Communicator, *, equal_batches: bool
+    ) -> None:
+        super().__init__(loader, device)
+        self._comm = whole_of(comm)
+        self._equal_batches = equal_batches
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the batches."""
+        if self._equal_batches:
+            yield from self._levelled()
+            return
+        for batch in self.loader:
+            yield Step(batch, is_full=False)
+        yield _ABSENT
+
+    def _levelled(self) -> Iterator[Step]:
+        """Yield the batches; once there are no more, the first one for as long as others go on."""
+        batches = iter(self.loader)
+        ahead = list(islice(batches, _AHEAD))
+        counts = self._gathered(len(ahead), int)
+        filler, most = ahead[:1], max(counts)
+        if most and not min(counts):
+            source = counts.index(most)
+            sent = self._gathered(filler if self._comm.rank == source else [], list)[source]
+            filler = filler or sent
+        while most:
+            for batch in ahead:
+                yield Step(batch)
+            for _ in range(most - len(ahead)):
+                yield Step(filler[0], 0)
+            ahead = list(islice(batches, _AHEAD))
+            most = max(self._gathered(len(ahead), int))
+
+    def _gathered(self, mine: Any, read: Callable[[Any], T]) -> list[T]:
+        return gather_objects(mine, read, self._comm, "exact")
+
+    def is_even(self) -> bool | None:
+        """True if all ranks have as many batches; None if only reading can tell."""
+        return self._equal_batches or None
+
+    def __len__(self) -> int:
+        if self._equal_batches:
+            raise TypeError("how many batches the ranks get is only known once they are read")
+        return len(self.loader)

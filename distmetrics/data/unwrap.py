@@ -20,6 +20,8 @@ from distmetrics.errors import InputError, InputTypeError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
 _DO = "pass the loader as it was before a framework prepared it."
+_SAY = f"say exact(loader, dealt=True) of a stream that is each rank's own share; else {_DO}"
+_OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
 
 
 @dataclass
@@ -30,68 +32,80 @@ class Unwrapped:
         loader: the plain loader; what was no ``DataLoader`` stays what it is.
         device: where the framework moves batches to, or None.
         batch_size: how many samples a rank's batch has; 1 where samples are not batched here.
+        dealt: whether a stream is the rank's share, as :func:`distmetrics.data.exact` takes it.
     """
 
     loader: Any
     device: torch.device | None
     batch_size: int = 1
+    dealt: bool | None = None
 
 
-def unwrap(loader: Any) -> Unwrapped:
+def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     """Return the loader of the whole data that a loader of one rank's part was made from.
 
     Looks through the loaders of Accelerate and Fabric, which hold another, through samplers and
     batch samplers that deal out to ranks, and through the trainer's own.
 
+    Args:
+        loader: any loader.
+        dealt: whether a stream is the rank's share; None if the loader says so itself.
+
     Raises:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
             out batches; InputTypeError: nothing can be read from it.
     """
-    loader, device, splits = _innermost(loader)
+    loader, device, splits, dealt = _innermost(loader, dealt)
     if not isinstance(loader, DataLoader):
         if not hasattr(loader, "__iter__"):
             raise InputTypeError(
                 f"a {type(loader).__name__} is no loader",
                 do="pass a DataLoader, or any iterable of batches.",
             )
-        return Unwrapped(loader, device)
+        return Unwrapped(loader, device, dealt=dealt)
     whole = clone(
         loader,
         sampler=_whole(loader.sampler),
         batch_sampler=_whole_batches(loader.batch_sampler),
         dataset=_whole_data(loader.dataset),
     )
-    check_whole(whole)
+    _check_whole(whole, dealt)
     dealers: list[Any] = [loader.batch_sampler, loader.dataset]
     for part in dealers:
         if deals(part) and getattr(part, "split_batches", False):
             splits *= part.num_processes
     if isinstance(whole.dataset, IterableDataset):
-        return Unwrapped(_whole_stream(whole, loader.dataset, splits), device)
+        return Unwrapped(_whole_stream(whole, loader.dataset, splits), device, dealt=dealt)
     batch_size = 1
     if isinstance(loader.batch_sampler, EvaluationBatches):
         batch_size = loader.batch_sampler.batch_size
     elif type(whole.batch_sampler) is BatchSampler:
         batch_size = max(1, whole.batch_sampler.batch_size // splits)
+    if dealt:
+        raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
     return Unwrapped(whole, device, batch_size)
 
 
-def _innermost(loader: Any) -> tuple[Any, torch.device | None, int]:
-    """Return the loader inside all wrappers, their device, and how many ranks share a batch."""
+def _innermost(
+    loader: Any, dealt: bool | None
+) -> tuple[Any, torch.device | None, int, bool | None]:
+    """Return the loader inside all wrappers, their device, how many ranks share a batch, dealt."""
     device, splits = None, 1
     while (inner := inner_loader(loader)) is not None:
+        if isinstance(loader, RankLoader) and dealt is None:
+            dealt = loader.dealt
         held = vars(loader)
-        _check_wrapper(held, inner)
+        _check_wrapper(held, inner, dealt)
         process = held.get("state")  # of Accelerate's dispatcher, which keeps its device there
         own_device = held.get("device") or held.get("_device")
         device = own_device or getattr(process, "device", None) or device
         if held.get("split_batches") and process is not None:
             splits *= process.num_processes
         loader = inner
-    return loader, device, splits
+    return loader, device, splits, dealt
 
 
-def _check_wrapper(held: dict[str, Any], inner: Any) -> None:
+def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None:
     """Refuse a wrapper that leaves out batches, or that has sharded a stream for its own rank."""
     if held.get("skip_batches"):
         raise InputError(
@@ -101,8 +115,8 @@ def _check_wrapper(held: dict[str, Any], inner: Any) -> None:
     state = sys.modules.get("accelerate.state")
     shards = "base_dataloader" in held and "slice_fn" not in held  # the dispatcher reads all
     stream = shards and isinstance(inner.dataset, IterableDataset) and not deals(inner.dataset)
-    if stream and state is not None and state.PartialState().num_processes > 1:
-        raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_DO)
+    if stream and not dealt and state is not None and state.PartialState().num_processes > 1:
+        raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_SAY)
 
 
 def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader[Any]:
@@ -119,15 +133,16 @@ def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader
     return clone(whole, batch_sampler=batches, batch_size=size)
 
 
-def check_whole(loader: Any) -> None:
-    """Refuse a loader of which a part still deals out to ranks."""
+def _check_whole(loader: Any, dealt: bool | None) -> None:
+    """Refuse a loader of which a part still deals out to ranks, unless that is said of a stream."""
     for part in parts_of(loader):
-        if deals(part):
+        is_stream = isinstance(part, IterableDataset)
+        if deals(part) and (dealt is None or not is_stream):
             name = type(part).__name__
             raise InputError(
                 f"the loader's {name} gives each rank a part of the data already, in a way that "
                 "can't be looked through",
-                do=_DO,
+                do=_SAY if is_stream else _DO,
             )
 
 

@@ -35,6 +35,7 @@ def prepare(
     accelerator: Accelerator,
     loader: Any,
     *,
+    dealt: bool | None = None,
     equal_batches: bool | None = None,
     seed: int = 0,
     comm: Communicator | None = None,
@@ -59,6 +60,7 @@ def prepare(
     Args:
         accelerator: the ``Accelerator``; all its processes must call this.
         loader: a loader, prepared by Accelerate or not, or any iterable of batches.
+        dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
         equal_batches: give all ranks as many batches. By default not, and reading the loader is an
             error on every rank where that could hang a prepared model. False does without the
             check: for a model that is not called through Accelerate's wrapper.
@@ -91,6 +93,7 @@ def prepare(
         loader,
         comm,
         ROUNDS,
+        dealt=dealt,
         equal_batches=bool(equal_batches),
         seed=seed,
         device=accelerator.device if accelerator.device_placement else None,

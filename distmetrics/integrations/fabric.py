@@ -17,6 +17,7 @@ def setup_dataloaders(
     fabric: "Fabric",
     *loaders: Any,
     move_to_device: bool = True,
+    dealt: bool | None = None,
     equal_batches: bool = False,
     seed: int = 0,
 ) -> Any:
@@ -31,6 +32,7 @@ def setup_dataloaders(
         fabric: the ``Fabric``, launched; all its processes must call this.
         loaders: loaders, set up by Fabric or not.
         move_to_device: move batches to ``fabric.device``.
+        dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
         equal_batches: give all ranks as many batches, for a model whose forward pass has a
             collective in it; see :func:`distmetrics.data.exact`.
         seed: of the order of a sampler without a generator; the same on all ranks.
@@ -56,8 +58,6 @@ def setup_dataloaders(
     if not loaders:
         raise InputError("setup_dataloaders needs a loader", do="pass one or several.")
     device = fabric.device if move_to_device else None
-    parts = []
-    for loader in loaders:
-        options: dict[str, Any] = {"equal_batches": equal_batches, "seed": seed, "device": device}
-        parts.append(exact_by(loader, comm, RUNS, **options))
+    options: dict[str, Any] = {"dealt": dealt, "equal_batches": equal_batches, "seed": seed}
+    parts = [exact_by(loader, comm, RUNS, device=device, **options) for loader in loaders]
     return parts[0] if len(parts) == 1 else parts

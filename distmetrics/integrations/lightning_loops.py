@@ -159,7 +159,9 @@ def refuse_combined(loop: Any, comm: Communicator) -> None:
 def fills_up(loop: Any, batch_idx: int, dataloader_idx: int) -> bool:
     """True if a batch of a loop's loader is there only so that all ranks have as many."""
     loader = loop._combined_loader.flattened[dataloader_idx]
-    return isinstance(loader, RankLoader) and loader.filler == batch_idx
+    if not isinstance(loader, RankLoader) or loader.filler is None:
+        return False
+    return batch_idx >= loader.filler
 
 
 @contextmanager

@@ -45,6 +45,7 @@ def attach(
     *,
     update: Update | None = None,
     weight: Weight | Literal["rows", "tokens"] | None = None,
+    dealt: bool | None = None,
     equal_batches: bool | None = None,
 ) -> "Attachment":
     """Make a trainer evaluate and predict as one process would, whatever the number of ranks.
@@ -70,6 +71,7 @@ def attach(
             causal language model predicts the next one. ``"rows"`` where there are no such labels,
             and for losses of CTC and transducers. Or a function of the batch, for a loss that is
             another mean.
+        dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
             collective in it. By default for FSDP, DeepSpeed, models wrapped in DDP and
             those for object detection or instance segmentation.
@@ -78,7 +80,7 @@ def attach(
         InputError: two metrics of one name, or one called ``loss``.
         ConfigurationError: something is attached to the trainer already.
     """
-    return Attachment(trainer, metrics, update, weight, equal_batches)
+    return Attachment(trainer, metrics, update, weight, dealt, equal_batches)
 
 
 class Attachment:
@@ -90,6 +92,7 @@ class Attachment:
         metrics: Any,
         update: Update | None,
         weight: Any,
+        dealt: bool | None,
         equal_batches: bool | None,
     ) -> None:
         # the trainer has this; a cycle would leave workers to the collector, which waits for them
@@ -98,6 +101,7 @@ class Attachment:
         self.named = by_name(metrics)
         self.update = update or update_classifier
         self.weight = weight
+        self.dealt = dealt
         self.equal_batches = equal_batches
         self._parts: dict[int, tuple[Any, Any]] = {}
         self._theirs = vars(trainer).get("evaluation_loop")
@@ -162,7 +166,8 @@ class Attachment:
         """Return an exact loader; the same one again where workers persist."""
         if id(dataloader) in self._parts:
             return self._parts[id(dataloader)][1]
-        part = exact_by(dataloader, comm, RUNS, equal_batches=equal_batches)
+        options: dict[str, Any] = {"dealt": self.dealt, "equal_batches": equal_batches}
+        part = exact_by(dataloader, comm, RUNS, **options)
         if self.trainer.args.dataloader_persistent_workers:
             self._parts[id(dataloader)] = dataloader, part
         return part

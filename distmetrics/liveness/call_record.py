@@ -54,6 +54,7 @@ class CallRecord:
     Attributes:
         calls: how many calls of ours have begun.
         past: hash of what the other ranks must have done as well, besides these calls.
+        reads: checksums of what this rank has read of streams, to be compared with the others'.
         direct_calls: the last calls that no function of ours made.
         interrupts: the last calls that an exception ended on this rank.
         told: the history that this rank has sent in a call in which ranks were out of step.
@@ -65,6 +66,7 @@ class CallRecord:
 
     def __init__(self) -> None:
         self.calls = self.past = 0
+        self.reads: dict[int, int] = {}
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
         self.interrupts: deque[str] = deque(maxlen=_KEPT)
         self.told = b""

@@ -213,7 +213,8 @@ class Strategy:
         comm = self.shards()
         if comm.world_size == 1:
             return loader
-        return shard(loader, world_size=comm.world_size, rank=comm.rank, train=train, seed=seed)
+        ranks: dict[str, Any] = {"world_size": comm.world_size, "rank": comm.rank, "comm": comm}
+        return shard(loader, train=train, seed=seed, **ranks)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return what a step of the module runs in: the precision."""

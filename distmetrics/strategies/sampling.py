@@ -5,23 +5,32 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from distmetrics.comm.base import Communicator
 from distmetrics.data.exact import deal
 from distmetrics.data.rank_loader import LoaderPart
 from distmetrics.data.sampling import Dealt, TrainingSampler, as_sampler, clone, has_order
 
 
-def shard(loader: Any, *, world_size: int, rank: int, train: bool, seed: int = 0) -> Any:
+def shard(
+    loader: Any,
+    *,
+    world_size: int,
+    rank: int,
+    train: bool,
+    seed: int = 0,
+    comm: Communicator | None = None,
+) -> Any:
     """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` stays as it is.
 
-    For evaluation it is what :func:`distmetrics.data.exact` returns. For training only the sampler
-    differs: batch size, ``collate_fn``, workers, generator and the rest are the loader's own, also
-    those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch. A loader whose
+    For evaluation it is what :func:`distmetrics.data.exact` returns, where ``comm`` reads streams.
+    For training only the sampler differs: batch size, ``collate_fn``, workers, generator and the
+    rest are the loader's own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch. A loader whose
     order is not ours to choose (an ``IterableDataset``, or no ``DataLoader`` at all) comes back as
     it is, with a warning; one that already deals out its samples (a ``DistributedSampler``, say)
     comes back as it is.
     """
     if not train:
-        part = deal(loader, world_size=world_size, rank=rank, seed=seed)
+        part = deal(loader, world_size=world_size, rank=rank, seed=seed, comm=comm)
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:

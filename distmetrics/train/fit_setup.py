@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from distmetrics.data.sampling import has_order
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
@@ -101,7 +102,9 @@ def dealt(trainer: RunContext, loaders: Sequence[Any], *, train: bool = False) -
     dealt_out = list(loaders)
     if random_state.seeds_workers():
         rank = trainer.strategy.shards().rank
-        dealt_out = [random_state.seed_workers(loader, rank) for loader in loaders]
+        for place, loader in enumerate(loaders):  # a stream is read alike by all ranks
+            seeded_by = rank if train or has_order(loader) else 0
+            dealt_out[place] = random_state.seed_workers(loader, seeded_by)
     if not trainer.config.use_distributed_sampler:
         return dealt_out
     seed = trainer.config.seed
