@@ -158,11 +158,16 @@ def _part(
     if unwrapped.dealt:
         return Share(whole, device, comm or current(), equal_batches=equal_batches)
     if not has_order(whole):
-        is_compared = unwrapped.dealt is None and comm is not None and world_size > 1
-        same = SameStream(comm) if is_compared else None
-        part = StreamPart(whole, device, world_size, rank, equal_batches=equal_batches, same=same)
-        part.dealt = unwrapped.dealt
-        return part
+        same = SameStream(comm) if comm and world_size > 1 and unwrapped.dealt is None else None
+        return StreamPart(
+            whole,
+            device,
+            world_size,
+            rank,
+            dealt=unwrapped.dealt,
+            equal_batches=equal_batches,
+            same=same,
+        )
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
     dealer: EvaluationSampler
     if type(whole.batch_sampler) is BatchSampler:

@@ -135,6 +135,7 @@ class StreamPart(RankLoader):
         world_size: number of ranks.
         rank: this rank.
         equal_batches: fill up with another rank's batch where the last round has none for this one.
+        dealt: False if it was said that the stream is not dealt out.
         same: compares what ranks read; None where nothing is compared.
     """
 
@@ -146,9 +147,11 @@ class StreamPart(RankLoader):
         rank: int,
         *,
         equal_batches: bool,
+        dealt: bool | None = None,
         same: SameStream | None = None,
     ) -> None:
         super().__init__(whole_loader, device)
+        self.dealt = dealt
         self._world_size = world_size
         self._rank = rank
         self._equal_batches = equal_batches

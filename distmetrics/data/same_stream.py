@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.gather import meet
-from distmetrics.collectives.pack import to_bytes, unsendable
+from distmetrics.collectives.pack import unsendable
 from distmetrics.collectives.streams import note_read
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import whole_of
@@ -112,9 +112,13 @@ def _of_tensor(x: Tensor, *, waits: bool) -> Any:
     about = x.dtype, tuple(x.shape)
     if not waits and not x.is_cpu:
         return about
-    flat = x.detach().as_subclass(Tensor).resolve_conj().resolve_neg().reshape(-1)
-    sample = flat[:: len(flat) // _SAMPLE | 1].cpu().contiguous()
-    return about, zlib.crc32(to_bytes(sample.view(torch.uint8)))
+    flat = x.detach().reshape(-1)
+    if type(flat) is not Tensor or flat.is_conj() or flat.is_neg():
+        flat = flat.as_subclass(Tensor).resolve_conj().resolve_neg()
+    if len(flat) > _SAMPLE:
+        flat = flat[:: len(flat) // _SAMPLE | 1].contiguous()
+    raw: Any = flat.view(torch.uint8).cpu().numpy()
+    return about, zlib.crc32(raw)
 
 
 def _of_array(x: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
+from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sampling import EvaluationSampler, has_order, set_epoch
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.sampling import warn_read_whole
@@ -82,10 +83,14 @@ class RunnerLoader:
 def shuffles(loader: Any) -> bool:
     """Return True if a loader's sampler does more than go through the data in order.
 
+    One of ``exact`` is for evaluation, whatever its sampler.
+
     >>> from torch.utils.data import DataLoader
     >>> shuffles(DataLoader([1, 2])), shuffles(DataLoader([1, 2], shuffle=True))
     (False, True)
     """
+    if isinstance(loader, RankLoader):
+        return False
     owner, batches = loader, getattr(loader, "batch_sampler", None)
     if batches is not None and type(batches) is not BatchSampler:
         owner = batches

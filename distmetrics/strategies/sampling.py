@@ -22,12 +22,12 @@ def shard(
 ) -> Any:
     """Return a loader like ``loader`` that serves rank ``rank``'s part; ``loader`` stays as it is.
 
-    For evaluation it is what :func:`distmetrics.data.exact` returns, where ``comm`` reads streams.
-    For training only the sampler differs: batch size, ``collate_fn``, workers, generator and the
-    rest are the loader's own, also those of a subclass. A custom ``batch_sampler`` is dealt out batch by batch. A loader whose
-    order is not ours to choose (an ``IterableDataset``, or no ``DataLoader`` at all) comes back as
-    it is, with a warning; one that already deals out its samples (a ``DistributedSampler``, say)
-    comes back as it is.
+    For evaluation it is what :func:`distmetrics.data.exact` returns; ``comm`` compares what ranks
+    read of streams. For training only the sampler differs: batch size, ``collate_fn``, workers,
+    generator and the rest are the loader's own, also those of a subclass. A custom
+    ``batch_sampler`` is dealt out batch by batch. A loader whose order is not ours to choose (an
+    ``IterableDataset``, or no ``DataLoader`` at all) comes back as it is, with a warning; one that
+    already deals out its samples (a ``DistributedSampler``, say) comes back as it is.
     """
     if not train:
         part = deal(loader, world_size=world_size, rank=rank, seed=seed, comm=comm)
