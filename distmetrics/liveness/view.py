@@ -196,7 +196,7 @@ def _lasts_too_long(view: View) -> Iterator[Verdict]:
         )
     if view.waited >= view.timeout:
         late, within = tuple(view.missing), f"within {view.timeout:g} s"
-        it_is = "it is" if len(late) == 1 else "they are"
+        it_is = "they are" if len(late) > 1 else "it is"
         do = f"see where {it_is}, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
         if late:
             what = f"{who(late)} did not come to a collective {within}"

@@ -84,7 +84,7 @@ def test_groups_in_another_order() -> None:
     """A deadlock: the same words on both ranks, with the lines."""
     error = same_error(ended(ranks.groups_in_another_order), DivergedError)
     assert str(error).startswith("deadlock: ranks 0-1 wait for each other in different calls\n")
-    assert "waits in barrier  tests/guard/ranks.py" in str(error)
+    assert "ranks 0-1  wait in barrier  tests/guard/ranks.py" in str(error)
     assert "(group of ranks 0-1)" in str(error)
 
 
