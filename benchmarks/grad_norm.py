@@ -61,7 +61,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output."""
-        return self.down(self.up(self.norm(x)).relu()) * self.scale
+        out: Tensor = self.down(self.up(self.norm(x)).relu()) * self.scale
+        return out
 
 
 def alone(blocks: int, width: int) -> tuple[list[Any], list[Tensor], list[Tensor]]:
@@ -74,7 +75,7 @@ def alone(blocks: int, width: int) -> tuple[list[Any], list[Tensor], list[Tensor
         came_out.append(block(x))
         came_out[-1].retain_grad()
         x = came_out[-1]
-    x.square().mean().backward()
+    x.square().mean().backward()  # type: ignore[no-untyped-call]
     return made, went_in, [out.grad for out in came_out if out.grad is not None]
 
 
@@ -96,7 +97,7 @@ def plan_of(partial: bool) -> dict[str, Any]:
     return {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
 
-def split(blocks: list[Block], name: str) -> tuple[list[Any], dict[str, int], Any]:
+def split(blocks: list[Any], name: str) -> tuple[list[Any], dict[str, int], Any]:
     """Return this rank's blocks, split up, where it is on which axes, and the layout."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -117,7 +118,8 @@ def split(blocks: list[Block], name: str) -> tuple[list[Any], dict[str, int], An
     if "pp" in sizes:
         count = len(blocks) // sizes["pp"]
         blocks = blocks[place["pp"] * count :][:count]
-        comm = layout(mesh, **{axis: "shard" if axis == "pp" else "same" for axis in sizes})
+        roles: dict[str, Any] = {axis: "shard" if axis == "pp" else "same" for axis in sizes}
+        comm = layout(mesh, **roles)
     for block in blocks:
         if "tp" in sizes:
             parallelize_module(block, mesh["tp"], plan_of("partial" in name))

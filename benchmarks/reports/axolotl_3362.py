@@ -25,7 +25,7 @@ def ours(comm: Any) -> float:
     """Log the rank's rate, weighted by what it is a mean over: the seconds."""
     log = Log(comm)
     log.mean("tokens_per_second_per_gpu", TOKENS[comm.rank] / SECONDS, weight=SECONDS)
-    return log.flush()["tokens_per_second_per_gpu"]
+    return float(log.flush()["tokens_per_second_per_gpu"])
 
 
 def right() -> float:

@@ -28,7 +28,7 @@ def ours(comm: Any) -> float:
     log = Log(comm)
     for ratios in RATIOS[comm.rank]:
         log.mean("ratio", torch.tensor(ratios).mean(), weight=len(ratios))
-    return log.flush()["ratio"]
+    return float(log.flush()["ratio"])
 
 
 def right() -> float:

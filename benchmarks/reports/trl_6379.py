@@ -28,7 +28,7 @@ def ours(comm: Any) -> float:
     log = Log(comm)
     for clipped, tokens in ROWS[comm.rank]:
         log.min("clip_ratio/low_min", clipped / tokens)
-    return log.flush()["clip_ratio/low_min"]
+    return float(log.flush()["clip_ratio/low_min"])
 
 
 def right() -> float:

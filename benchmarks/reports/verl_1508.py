@@ -25,7 +25,7 @@ def ours(comm: Any) -> float:
     """Log with the number of samples."""
     log = Log(comm)
     log.mean("accuracy", ACCURACY[comm.rank], weight=SAMPLES[comm.rank])
-    return log.flush()["accuracy"]
+    return float(log.flush()["accuracy"])
 
 
 def right() -> float:

@@ -29,7 +29,7 @@ def ours(comm: Any) -> float:
     log = Log(comm)
     for losses in LOSSES[comm.rank]:
         log.mean("pg_loss", torch.tensor(losses).mean(), weight=len(losses))
-    return log.flush()["pg_loss"]
+    return float(log.flush()["pg_loss"])
 
 
 def right() -> float:
