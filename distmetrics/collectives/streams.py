@@ -1,4 +1,4 @@
-"""What ranks have read of a stream that each of them reads whole, compared at their next call.
+"""What each rank has read of a whole stream, or of a whole order, compared at their next call.
 
 A rank may leave a loop early, so ranks can't wait for each other at a stream's end. The checksum of
 all that a rank has read travels with its next call, whatever that is.
@@ -24,7 +24,7 @@ def note_read(comm: Communicator, stream: int, number: int, batches: int, crc: i
         comm: of the ranks that read the stream.
         stream: its number, from 1, the same on all ranks.
         number: of the pass, from 1; 0 for the first batches.
-        batches: how many were read.
+        batches: how many were read; of an order, how many samples it has.
         crc: their checksum.
     """
     reads = record_of(comm).reads
@@ -58,20 +58,21 @@ def check_reads(comm: Communicator, reads: Sequence[Sequence[int]]) -> None:
 def _not_alike(digests: Sequence[int], rank: int, *, is_first: bool) -> DistmetricsError:
     lines = {}
     for each, digest in enumerate(digests):
-        batches, crc = divmod(digest, 1 << 32)
-        lines[each] = f"{'first' * is_first} {batches} batches with checksum {crc:08x}".strip()
+        count, crc = divmod(digest, 1 << 32)
+        lines[each] = f"{'first' * is_first} {count} items with checksum {crc:08x}".strip()
     return InputError(
-        "exact: the ranks' streams are not alike, and each rank must read all of the data, in one "
+        "exact: the ranks' data are not alike, and each rank must read all of the data, in one "
         "order",
         per_rank=lines,
         notes=["No batch was handed out."]
         if is_first
         else ["In that pass some samples did not count, or counted twice. No data was moved."],
-        likely="each rank's stream is its own share already (split by rank or node); or ranks "
-        "shuffle by seeds of their own; or a rank's stream ends early.",
+        likely="each rank's stream or sampler gives its own share already (split by rank or node); "
+        "or ranks shuffle by seeds of their own; or a rank's stream ends early.",
         do="where each rank's stream is its own share, say exact(loader, dealt=True): prepare, "
         "setup_dataloaders and attach take dealt=True too, a Trainer and a Runner that loader. "
-        "Else seed the stream alike on all ranks. dealt=False compares nothing: for samples "
+        "A loader whose sampler gives each rank its own share needs no exact(…). "
+        "Else seed the order alike on all ranks. dealt=False compares nothing: for samples "
         "that come in one order, and are drawn anew when they are read (augmentation).",
         rank=rank,
     )

@@ -14,7 +14,7 @@ from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.drawing import held, random_state, set_generator
 from distmetrics.data.rank_loader import LoaderPart, Share, StreamPart
 from distmetrics.data.repeats import settle
-from distmetrics.data.same_stream import SameStream
+from distmetrics.data.same_stream import SameOrder, SameStream
 from distmetrics.data.sampling import (
     EvaluationBatches,
     EvaluationSampler,
@@ -73,7 +73,7 @@ def exact(
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
             a way that is not known (on every rank); when the loader is read, that there were no
             other ranks when this was called, and now there are; when it is read, or in the next
-            call, that the ranks' streams are not alike (on every rank).
+            call, that the ranks' data are not alike (on every rank).
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
@@ -105,6 +105,7 @@ def exact_by(
         world_size=comm.world_size,
         rank=comm.rank,
         comm=comm,
+        same=SameOrder(comm) if comm.world_size > 1 else None,
         layout=layout,
         equal_batches=equal_batches,
         seed=seed,
@@ -150,6 +151,7 @@ def _part(
     equal_batches: bool,
     seed: int,
     device: torch.device | None,
+    same: SameOrder | None = None,
 ) -> Any:
     """Return a loader of a rank's part of an unwrapped loader's data."""
     whole, device = unwrapped.loader, device or unwrapped.device
@@ -158,7 +160,7 @@ def _part(
     if unwrapped.dealt:
         return Share(whole, device, comm or current(), equal_batches=equal_batches)
     if not has_order(whole):
-        same = SameStream(comm) if comm and world_size > 1 and unwrapped.dealt is None else None
+        is_asked = comm is not None and world_size > 1 and unwrapped.dealt is None
         return StreamPart(
             whole,
             device,
@@ -166,7 +168,7 @@ def _part(
             rank,
             dealt=unwrapped.dealt,
             equal_batches=equal_batches,
-            same=same,
+            same=SameStream(comm) if comm and is_asked else None,
         )
     options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
     dealer: EvaluationSampler
@@ -178,6 +180,7 @@ def _part(
             rank,
             batch_size=unwrapped.batch_size,
             multiple_of=whole.batch_sampler.batch_size if whole.batch_sampler.drop_last else 1,
+            same=same,
             **options,
         )
         share = EvaluationSampler(keys, world_size, rank, seed=seed, layout=layout)
@@ -185,7 +188,7 @@ def _part(
     else:
         name = "sampler" if whole.batch_sampler is None else "batch_sampler"
         order = getattr(whole, name)
-        dealer = EvaluationSampler(as_sampler(order), world_size, rank, **options)
+        dealer = EvaluationSampler(as_sampler(order), world_size, rank, same=same, **options)
         part = clone(whole, **{name: dealer})
     return LoaderPart(part, device, dealer)
 

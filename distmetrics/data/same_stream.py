@@ -1,9 +1,9 @@
-"""Whether all ranks read the same stream, by checksums of batches of any kind."""
+"""Whether all ranks read the same stream or order, by checksums of values of any kind."""
 
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +68,22 @@ class SameStream:
         note_read(self._comm, number, 0, count, crc)
         meet("exact's first batches", comm=self._comm)
         self._number = number
+
+
+class SameOrder:
+    """Notes the orders that a sampler gives, which the ranks compare at their next call.
+
+    Args:
+        comm: of the ranks that share an order; their last call was about it.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = whole_of(comm)
+        self._number = record_of(self._comm).calls
+
+    def note(self, order: Sequence[Any], epoch: int) -> None:
+        """Note the order of an epoch, which is the same in each pass."""
+        note_read(self._comm, self._number, epoch + 1, len(order), checksum(order))
 
 
 def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 
 from distmetrics.data.dealing import RUNS, Layout
 from distmetrics.data.drawing import as_at_first, drawing, random_state, samplers_in, seeded
+from distmetrics.data.same_stream import SameOrder
 from distmetrics.errors import InputError
 
 
@@ -67,6 +68,7 @@ class EvaluationSampler(Dealt):
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
         layout: another way to deal out, of ``distmetrics.data.dealing``.
         fill: give a rank that has one step fewer than another the first sample once more.
+        same: compares the orders that ranks draw; None where nothing is compared.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
@@ -83,16 +85,21 @@ class EvaluationSampler(Dealt):
         seed: int = 0,
         layout: Layout = RUNS,
         fill: bool = False,
+        same: SameOrder | None = None,
     ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
         self.layout = layout
         self.fill = fill
+        self.same = same
         self._state = random_state(samplers_in(source))
 
     def _order(self) -> Sequence[Any]:
         """Draw the same order in every pass of an epoch."""
         with drawing, as_at_first(self._state, self.epoch):
-            return super()._order()
+            order = super()._order()
+        if self.same is not None and not isinstance(order, range):
+            self.same.note(order, self.epoch)
+        return order
 
     def share(self, count: int) -> range:
         """Return the rank's places."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
 
 import distmetrics
 from distmetrics.comm.one_call import record_of
@@ -147,7 +147,7 @@ def test_a_later_pass_that_differs_is_told_by_the_next_call() -> None:
         distmetrics.barrier()
         data.items[-1] += comm.rank
         read(loader)
-        with pytest.raises(InputError, match="10 batches with checksum") as refused:
+        with pytest.raises(InputError, match="10 items with checksum") as refused:
             distmetrics.all_reduce(1)
         distmetrics.barrier()  # told once
         return str(refused.value)
@@ -206,6 +206,53 @@ class Split(Stream):
 
 
 LEAVES = st.one_of(st.integers(), st.text(), st.binary(), st.floats(), st.booleans(), st.none())
+
+
+class OwnShare(Sampler[Any]):
+    """Gives each rank its share already, as many samples or batches to each."""
+
+    def __init__(self, keys: list[Any]) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Any:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+@pytest.mark.parametrize(("world", "backend"), WORLDS)
+def test_a_sampler_that_deals_out_is_told_at_the_next_call(world: int, backend: str, name: str) -> None:
+    ended = outcomes(world, read_by_sampler, name, backend=backend)
+    assert "6 items with checksum" in str(same_error(ended, InputError))
+
+
+def read_by_sampler(comm: Any, name: str) -> None:
+    keys = [*range(comm.rank, 6 * comm.world_size, comm.world_size)]
+    share: Any = OwnShare(keys if name == "sampler" else [[key] for key in keys])
+    for _ in exact(DataLoader(range(6 * comm.world_size), **{name: share}), comm):
+        pass
+    distmetrics.barrier(comm=comm)
+
+
+@given(st.integers(1, 3), st.integers(0, 8), st.integers(0, 9))
+def test_samplers_of_ones_own_that_give_all_of_the_data_are_not_told(world: int, count: int, seed: int) -> None:
+    """Each rank draws what it likes before, and rank 0 reads once more than the others."""
+
+    def job(comm: Any) -> None:
+        random.seed(seed + comm.rank)
+        order = random.Random(seed).sample(range(count), count)
+        loader = exact(DataLoader(range(count), sampler=OwnShare(order), batch_size=2), comm)
+        for epoch in range(3):
+            for _ in range(1 + (comm.rank == 0)):
+                assert len([*loader]) == len(loader)
+            loader.set_epoch(epoch + 1)
+            distmetrics.barrier(comm=comm)
+
+    run(world, job)
+
+
 TREES = st.recursive(
     st.one_of(LEAVES, st.lists(st.integers(-9, 9)).map(torch.tensor), st.lists(st.integers(-9, 9)).map(np.array)),
     lambda inner: st.one_of(
