@@ -14,7 +14,7 @@ SYMPTOM = (
     "several GPUs."
 )
 RANKS, BACKEND = 2, "threads"
-CANNOT = "docs/adapters.md: a state without a reduction is stacked over ranks, and some metrics count on it."
+CANNOT = "a state without a reduction is stacked, and some metrics count on it: docs/adapters.md"
 SCORES = torch.tensor([0.2, 0.9, 0.4, 0.5, 0.3, 0.1])
 
 

@@ -45,8 +45,8 @@ def grad_norm(
     their norms must agree to one part in a thousand.
 
     One collective; gradients stay where they are. Those that are ``Partial`` still, as tensor
-    parallelism leaves them of weights that it does not split, are reduced before, which takes two
-    more and one for each of their meshes.
+    parallelism leaves them of weights that it does not split, are reduced before, which takes one
+    more and one for each dimension of their meshes.
 
     Args:
         parameters: one or some; those without a gradient, frozen ones say, are left out, and one
