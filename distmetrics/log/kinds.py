@@ -95,18 +95,19 @@ def kind_of(text: str) -> Kind:
 
 
 def _array_of(kind: Kind, length: int, name: str) -> Kind:
-    if kind.length or kind.of_samples:
+    if kind.of_samples:
         raise ValueError(f"no arrays of {kind}")
 
     def read(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, Any]:
         values = []
-        for index in range(length):
-            own = sums[index * kind.sums :][: kind.sums]
-            values.append(kind.read(name, own, maxima[index * kind.maxima :][: kind.maxima])[name])
+        for at in range(length):
+            own = sums[at * kind.sums : (at + 1) * kind.sums]
+            largest = maxima[at * kind.maxima : (at + 1) * kind.maxima]
+            values.append(kind.read(name, own, largest)[name])
         return {name: values}
 
-    sums, maxima = length * kind.sums, length * kind.maxima
-    return replace(kind, name=name, sums=sums, maxima=maxima, read=read, length=length)
+    sizes = length * kind.sums, length * kind.maxima
+    return replace(kind, name=name, sums=sizes[0], maxima=sizes[1], read=read, length=length)
 
 
 def _added(values: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:

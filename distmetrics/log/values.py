@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import debug_unwrap
 
-from distmetrics.collectives.dtensors import WHOLE, is_dtensor, replica
+from distmetrics.collectives.dtensors import WHOLE, replica
 from distmetrics.errors import InputError, InputTypeError
 
 CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def number_of(what: str, value: Any, *, or_array: bool = False) -> Tensor | floa
 
 
 def _plain(what: str, value: Tensor, *, or_array: bool) -> Tensor:
-    if is_dtensor(value):
+    if hasattr(value, "full_tensor"):
         value = _replica(what, value)
     is_number = value.numel() == 1
     if value.is_complex() or not (is_number or (or_array and value.ndim == 1)):
@@ -57,7 +57,7 @@ def _plain(what: str, value: Tensor, *, or_array: bool) -> Tensor:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
     # counts no changes.
-    is_part = size > value.nbytes
+    is_part = size > (value.element_size() if is_number else value.nbytes)
     plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
 
@@ -79,17 +79,15 @@ def _refused(what: str, value: Tensor) -> InputError:
 
 
 def sizes_of(value: Tensor | float, weight: Tensor | float) -> tuple[int, int] | None:
-    """Return how many elements a value and its weight have, None where both are numbers.
+    """Return how many elements a value and its weight have; None where both are numbers.
 
     Raises:
         InputError: the value has no weight for each of its elements, nor one for all.
     """
-    if type(value) is type(weight) is float:
+    if (type(value) is float or not value.ndim) and (type(weight) is float or not weight.ndim):
         return None
     shapes = [[*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight)]
     one, other = shapes
-    if not one and not other:
-        return None
     if other not in ([], one):
         raise InputError(f"the value is of shape {one}, and its weight of shape {other}")
     return one[0], other[0] if other else 1
@@ -154,6 +152,8 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 def weight_of(weight: Any) -> Tensor | float:
     """Return a weight; one on a device is checked later. Raise InputError for what is none."""
+    if type(weight) is float and 0.0 <= weight < math.inf:
+        return weight
     number = number_of("weight", weight, or_array=True)
     if not isinstance(number, Tensor) and not 0.0 <= number < math.inf:
         raise InputError(f"the weight must be finite and not negative, got {number}")

@@ -91,7 +91,8 @@ class Window:
         if numbers is None:
             return False
         scale = weight_of(weight)
-        sizes_of(numbers[0], scale)
+        if isinstance(scale, Tensor) and scale.ndim:
+            return False
         slots = tuple([self.slot(name, kind) for name in values])
         self._stacked.append((slots, numbers, scale, changes_of(scale)))
         if len(self._stacked) >= min(_MANY, _MOST // len(slots)):

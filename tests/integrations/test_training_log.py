@@ -50,6 +50,7 @@ def by_transformers(comm: Any) -> dict[str, Any]:
             if model.training:
                 log.mean("accuracy", right / tokens, weight=tokens)  # of no tokens it is NaN, and does not count
                 log.sum("tokens", tokens)
+                log.sum("pair", torch.stack([tokens, tokens]))
                 by_step.append(float(right / tokens))
             return (loss, outputs) if return_outputs else loss
 
@@ -79,7 +80,7 @@ def by_transformers(comm: Any) -> dict[str, Any]:
     with pytest.raises(InputError, match="the trainer logs 'loss' as well"):
         trainer.log({"loss": 0.5})
     history = trainer.state.log_history
-    ours = ("step", "accuracy", "tokens")
+    ours = ("step", "accuracy", "tokens", "pair/0", "pair/1")
     theirs = ("loss", "train_runtime")
     return {
         "rows": [{name: row[name] for name in ours} for row in history if "accuracy" in row],
@@ -99,6 +100,7 @@ def test_the_trainer_s_own_log_has_the_rows() -> None:
         assert each["beside"] == [["loss"], ["loss"], ["train_runtime"]]
         assert each["evaluations"] == 3
         assert each["reported"] == each["rows"]
+        assert all(row["pair/0"] == row["pair/1"] == row["tokens"] for row in each["rows"])
         close(each["rows"], alone["rows"])
     parts = [value for each in both for value in each["by step"][3:6] if value == value]
     assert sum(parts) / len(parts) != pytest.approx(alone["rows"][1]["accuracy"], rel=1e-3)  # a mean of means
@@ -126,9 +128,9 @@ def rows_by_hand(every: int) -> list[tuple[int, dict[str, float]]]:
         mine = SAMPLES[2 * first : 2 * last + 2]
         tokens = sum(count for _, count in mine)
         loss = sum(loss * count for loss, count in mine) / tokens
-        rows.append(
-            (last, {"loss": loss, "lr": 1.0 / (last + 1), "longest": float(max(n for _, n in mine)), "seen": last})
-        )
+        most = float(max(n for _, n in mine))
+        pair = {"pair/0": most, "pair/1": most}
+        rows.append((last, {"loss": loss, "lr": 1.0 / (last + 1), "longest": most, "seen": last, **pair}))
     return rows
 
 
@@ -166,8 +168,8 @@ def by_accelerate(comm: Any) -> dict[str, Any]:
         attach_log(accelerator, dm.Log())
     for step, (loss, tokens) in enumerate(batches(comm)):
         most = max(count for _, count in SAMPLES[2 * step : 2 * step + 2][comm.rank :: comm.world_size])
-        how = {"weight": torch.tensor(tokens), "same": ["lr"], "max": ["longest"]}
-        values = {"loss": torch.tensor(loss), "lr": 1.0 / (step + 1), "longest": most}
+        how = {"weight": torch.tensor(tokens), "same": ["lr"], "max": ["longest", "pair"]}
+        values = {"loss": torch.tensor(loss), "lr": 1.0 / (step + 1), "longest": most, "pair": [most, most]}
         accelerator.log(values, step=step, log_kwargs={"distmetrics": how, "memory": {"tag": step}})
         accelerator.log({"seen": step}, step=step, log_kwargs={"distmetrics": {"same": ["seen"]}})
     refusals = {}
@@ -247,6 +249,7 @@ def by_lightning(comm: Any, folder: str) -> dict[str, Any]:
             loss = (losses * tokens).sum() / tokens.sum()
             log.mean("loss", loss, weight=tokens.sum())
             log.max("longest", tokens.max())
+            log.max("pair", torch.stack([tokens.max(), tokens.max()]))
             self.log("plain", 1.0)
             return self.layer(indices).sum() * 0
 
@@ -280,13 +283,14 @@ def test_lightning_s_loggers_get_the_rows(tmp_path: Path) -> None:
         samples = [SAMPLES[2 * step + place] for step in whole[first : first + 4] for place in (0, 1)]
         tokens = sum(count for _, count in samples)
         loss = sum(each * count for each, count in samples) / tokens
-        expected.append({"loss": loss, "longest": float(max(count for _, count in samples))})
+        most = float(max(count for _, count in samples))
+        expected.append({"loss": loss, "longest": most, "pair/0": most, "pair/1": most})
     for world_size in (1, 2):
         per_rank = run(world_size, by_lightning, str(tmp_path), backend="gloo", limit=220)
         with (tmp_path / str(world_size) / "metrics.csv").open(newline="") as file:
             rows = [*csv.DictReader(file)]
         ours = [row for row in rows if row["loss"]]
-        close([{name: float(row[name]) for name in ("loss", "longest")} for row in ours], expected)
+        close([{name: float(row[name]) for name in expected[0]} for row in ours], expected)
         assert [row["step"] for row in ours] == ["1", "3", "5", "7", "9"]
         assert {row["step"] for row in rows if row["plain"]} == {"1", "3", "5", "7", "9"}
         for metrics in per_rank:
