@@ -283,6 +283,44 @@ def test_terms() -> None:
             term(placement, op)
 
 
+class _NormPartial(Partial):
+    """Stands for the placement of the norms of torch, which is private."""
+
+
+@pytest.mark.parametrize("op", ["sum", "min"])  # of mean, and of all_reduce
+@pytest.mark.parametrize("placement", [Partial("max"), _NormPartial(), Shard(0)])
+def test_the_advice_for_a_part_leads_somewhere(placement: Any, op: str) -> None:
+    """The part itself, ``x.to_local()``, would be counted for the whole."""
+    x = on_paper([3.0], [0, 1], 0, placement)
+    with pytest.raises(dm.InputTypeError) as caught:
+        term_of(part_of(x, comm_of([0, 1], 0), "x"), "x", op)
+    assert "x.full_tensor()" in caught.value.do
+    assert "distmetrics.grad_norm(parameters)" in caught.value.do
+    assert "to_local" not in caught.value.do
+
+
+def test_a_log_takes_a_tensor_that_each_rank_has_whole() -> None:
+    log = dm.Log()
+    for name, placements in {"a": [Replicate(), Replicate()], "b": [Partial()]}.items():
+        mesh = [[0, 1], [2, 3]] if name == "a" else [0]
+        log.max(name, on_paper(4.0, mesh, 0, *placements))
+        log.sum({f"array {name}": on_paper([1.0, 2.0], mesh, 0, *placements)})
+        log.mean(f"mean {name}", 5.0, weight=on_paper(2.0, mesh, 0, *placements))
+    arrays = {"array a": [1.0, 2.0], "array b": [1.0, 2.0]}
+    assert log.flush() == {"a": 4.0, "b": 4.0, "mean a": 5.0, "mean b": 5.0, **arrays}
+
+
+@pytest.mark.parametrize("placement", [Partial(), _NormPartial(), Shard(0)])
+def test_a_log_refuses_what_each_rank_has_a_part_of(placement: Any) -> None:
+    log = dm.Log()
+    log.max("norm", on_paper(4.0, [0, 1], 0, placement))
+    with pytest.raises(dm.InputError, match=r"'norm': the value is a DTensor of .* this rank has a part") as caught:
+        log.flush()
+    assert "x.full_tensor()" in caught.value.do
+    assert "to_local" not in caught.value.do
+    assert log.flush() == {}
+
+
 def test_rows() -> None:
     def rows(placement: Any, me: int) -> int:
         part = part_of(on_paper([[3.0]], [0, 1], me, placement), comm_of([0, 1], me), "x")
