@@ -84,7 +84,8 @@ def sizes_of(value: Tensor | float, weight: Tensor | float) -> tuple[int, int] |
     Raises:
         InputError: the value has no weight for each of its elements, nor one for all.
     """
-    if (type(value) is float or not value.ndim) and (type(weight) is float or not weight.ndim):
+    is_array = isinstance(value, Tensor) and value.ndim
+    if not (is_array or (isinstance(weight, Tensor) and weight.ndim)):
         return None
     shapes = [[*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight)]
     one, other = shapes
