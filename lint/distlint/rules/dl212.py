@@ -9,7 +9,17 @@ from distlint.collectives import receiver
 from distlint.edits import Change
 from distlint.guards import guards
 from distlint.rules.base import COLLECTIVE_TOKENS, Rule
-from distlint.source import Source, argument, dotted, last, number, object_of, positional, string
+from distlint.source import (
+    Source,
+    argument,
+    dotted,
+    keyword,
+    last,
+    number,
+    object_of,
+    positional,
+    string,
+)
 
 # What changes its argument in place, so that the result in a new tensor is lost.
 _IN_PLACE = (
@@ -39,7 +49,8 @@ class DL212(Rule):
     ``correct = accelerator.reduce(correct, reduction="sum")``. Give a tensor that is reduced in
     place a name before.
 
-    When it is silent: the result is used in any way, also as ``_ = …``; what is given is a constant
+    When it is silent: the result is used in any way, also as ``_ = …``, or is written to a file,
+    ``gather_samples(ids, rows, dst=path)``; what is given is a constant
     (``torch.zeros(1)``), as for a warm-up or to make ranks wait for each other.
     """
 
@@ -57,6 +68,9 @@ class DL212(Rule):
                 continue
             if any(guards(self.source, call)):
                 continue  # DL101 tells of it
+            file = keyword(call, "dst")
+            if file is not None and number(file) is None:
+                continue  # gather_samples writes it there
             method = last(call.func)
             if self._returns_new(call):
                 self.report(
