@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from distmetrics.collectives.gather import meet
-from distmetrics.collectives.pack import unsendable
+from distmetrics.collectives.pack import to_bytes, unsendable
 from distmetrics.collectives.streams import note_read
 from distmetrics.comm.base import Communicator
 from distmetrics.comm.current import whole_of
@@ -128,13 +127,9 @@ def _of_tensor(x: Tensor, *, waits: bool) -> Any:
     about = x.dtype, tuple(x.shape)
     if not waits and not x.is_cpu:
         return about
-    flat = x.detach().reshape(-1)
-    if type(flat) is not Tensor or flat.is_conj() or flat.is_neg():
-        flat = flat.as_subclass(Tensor).resolve_conj().resolve_neg()
-    if len(flat) > _SAMPLE:
-        flat = flat[:: len(flat) // _SAMPLE | 1].contiguous()
-    raw: Any = flat.view(torch.uint8).cpu().numpy()
-    return about, zlib.crc32(raw)
+    if x.numel() > _SAMPLE:
+        x = x.reshape(-1)[:: x.numel() // _SAMPLE | 1]
+    return about, zlib.crc32(to_bytes(x.resolve_conj().resolve_neg()))
 
 
 def _of_array(x: Any) -> Any:
