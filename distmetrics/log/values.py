@@ -74,7 +74,8 @@ def _refused(what: str, value: Tensor) -> InputError:
     shape = f"tensor of shape {[*value.shape]} and dtype {value.dtype}"
     return InputError(
         f"the {what} is a {shape}, which is no real number",
-        do="log one number of it, as .mean() or .sum(), or keep it in a metric.",
+        do="log one number of it, as .mean() or .sum(), samples as .flatten(), or keep it in a "
+        "metric.",
     )
 
 
