@@ -79,17 +79,18 @@ def _refused(what: str, value: Tensor) -> InputError:
     )
 
 
-def sizes_of(value: Tensor | float, weight: Tensor | float) -> tuple[int, int] | None:
-    """Return how many elements a value and its weight have; None where both are numbers.
+def is_array(number: Tensor | float) -> bool:
+    """True for what has one dimension, of what :func:`number_of` returns."""
+    return type(number) is not float and number.ndim > 0  # type: ignore[union-attr]
+
+
+def sizes_of(value: Tensor | float, weight: Tensor | float) -> tuple[int, int]:
+    """Return how many elements a value has that is an array, and its weight.
 
     Raises:
         InputError: the value has no weight for each of its elements, nor one for all.
     """
-    is_array = isinstance(value, Tensor) and value.ndim
-    if not (is_array or (isinstance(weight, Tensor) and weight.ndim)):
-        return None
-    shapes = [[*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight)]
-    one, other = shapes
+    one, other = ([*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight))
     if other not in ([], one):
         raise InputError(f"the value is of shape {one}, and its weight of shape {other}")
     return one[0], other[0] if other else 1

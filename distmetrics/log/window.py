@@ -27,6 +27,7 @@ from distmetrics.log.values import (
     CPU,
     changes_of,
     device_of,
+    is_array,
     moved,
     number_of,
     sizes_of,
@@ -68,10 +69,10 @@ class Window:
         """Take a value; it is added up later."""
         try:
             number, scale = number_of("value", value, or_array=True), weight_of(weight)
-            sizes = sizes_of(number, scale)
-            if sizes is not None and not kind.of_samples:
-                kind = _array(kind, sizes[0])
-            self.put(self.slot(name, kind), number, scale, sizes)
+            if is_array(number) or is_array(scale):
+                self._put_array(name, kind, number, scale)
+            else:
+                self.put(self.slot(name, kind), number, scale)
         except InputError as error:
             self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
 
@@ -91,7 +92,7 @@ class Window:
         if numbers is None:
             return False
         scale = weight_of(weight)
-        if isinstance(scale, Tensor) and scale.ndim:
+        if is_array(scale):
             return False
         slots = tuple([self.slot(name, kind) for name in values])
         self._stacked.append((slots, numbers, scale, changes_of(scale)))
@@ -99,18 +100,21 @@ class Window:
             self.settle()
         return True
 
-    def put(
-        self,
-        slot: Slot,
-        number: Tensor | float,
-        weight: Tensor | float = 1.0,
-        sizes: tuple[int, int] | None = None,
-    ) -> None:
-        """Take a value and a weight that are known to be such; they are added up later."""
+    def put(self, slot: Slot, number: Tensor | float, weight: Tensor | float = 1.0) -> None:
+        """Take a number and a weight that are known to be such; they are added up later."""
         changes = -1 if type(number) is type(weight) is float else changes_of(number, weight)
-        self._noted.append((slot, number, weight, changes, sizes))
-        if sizes is not None:
-            self._elements += sizes[0]
+        self._noted.append((slot, number, weight, changes, None))
+        if len(self._noted) >= _MANY:
+            self.settle()
+
+    def _put_array(
+        self, name: Any, kind: Kind, array: Tensor | float, weight: Tensor | float
+    ) -> None:
+        """Take an array or samples, and a weight of each or one for all."""
+        sizes = sizes_of(array, weight)
+        slot = self.slot(name, kind if kind.of_samples else _array(kind, sizes[0]))
+        self._noted.append((slot, array, weight, changes_of(array, weight), sizes))
+        self._elements += sizes[0]
         if len(self._noted) >= _MANY or self._elements >= _MOST:
             self.settle()
 
