@@ -108,7 +108,7 @@ def look(bug: Bug, backend: Backend = "threads") -> Seen:
     warned: list[str] = []
     refused: list[str | None] = []
     if bug.held_twice:
-        with _caught() as warned:
+        with caught_warnings() as warned:
             flat = outcomes(world_size, _flat, bug, backend=backend)
         warned += [text for texts in settle(flat) for text in texts]
         refused = settle(outcomes(world_size, _all_shards, bug, backend=backend))
@@ -136,7 +136,7 @@ def _ours(comm: Any, bug: Bug) -> float:
 
 
 @contextmanager
-def _caught() -> Iterator[list[str]]:
+def caught_warnings() -> Iterator[list[str]]:
     """Yield the warnings of copies that the block gives, once it is over."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -150,7 +150,7 @@ def _flat(comm: Any, bug: Bug) -> list[str]:
     if is_of_threads(comm):  # they share one list of warnings, which the caller has
         bug.ours(comm, _place(bug, comm))
         return []
-    with _caught() as texts:
+    with caught_warnings() as texts:
         bug.ours(comm, _place(bug, comm))
     return texts
 

@@ -19,13 +19,13 @@ import importlib
 import math
 import multiprocessing
 import pkgutil
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from multiprocessing import forkserver
 from typing import Any, NamedTuple
 
-from distmetrics import RepeatedSamplesWarning, guard
+from benchmarks.published_bugs.bug import caught_warnings
+from distmetrics import guard
 from distmetrics.comm.base import is_of_threads
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.liveness.outcome import Outcome, blame
@@ -114,7 +114,7 @@ def run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
     """Run one way of a report; return how ranks have ended, and what they were warned of."""
     threads = report.BACKEND == "threads"
     routes: Any = routed() if threads else nullcontext()
-    with guard.use_settings(timeout=DEADLINE), routes, _caught() as warned:
+    with guard.use_settings(timeout=DEADLINE), routes, caught_warnings() as warned:
         limit = getattr(report, "LIMIT", LIMIT)
         ended = outcomes(
             report.RANKS, _as_rank, report.__name__, way, backend=report.BACKEND, limit=limit
@@ -133,18 +133,6 @@ def _as_rank(comm: Any, name: str, way: str) -> tuple[Any, list[str]]:
     program = getattr(importlib.import_module(name), way)
     if is_of_threads(comm):
         return program(comm), []
-    with _caught() as warned:
+    with caught_warnings() as warned:
         value = program(comm)
     return value, warned
-
-
-@contextmanager
-def _caught() -> Iterator[list[str]]:
-    """Yield the texts of the warnings of distmetrics in the block, once it is over."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield texts
-    texts += [
-        str(each.message) for each in caught if issubclass(each.category, RepeatedSamplesWarning)
-    ]

@@ -103,8 +103,10 @@ def test_a_file_is_written_whole_or_left_as_it_was(comm: Any) -> None:
         largest, unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
         if comm.rank == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, unlimited))
-        error = caught(gather_samples, [comm.rank], ["text" * 4096], dst=folder / "file")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, unlimited))
+        try:
+            error = caught(gather_samples, [comm.rank], ["text" * 4096], dst=folder / "file")
+        finally:  # torch's FileStore writes as the process ends
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, unlimited))
         assert (type(error), error.peers) == (InputError, (0,))
         dm.barrier()
         lines = [json.loads(line) for line in (folder / "file").read_text().splitlines()]
