@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import Communicator, gather_samples
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
 
 TEXTS = 100_000

@@ -1,6 +1,6 @@
 """What the guard asks of the job's store in large worlds: its own code, and a counting store.
 
-Ranks, clock and store are simulated (tests/liveness/simulated.py); what the ranks do is what real
+Ranks, clock and store are simulated (tests/guard/simulated.py); what the ranks do is what real
 ones do. A rank is late by a minute, or half of them are; counted are the store's calls in each
 second.
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.sync import RESULTS
-from tests.liveness.simulated import Job
+from tests.guard.simulated import Job
 
 WORLDS = (8, 64, 256, 1024, 4096)
 SECONDS = 60

@@ -37,7 +37,7 @@ import torch.distributed as dist
 from torchmetrics.classification import BinaryF1Score
 
 from distmetrics import Communicator, ThreadWorld, sync_and_compute
-from distmetrics.comm.thread_pool import ThreadPool
+from distmetrics.comm.threads import ThreadPool
 from distmetrics.testing import run
 from distmetrics.testing.fake_torch_distributed import routed
 

@@ -31,12 +31,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import inline_capacity
-from distmetrics.comm.base import Op
-from distmetrics.log.combine import combined
+from distmetrics.comm.communicator import Op
 from distmetrics.log.kinds import MEAN
+from distmetrics.log.merge import Known, Snapshot, combined
 from distmetrics.log.names import Names
-from distmetrics.log.snapshot import Snapshot
-from distmetrics.log.union import Known
 
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.sync_cases import CASES
 from distmetrics import Communicator, sync_and_compute, synced
-from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
+from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
 from distmetrics.testing import run
 
 BLOCK = 25  # repeats of one way before the next has its turn

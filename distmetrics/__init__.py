@@ -43,19 +43,19 @@ from distmetrics.collectives.ops import (
 )
 from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.collectives.samples.gather import gather_samples
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import SingleCommunicator, current, use
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.data.repeats import RepeatedSamplesWarning
+from distmetrics.data.check import RepeatedSamplesWarning
+from distmetrics.guard import watchdog as _watchdog  # noqa: F401  (hands itself to comm)
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
-from distmetrics.state.adapters.registry import register_adapter
-from distmetrics.state.explain import explain
-from distmetrics.state.function import from_function
-from distmetrics.state.sync import sync_and_compute, synced
-from distmetrics.state.sync_async import sync_async
+from distmetrics.metrics.adapters.registry import register_adapter
+from distmetrics.metrics.async_sync import sync_async
+from distmetrics.metrics.explain import explain
+from distmetrics.metrics.function import from_function
+from distmetrics.metrics.sync import sync_and_compute, synced
 
 if TYPE_CHECKING:
     from distmetrics import guard

@@ -21,7 +21,7 @@ A text has one shape: what is wrong; a line a rank; what became of the data; why
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 __all__ = [
     "ConfigurationError",
@@ -47,11 +47,6 @@ class Site(NamedTuple):
     file: str
     line: int
     function: str
-
-    @classmethod
-    def read(cls, file: Any, line: Any, function: Any) -> Site:
-        """Return the place that a peer has told; raise anything for what is none."""
-        return cls(str(file), int(line), str(function))
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"
@@ -329,3 +324,13 @@ def error_class(name: str) -> type[DistmetricsError]:
     if not isinstance(found, type) or not issubclass(found, DistmetricsError):
         raise TypeError(f"{name} is no error of distmetrics")
     return found
+
+
+def ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks of a text made by :func:`~distmetrics.errors.rank_ranges`.
+
+    >>> ranks_in("0-1, 3"), ranks_in("")
+    ((0, 1, 3), ())
+    """
+    spans = [part.split("-") for part in text.split(", ") if part]
+    return tuple(rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1))

@@ -29,7 +29,7 @@ PUBLIC = (
     "distmetrics.launch",
     "distmetrics.log",
     "distmetrics.runner",
-    "distmetrics.state.adapters",
+    "distmetrics.metrics.adapters",
     "distmetrics.strategies",
     "distmetrics.testing",
     "distmetrics.testing.fake_torch_distributed",
@@ -112,7 +112,7 @@ def test_programs_that_we_show_import_public_names_only(where: str, source: str)
 
 
 def test_the_test_of_programs_can_fail() -> None:
-    assert not is_public("distmetrics.comm.base", "Communicator")
+    assert not is_public("distmetrics.comm.communicator", "Communicator")
     assert not is_public("distmetrics", "compose")
     assert is_public("distmetrics.testing", "faults")
 

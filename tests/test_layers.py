@@ -151,7 +151,7 @@ def test_layers(path: Path) -> None:
     ("file", "source"),
     [
         ("comm/x.py", "from distmetrics.collectives.ops import all_gather"),
-        ("liveness/x.py", "from distmetrics.comm.group import GroupCommunicator"),
+        ("liveness/x.py", "from distmetrics.comm.process_group import GroupCommunicator"),
         ("collectives/x.py", "def f():\n    import distmetrics.state"),
         ("state/x.py", "import torchmetrics"),
         ("testing/x.py", "from distmetrics.train import Trainer"),

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from benchmarks.meshes import Claim
 from distmetrics import LayoutError, layout, sync_and_compute
-from distmetrics.comm.base import is_of_threads
-from distmetrics.data.repeats import RepeatedSamplesWarning
+from distmetrics.data.check import RepeatedSamplesWarning
+from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.layouts.mesh import Mesh
-from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing import outcomes
 
 Backend = Literal["threads", "gloo"]
@@ -147,7 +146,7 @@ def caught_warnings() -> Iterator[list[str]]:
 
 
 def _flat(comm: Any, bug: Bug) -> list[str]:
-    if is_of_threads(comm):  # they share one list of warnings, which the caller has
+    if comm.transport.shares_process:  # they share one list of warnings, which the caller has
         bug.ours(comm, _place(bug, comm))
         return []
     with caught_warnings() as texts:

@@ -19,8 +19,8 @@ from torchmetrics.classification import (
 )
 
 import distmetrics
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.record import RecordingCommunicator, counted_torch_calls
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
 from distmetrics.train import DataModule, Module
 
 BATCH = 32

@@ -33,14 +33,14 @@ from distmetrics.cli.doctor_ranks import (
     versions,
 )
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import DistmetricsError
+from distmetrics.guard.settings import Settings, put_in_force
 from distmetrics.launch.clusters import reachable
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import exit_now
 from distmetrics.launch.processes import launch
-from distmetrics.liveness.settings import Settings, put_in_force
 
 _SPARE = 10.0  # seconds in which a wait that is over is also told
 _PARTING = 3.0  # seconds for the other ranks to say why, before a launcher ends them
@@ -88,7 +88,7 @@ def _examined(
     """
     local_rank = place.local_rank if place else comm.rank
     facts = [asdict(finding) for finding in own], own_versions(), own_gpu(local_rank)
-    heard = gather_objects((*facts, time.time() - started), _read, comm, "facts")
+    heard = gather_objects((*facts, time.time() - started), _read, "facts", comm=comm)
     of_ranks, versions_of, gpus, seconds = zip(*heard, strict=True)
     findings = merged(of_ranks)
     findings += [rendezvous(seconds), versions(versions_of), devices(gpus, backend)]

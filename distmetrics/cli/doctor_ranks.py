@@ -11,7 +11,7 @@ from torch import Tensor
 from distmetrics._version import __version__
 from distmetrics.cli.console import counted
 from distmetrics.cli.doctor_checks import Finding
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import compose, who
 
 _PAYLOAD = 16 << 20  # bytes

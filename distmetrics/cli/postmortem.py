@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.guard.postmortem import PostMortem, examine
+from distmetrics.guard.postmortem import PostMortem, describe, examine, parting
 from distmetrics.guard.postmortem_page import write
-from distmetrics.guard.postmortem_text import describe, parting
 
 
 def postmortem(*, folder: Path, html: Path | None, as_json: bool) -> int:

@@ -3,37 +3,128 @@
 Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown
 in errors). Each must be called by every rank; what ranks disagree on is a
 :class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator
-must not overlap: the second is refused. A call that an exception ends on one rank alone is finished
-there before the next, which raises on every rank.
+must not overlap: the second is refused. An exception that ends a call on one rank alone breaks the
+communicator: every later call on it raises, on every rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.dtensors import rows_of
+from distmetrics.collectives.buckets import (
+    LeafSpec,
+    dtype_of,
+    from_bytes,
+    layout,
+    pack,
+    to_bytes,
+    unpack,
+)
+from distmetrics.collectives.dtensor import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
-from distmetrics.collectives.gather import gather_rows, gather_with_gradients, meet, one_way
-from distmetrics.collectives.manifest import Manifest, Problem, agree, testify
-from distmetrics.collectives.pack import LeafSpec, dtype_of, layout, pack, unpack
-from distmetrics.collectives.prepare import prepare
-from distmetrics.collectives.reading import is_raised_by_user, reading
-from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen, whole_of
-from distmetrics.comm.one_call import as_one_call, in_one_call
-from distmetrics.comm.sites import call_site
+from distmetrics.collectives.header import Header, Problem, agree
+from distmetrics.collectives.leaves import Prepared, prepare
+from distmetrics.collectives.message import Message, decode, encode, is_raised_by_user, reading
+from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputTypeError, Site
 
+_CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
+
+
+@one_call
+def gather_rows(mine: Prepared, *, comm: Communicator) -> list[Tensor]:
+    """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
+    mine.prove(comm)
+    data = pack(mine.tensors, mine.layout, comm.device)
+    runs = exchange_alike(comm, mine.header, data, _CAT_INSTEAD)
+    per_rank = [unpack(run, mine.layout) for run in runs]
+    rows = []
+    for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
+        rows.append(torch.stack(leaves).to(own.device))
+    return rows
+
+
+@one_call
+def meet(
+    op: str, name: str = "", *, comm: Communicator | None = None, problem: Problem | None = None
+) -> None:
+    """Return once every rank is here for the same; raise on all of them what one must refuse."""
+    gather_rows(prepare(op, name, (), problem=problem), comm=chosen(comm))
+
+
+def one_way(comm: Communicator) -> Problem | None:
+    """Return why gradients cannot flow back over a communicator, if they cannot."""
+    if not comm.hands_over:
+        return None
+    return Problem(
+        "InputError",
+        "gradients cannot flow back over a layout that gives some ranks the result of others",
+        "gather over a layout of the ranks with values alone, or leave sync_grads out.",
+    )
+
+
+def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:
+    """Like :func:`gather_rows`, but gradients flow back to the ranks that sent."""
+    return list(_Gather.apply(comm, mine, *mine.tensors))  # type: ignore[no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """Gather; backward, each rank's gradient is the sum of all ranks' gradients of its row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.comm, ctx.name = comm, mine.header.name
+        rows = gather_rows(mine, comm=comm)
+        ctx.smooth = []  # the places of the leaves that have gradients
+        for place, row in enumerate(rows):
+            if row.is_floating_point() or row.is_complex():
+                ctx.smooth.append(place)
+        others = [row for place, row in enumerate(rows) if place not in ctx.smooth]
+        ctx.mark_non_differentiable(*others)
+        return tuple(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        mine: list[Tensor | None] = [None] * len(grads)
+        if ctx.smooth:
+            sent = [grads[place] for place in ctx.smooth]
+            summed = _SumOfRows.apply(ctx.comm, ctx.name, *sent)  # type: ignore[no-untyped-call]
+            for place, grad in zip(ctx.smooth, summed, strict=True):
+                mine[place] = grad
+        return (None, None, *mine)
+
+
+class _SumOfRows(torch.autograd.Function):
+    """Sum this rank's row over all ranks; backward, gather: so second derivatives are right too."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Communicator, name: str, *stacks: Tensor) -> tuple[Tensor, ...]:
+        ctx.comm, ctx.name = comm, name
+        summed = all_reduce(list(stacks), "sum", comm=comm, name=f"{name} (gradients)".strip())
+        return tuple(stack[comm.rank].clone() for stack in summed)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        name = f"{ctx.name} (gradients of gradients)".strip()
+        mine = prepare("all_gather with gradients", name, list(grads))
+        return (None, None, *gather_with_gradients(ctx.comm, mine))
+
+
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
-@as_one_call
+@one_call
 def all_gather(
     tree: T, *, sync_grads: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> T:
@@ -62,12 +153,15 @@ def all_gather(
     op = "all_gather with gradients" if sync_grads else "all_gather"
     problem = one_way(comm) if sync_grads else None
     mine = prepare(op, name, tree, comm=comm, problem=problem)
-    gather = gather_with_gradients if sync_grads and mine.tensors else gather_rows
-    result: T = mine.spec.unflatten(gather(comm, mine))
+    if sync_grads and mine.tensors:
+        rows = gather_with_gradients(comm, mine)
+    else:
+        rows = gather_rows(mine, comm=comm)
+    result: T = mine.spec.unflatten(rows)
     return result
 
 
-@as_one_call
+@one_call
 def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return every rank's tree, joined along dim 0 in rank order; uneven and empty ranks allowed.
 
@@ -89,18 +183,14 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     """
     comm = chosen(comm)
     mine = prepare("all_gather_cat", name, tree, comm=comm, take=rows_of, at_least_1d=True)
-    mine.testify(comm)
+    mine.prove(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
-
-    def check_columns(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = [Manifest.decode(blob, rank) for rank, blob in enumerate(blobs)]
-        agree(_fill_in(manifests), comm.rank, first_axis=1)
-        return manifests
-
-    sent, runs = exchange(comm, mine.manifest, data, data[:0], check_columns)
+    met = exchange(comm, mine.header, data)
+    headers = met.headers()
+    agree(_fill_in(headers), comm.rank, first_axis=1)
     per_rank = []
-    for manifest, (run, _) in zip(sent, runs, strict=True):
-        per_rank.append(unpack(run, layout(manifest.leaves)))
+    for header, (run, _) in zip(headers, met.move(), strict=True):
+        per_rank.append(unpack(run, layout(header.leaves)))
     leaves = []
     for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
         rows = [part for part in parts if part.shape != (0,)]
@@ -111,20 +201,20 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     return result
 
 
-def _fill_in(manifests: Sequence[Manifest]) -> list[Manifest]:
+def _fill_in(headers: Sequence[Header]) -> list[Header]:
     """Give a rank's ``torch.empty(0)`` the dtype and trailing shape of the ranks that have data."""
-    if len({len(manifest.leaves) for manifest in manifests}) > 1:
-        return list(manifests)  # the trees differ, which is for agree() to say
-    columns = zip(*(manifest.leaves for manifest in manifests), strict=True)
+    if len({len(header.leaves) for header in headers}) > 1:
+        return list(headers)  # the trees differ, which is for agree() to say
+    columns = zip(*(header.leaves for header in headers), strict=True)
     known = [max(column, key=_weight) for column in columns]
     filled = []
-    for manifest in manifests:
+    for header in headers:
         leaves = []
-        for leaf, like in zip(manifest.leaves, known, strict=True):
+        for leaf, like in zip(header.leaves, known, strict=True):
             if leaf.shape == (0,):
-                leaf = like._replace(shape=(0, *like.shape[1:]))
+                leaf = like.but(shape=(0, *like.shape[1:]))
             leaves.append(leaf)
-        filled.append(replace(manifest, leaves=tuple(leaves)))
+        filled.append(header.but(leaves=tuple(leaves)))
     return filled
 
 
@@ -134,7 +224,7 @@ def _weight(leaf: LeafSpec | Tensor) -> tuple[bool, bool]:
     return leaf.shape != (0,), dtype != torch.get_default_dtype()
 
 
-@as_one_call
+@one_call
 def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return rank ``src``'s tree, on every rank.
 
@@ -156,15 +246,11 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     comm = chosen(comm)
     problem = _source_problem(src, comm.world_size)
     mine = prepare(f"broadcast from rank {src}", name, tree, comm=comm, problem=problem)
-    mine.testify(comm)
+    mine.prove(comm)
     data = pack(mine.tensors, mine.layout, comm.device)
     fits = mine.layout.nbytes <= inline_capacity(comm.world_size)
-
-    def rounds() -> Tensor:
-        runs = exchange_alike(comm, mine.manifest, data if fits and comm.rank == src else data[:0])
-        return runs[src] if fits else comm.broadcast(data, src)
-
-    received = unpack(in_one_call(comm, mine.manifest.call, rounds), mine.layout)
+    runs = exchange_alike(comm, mine.header, data if fits and comm.rank == src else data[:0])
+    received = unpack(runs[src] if fits else comm.broadcast(data, src), mine.layout)
     copies = []
     for new, old in zip(received, mine.tensors, strict=True):
         copies.append(new.to(old.device, copy=True))
@@ -185,10 +271,10 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
 
     >>> barrier()
     """
-    meet("barrier", name, comm=whole_of(chosen(comm)))
+    meet("barrier", name, comm=chosen(comm).whole)
 
 
-@as_one_call
+@one_call
 def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on every rank; the same answer on all.
 
@@ -198,7 +284,7 @@ def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
     return bool(_flags(comm, "all_true", flag, name).all())
 
 
-@as_one_call
+@one_call
 def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on some rank; the same answer on all.
 
@@ -213,10 +299,10 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     if isinstance(flag, str | bytes | None):
         what = f"the flag must be true or false, got a {type(flag).__name__}"
         problem = Problem("InputTypeError", what)
-    return gather_rows(chosen(comm), prepare(op, name, bool(flag), problem=problem))[0]
+    return gather_rows(prepare(op, name, bool(flag), problem=problem), comm=chosen(comm))[0]
 
 
-@as_one_call
+@one_call
 def all_gather_object(
     obj: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> list[Any]:
@@ -240,31 +326,32 @@ def all_gather_object(
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']
     """
-    comm, site = chosen(comm), call_site()
-    return gather_objects(obj, lambda theirs: theirs, comm, name, site, allow_pickle=allow_pickle)
+    site = call_site()
+    return gather_objects(obj, None, name, site, comm=chosen(comm), allow_pickle=allow_pickle)
 
 
+@one_call
 def gather_objects(
     obj: Any,
-    read: Callable[[Any], T],
-    comm: Communicator,
+    read: Callable[[Any], Any] | None,
     name: str,
     site: Site | None = None,
     *,
-    told: Site | None = None,
+    comm: Communicator,
+    reported_site: Site | None = None,
     allow_pickle: bool = False,
     op: str = "all_gather_object",
     problem: Problem | None = None,
-) -> list[T]:
+) -> list[Any]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
     Args:
         obj: to gather.
-        read: makes of an object of a peer what the caller needs, or raises anything.
-        comm: who talks.
+        read: makes of an object of a peer what the caller needs; raises if it is malformed.
         name: of the call.
         site: the user's line, as ranks compare it.
-        told: the line that reports show, where another one has asked for the call.
+        comm: who talks.
+        reported_site: the line that reports show, where another one has asked for the call.
         allow_pickle: see :func:`all_gather_object`.
         op: the name of the operation.
         problem: why this rank cannot make the call, if it cannot.
@@ -279,18 +366,34 @@ def gather_objects(
             raise
         what = f"a {type(obj).__name__} cannot be pickled: {error}"
         problem = Problem("InputTypeError", what)
-    manifest = Manifest(
+    header = Header(
         op,
         name,
         site=site,
         problem=problem,
-        reported_site=told,
+        reported_site=reported_site,
         allow_pickle=allow_pickle,
     )
-    testify(comm, manifest, {"the object": data})
-    result = []
-    for rank, run in enumerate(exchange_alike(comm, manifest, data)):
+    if comm.wants_proof:
+        comm.witness(header.content(), {"the object": data})
+    objects = []
+    for rank, run in enumerate(exchange_alike(comm, header, data)):
         with reading("its object", rank):
             theirs = deserialize(run, allow_pickle=allow_pickle, accelerator=comm.device)
-            result.append(read(theirs))
-    return result
+            objects.append(theirs if read is None else read(theirs))
+    return objects
+
+
+def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:
+    """Return every rank's message of one type, in rank order.
+
+    Args:
+        comm: who talks.
+        message: this rank's.
+        header: of the call, the same on all ranks but for problems.
+        what: what errors call the message.
+    """
+    data = from_bytes(encode(message)).to(comm.device)
+    runs = exchange_alike(comm, header, data)
+    kind = type(message)
+    return [decode(kind, to_bytes(run), what, rank) for rank, run in enumerate(runs)]

@@ -15,14 +15,13 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.dtensors import Part, is_dtensor, replica, term_of
+from distmetrics.collectives.buckets import layout, pack, short_name, unpack
+from distmetrics.collectives.dtensor import Part, is_dtensor, replica, term_of
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
-from distmetrics.collectives.manifest import Problem, testify
-from distmetrics.collectives.pack import layout, pack, short_name, unpack
-from distmetrics.collectives.prepare import Prepared, prepare
-from distmetrics.comm.base import Communicator, Op, fold
-from distmetrics.comm.current import chosen
-from distmetrics.comm.one_call import as_one_call, in_one_call
+from distmetrics.collectives.header import Problem
+from distmetrics.collectives.leaves import Prepared, prepare
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.communicator import Communicator, Op, chosen, fold
 from distmetrics.errors import InputError
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ Reduction = Literal["sum", "max", "min", "prod"]
 _REDUCTIONS = get_args(Reduction)
 
 
-@as_one_call
+@one_call
 def all_reduce(
     tree: T, op: Reduction = "sum", *, comm: Communicator | None = None, name: str = ""
 ) -> T:
@@ -80,7 +79,7 @@ def _problem_of(op: str) -> Problem | None:
     return Problem("InputError", f"no reduction {op!r}", f"use one of {', '.join(_REDUCTIONS)}.")
 
 
-@as_one_call
+@one_call
 def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return the mean of every leaf over all ranks, each rank counted by its weight.
 
@@ -134,7 +133,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             do="skip the mean where no rank has samples.",
             rank=comm.rank,
             peers=range(comm.world_size),
-            site=mine.manifest.site,
+            site=mine.header.site,
         )
     every = totals if leads else totals * len(sums)
     means = [each / total for each, total in zip(sums, every, strict=True)]
@@ -144,25 +143,22 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
-    paths = [path or "the value" for path in mine.spec.paths]
-    names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
-    testify(comm, mine.manifest, dict(zip(names, tensors, strict=False)))
+    if comm.wants_proof:
+        paths = [path or "the value" for path in mine.spec.paths]
+        names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
+        comm.witness(mine.header.content(), dict(zip(names, tensors, strict=False)))
     where = layout(tensors)
     run = pack(tensors, where, comm.device)
     fits = where.nbytes <= inline_capacity(comm.world_size)
-
-    def rounds() -> Tensor:
-        runs = exchange_alike(comm, mine.manifest, run if fits else run[:0])
-        result = torch.empty_like(run)
-        for bucket in where.buckets:
-            if fits:
-                reduced = fold([bucket.view(each) for each in runs], op)
-            else:
-                reduced = reduce_large(comm, bucket.view(run), op)
-            bucket.view(result).copy_(reduced)
-        return result
-
-    return unpack(in_one_call(comm, mine.manifest.call, rounds), where)
+    runs = exchange_alike(comm, mine.header, run if fits else run[:0])
+    result = torch.empty_like(run)
+    for bucket in where.buckets:
+        if fits:
+            reduced = fold([bucket.view(each) for each in runs], op)
+        else:
+            reduced = reduce_large(comm, bucket.view(run), op)
+        bucket.view(result).copy_(reduced)
+    return unpack(result, where)
 
 
 def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:

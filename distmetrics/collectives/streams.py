@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.one_call import record_of
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import DistmetricsError, InputError
 
 KEPT = 4  # passes over streams that travel with a call
@@ -27,7 +26,7 @@ def note_read(comm: Communicator, stream: int, number: int, batches: int, crc: i
         batches: how many were read; of an order, how many samples it has.
         crc: their checksum.
     """
-    reads = record_of(comm).reads
+    reads = comm.state.reads
     reads[stream * _PASSES + number % _PASSES] = (batches % _BATCHES << 32) + crc
     while len(reads) > KEPT:
         del reads[next(iter(reads))]
@@ -35,7 +34,7 @@ def note_read(comm: Communicator, stream: int, number: int, batches: int, crc: i
 
 def reads_of(comm: Communicator) -> tuple[int, ...]:
     """Return what is noted and was not compared yet, as numbers of a frame."""
-    pairs = [number for pair in record_of(comm).reads.items() for number in pair]
+    pairs = [number for pair in comm.state.reads.items() for number in pair]
     return (*pairs, *[0] * (2 * KEPT - len(pairs)))
 
 
@@ -49,7 +48,7 @@ def check_reads(comm: Communicator, reads: Sequence[Sequence[int]]) -> None:
         return
     per_rank = [dict(zip(numbers[::2], numbers[1::2], strict=True)) for numbers in reads]
     for key in sorted(set.intersection(*map(set, per_rank)) - {0}):
-        record_of(comm).reads.pop(key, None)
+        comm.state.reads.pop(key, None)
         digests = [noted[key] for noted in per_rank]
         if len(set(digests)) > 1:
             raise _not_alike(digests, comm.rank, is_first=key % _PASSES == 0)

@@ -17,11 +17,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from distmetrics.comm.base import Communicator, Passing, innermost
-from distmetrics.comm.current import whole_of
-from distmetrics.comm.sites import begun_at, call_site
-from distmetrics.errors import ConfigurationError, in_short
-from distmetrics.liveness.last_words import what_ended
+from distmetrics.comm.call_site import begun_at, call_site
+from distmetrics.comm.communicator import Communicator
+from distmetrics.errors import in_short
 
 R = TypeVar("R")
 _MOST = 8  # calls that may be under way
@@ -52,7 +50,7 @@ class Handle(Generic[R]):
         self._comm = comm
         self._then = then
         self._site = call_site()
-        self._told = _who_is_told(innermost(whole_of(comm)))
+        self._told = comm.whole.transport
         self._over = threading.Event()
         self._results: list[R] = []
         self.error: BaseException | None = None
@@ -61,7 +59,7 @@ class Handle(Generic[R]):
         self._ready = _event() if comm.device.type == "cuda" else None
         if self._ready is not None:
             self._ready.record()
-        _tell(self._told, "begin_task")
+        self._told.begin_task()
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
@@ -69,7 +67,7 @@ class Handle(Generic[R]):
 
     def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
         try:
-            _tell(self._told, "enter_task")
+            self._told.enter_task()
             if before is not None:
                 before._over.wait()
             with begun_at(self._site), _after(self._ready):
@@ -78,7 +76,7 @@ class Handle(Generic[R]):
             self.error = error
         finally:
             self._over.set()
-            _tell(self._told, "end_task")
+            self._told.end_task()
 
     @property
     def is_done(self) -> bool:
@@ -98,12 +96,7 @@ class Handle(Generic[R]):
 
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
-        await_task: Callable[[threading.Event], None] | None
-        await_task = getattr(self._told, "await_task", None)
-        if await_task is None:
-            self._over.wait()
-        else:
-            await_task(self._over)
+        self._told.await_task(self._over)
 
     def tell_unheard(self) -> None:
         """Tell of an error, or a result for somebody else, that nobody has asked for."""
@@ -136,13 +129,13 @@ def start(
         comm: of the same ranks.
         then: see :class:`Handle`.
     """
-    twin = background(comm)
+    twin = comm.background()
     queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
     if queue is None:
         queue = _of_thread.queue = deque(maxlen=_MOST)
         if threading.current_thread() is threading.main_thread():
             # What is registered last comes first: then the guard tells that this rank has left.
-            atexit.register(_finish_script, os.getpid())
+            atexit.register(_finish_script, os.getpid(), comm.whole.transport)
     if len(queue) == _MOST:
         queue[0].wait()
     handle = Handle(make, twin, queue[-1] if queue else None, then)
@@ -160,24 +153,12 @@ def _begun() -> list[Handle[Any]]:
     return [*getattr(_of_thread, "queue", ())]
 
 
-def _finish_script(pid: int) -> None:
+def _finish_script(pid: int, comm: Communicator) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
-    if what_ended() is None and os.getpid() == pid:  # a forked child has none of these threads
+    if os.getpid() == pid and not comm.script_failed():  # a forked child has none of these threads
         finish()
         for handle in _begun():  # the queue holds them still, so that nothing else would tell
             handle.tell_unheard()
-
-
-def _who_is_told(transport: Any) -> Any:
-    """Return who decides whether ranks wait in vain: the transport, or the guard's log of calls."""
-    watchdog = getattr(transport, "watchdog", None)
-    return transport if watchdog is None else watchdog.log
-
-
-def _tell(told: Any, what: str) -> None:
-    tell: Callable[[], None] | None = getattr(told, what, None)
-    if tell is not None:
-        tell()
 
 
 def _event() -> torch.cuda.Event:
@@ -195,18 +176,3 @@ def _after(ready: torch.cuda.Event | None) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
         stream.synchronize()
-
-
-def background(comm: Communicator) -> Communicator:
-    """Return a communicator of the same ranks, for the background; every rank must ask for it."""
-    while isinstance(comm, Passing) and not hasattr(comm, "background"):
-        comm = comm.inner
-    made: Callable[[], Communicator] | None = getattr(comm, "background", None)
-    if made is not None:
-        return made()
-    if comm.world_size == 1:
-        return comm
-    raise ConfigurationError(
-        f"a {type(comm).__name__} makes no calls in the background",
-        do="pass comm= of threads, of a process group, or a layout.",
-    )

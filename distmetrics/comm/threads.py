@@ -8,24 +8,361 @@ raised, or because every live rank waits.
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import functools
 import sys
 import threading
 import time
 import traceback
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Op, check_parts, check_src, current_call, fold
-from distmetrics.comm.current import use
-from distmetrics.comm.meetings import Group, Joined, Meetings
-from distmetrics.comm.thread_pool import Task, ThreadPool
-from distmetrics.errors import PeerLostError
-from distmetrics.liveness.outcome import Outcome, settle
-from distmetrics.liveness.verdict import Verdict
+from distmetrics.comm.call_state import CallState
+from distmetrics.comm.communicator import (
+    Call,
+    Communicator,
+    Op,
+    check_parts,
+    check_src,
+    current_call,
+    fold,
+    use,
+)
+from distmetrics.comm.outcome import Outcome, settle
+from distmetrics.comm.verdict import Departure, Verdict, deadlock, departed, reason
+from distmetrics.errors import MismatchError, PeerLostError
+
+_LAST = 1.0  # seconds at the end for a thread that has no more work
+
+
+class ThreadPool:
+    """Threads for worlds that follow each other; they end with the block.
+
+    What a rank leaves in a ``threading.local`` is forgotten, as at the end of a thread of its own.
+
+    >>> from distmetrics.comm.threads import ThreadWorld
+    >>> with ThreadPool() as pool:
+    ...     [ThreadWorld(2, pool=pool).run(lambda comm: comm.rank + step) for step in range(2)]
+    [[0, 1], [1, 2]]
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._idle: list[Worker] = []
+        self._closed = False
+
+    def __enter__(self) -> ThreadPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, name: str, fn: Callable[[], None]) -> Task:
+        """Call a function in a thread; return what tells when it is done."""
+        with self.lock:
+            worker = self._idle.pop() if self._idle else None
+        worker = worker or Worker(self)
+        task = Task(self, name, fn, worker.ident or 0)
+        worker.tasks.put(task)
+        return task
+
+    def take_back(self, worker: Worker, task: Task, *, whole: bool) -> bool:
+        """Note that a task is over; return True if its thread, if it is ``whole``, goes on."""
+        with self.lock:
+            goes_on = whole and not (task.abandoned or self._closed)
+            if goes_on:
+                self._idle.append(worker)
+            task.over.set()
+        return goes_on
+
+    def close(self) -> None:
+        """End the threads that have nothing to do, and the others when they are done."""
+        with self.lock:
+            self._closed = True
+            workers, self._idle = self._idle, []
+        for worker in workers:
+            worker.tasks.put(None)
+        for worker in workers:
+            worker.join(_LAST)
+
+
+class Task:
+    """One function call in a thread of a pool.
+
+    Attributes:
+        name: of the thread meanwhile.
+        fn: the function.
+        ident: of the thread.
+        over: set once it is over.
+        abandoned: whether it was told to end.
+    """
+
+    def __init__(self, pool: ThreadPool, name: str, fn: Callable[[], None], ident: int) -> None:
+        self.name, self.fn, self.ident = name, fn, ident
+        self.over = threading.Event()
+        self.abandoned = False
+        self._pool = pool
+
+    def abandon(self, error: type[BaseException]) -> None:
+        """Raise an exception in the thread, where it runs Python code, unless the task is over."""
+        with self._pool.lock:
+            if not self.over.is_set():
+                self.abandoned = True
+                ident = ctypes.c_ulong(self.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
+
+
+class Worker(threading.Thread):
+    """A thread of a pool."""
+
+    def __init__(self, pool: ThreadPool) -> None:
+        super().__init__(daemon=True)
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._pool = pool
+        self.start()
+
+    def run(self) -> None:
+        """Do tasks until there are no more, or one has left this thread in pieces."""
+        goes_on = True
+        while goes_on and (task := self.tasks.get()) is not None:
+            self.name = task.name
+            whole = False
+            try:
+                task.fn()
+                _forget_locals()
+                whole = True
+            finally:
+                goes_on = self._pool.take_back(self, task, whole=whole)
+            del task  # and with it what the rank's function holds
+
+
+_thread_dict = ctypes.pythonapi.PyThreadState_GetDict
+_thread_dict.restype = ctypes.c_void_p  # not py_object, which takes the reference that is only lent
+
+
+def _forget_locals() -> None:
+    """Forget what this thread keeps in any ``threading.local``: it is in a dict of the thread."""
+    address = _thread_dict()
+    if address:
+        # Lent by the interpreter, and held from here on.
+        names: dict[object, object] = ctypes.cast(address, ctypes.py_object).value
+        names.clear()
+
+
+_LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
+
+
+class Joined(NamedTuple):
+    """What one rank brings to a meeting."""
+
+    kind: tuple[Any, ...]
+    sent: list[Tensor]
+    call: Call
+
+
+class Group(NamedTuple):
+    """Ranks that meet, in their own threads or in those of their background."""
+
+    members: tuple[int, ...]
+    in_background: bool = False
+
+
+@dataclass(eq=False)
+class _Collective:
+    """The n-th collective of one group of ranks: who has come, and how it ended.
+
+    Attributes:
+        group: whose.
+        place: how many they had before.
+        joined: what they bring, by rank.
+        wake: a lock for each rank that waits; it goes on once that is released.
+        verdict: why the meeting failed.
+        is_over: whether all have come, and their kinds were compared.
+    """
+
+    group: Group
+    place: int
+    joined: dict[int, Joined] = field(default_factory=dict)
+    wake: dict[int, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    is_over: bool = False
+
+    def wake_all(self) -> None:
+        """Let the ranks go on that wait."""
+        while self.wake:
+            self.wake.popitem()[1].release()
+
+
+class Rendezvous:
+    """All collectives of one run of a world.
+
+    Attributes:
+        states: the calls of each rank in each group.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.states: defaultdict[tuple[int, Group], CallState] = defaultdict(CallState)
+        self._world_size = world_size
+        self._lock = threading.RLock()
+        self._meetings: dict[tuple[Group, int], _Collective] = {}
+        self._counts: defaultdict[tuple[int, Group], int] = defaultdict(int)
+        self._waiting: dict[tuple[int, bool], _Collective] = {}  # by rank, in background or not
+        self._tasks = Counter[int]()  # under way in the background, by rank
+        self._for_task: set[int] = set()  # ranks that wait for their own background
+        self._gone: dict[int, Departure] = {}
+        self._broken: Verdict | None = None
+        self._broken_groups: dict[Group, Verdict] = {}
+
+    def meet(self, rank: int, group: Group, mine: Joined) -> dict[int, Joined]:
+        """Join this rank's next collective of a group; return what every member brings."""
+        meeting = self._join(rank, group, mine)
+        try:
+            self._wait_until_over(rank, meeting)
+        finally:
+            with self._lock:
+                self._waiting.pop((rank, group.in_background), None)
+        if meeting.verdict is not None:
+            raise meeting.verdict.error(rank, mine.call.site)
+        return meeting.joined
+
+    def _join(self, rank: int, group: Group, mine: Joined) -> _Collective:
+        with self._lock:
+            broken = self._broken or self._broken_groups.get(group)
+            if broken is not None:
+                raise broken.error(rank, mine.call.site)
+            place = self._counts[rank, group]
+            meeting = self._meetings.setdefault((group, place), _Collective(group, place))
+            self._counts[rank, group] = place + 1
+            meeting.joined[rank] = mine
+        return meeting
+
+    def _wait_until_over(self, rank: int, meeting: _Collective) -> None:
+        while True:
+            with self._lock:
+                if self._is_over(meeting):
+                    return
+                wake = threading.Lock()
+                wake.acquire()
+                meeting.wake[rank] = wake
+                self._waiting[rank, meeting.group.in_background] = meeting
+                self._end_vain_waits()
+            # Looks again now and then: whoever came last may have been interrupted before it could
+            # wake this rank.
+            wake.acquire(timeout=_LOOK)
+
+    def _is_over(self, meeting: _Collective) -> bool:
+        """True once all members have come, or never will; called with the lock held."""
+        if len(meeting.joined) < len(meeting.group.members):
+            broken = self._broken or self._broken_groups.get(meeting.group)
+            meeting.verdict = meeting.verdict or broken
+            return meeting.verdict is not None
+        if not meeting.is_over:
+            kinds = [joined.kind for joined in meeting.joined.values()]
+            if any(kind != kinds[0] for kind in kinds):
+                meeting.verdict = _disagreement(meeting)
+            for member in meeting.group.members:
+                if self._waiting.get((member, meeting.group.in_background)) is meeting:
+                    del self._waiting[member, meeting.group.in_background]
+            self._meetings.pop((meeting.group, meeting.place), None)
+            meeting.is_over = True
+            meeting.wake_all()
+        return True
+
+    def leave(self, outcome: Outcome) -> None:
+        """Note that a rank has ended, and end the waits that need it."""
+        with self._lock:
+            failed = outcome.error is not None
+            self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
+            self._end_vain_waits()
+
+    def begin_task(self, rank: int) -> None:
+        """Note that a rank has begun something in its background."""
+        with self._lock:
+            self._tasks[rank] += 1
+
+    def end_task(self, rank: int) -> None:
+        """Note that it is over; a rank that waits for it goes on."""
+        with self._lock:
+            self._tasks[rank] -= 1
+            self._for_task.discard(rank)
+            self._end_vain_waits()
+
+    def await_task(self, rank: int, over: threading.Event) -> None:
+        """Wait until something in the background of a rank is over."""
+        try:
+            while not over.is_set():
+                with self._lock:
+                    if not over.is_set() and self._tasks[rank]:
+                        self._for_task.add(rank)
+                        self._end_vain_waits()
+                over.wait(_LOOK)
+        finally:
+            with self._lock:
+                self._for_task.discard(rank)
+
+    def _end_vain_waits(self) -> None:
+        """End every wait that can't be met any more; called with the lock held at each change."""
+        lines: dict[int, str] = {}
+        left: dict[int, Departure] = {}
+        for (rank, in_background), meeting in self._waiting.items():
+            where = ", in the background," if in_background else ""
+            lines.setdefault(rank, f"waits{where} in {meeting.joined[rank].call}")
+            for member in meeting.group.members:
+                if member in self._gone and not (in_background and self._tasks[member]):
+                    left[member] = self._gone[member]
+        lines |= {rank: gone.why for rank, gone in self._gone.items()}
+        if left:
+            self.end(departed(left, lines))
+        elif self._waiting and all(map(self._is_stuck, range(self._world_size))):
+            what = "every rank waits, and no wait can be met"
+            waiting = sorted({rank for rank, _ in self._waiting})
+            self.end(deadlock(what, waiting, lines))
+
+    def _is_stuck(self, rank: int) -> bool:
+        """True if neither a rank nor what it has in the background goes on by itself."""
+        waits = rank in self._gone or rank in self._for_task or (rank, False) in self._waiting
+        return waits and (not self._tasks[rank] or (rank, True) in self._waiting)
+
+    def end(self, verdict: Verdict) -> None:
+        """End every wait, and refuse later calls.
+
+        Also in groups that could go on: a rank that they wait for may call next, and hear it then.
+        """
+        with self._lock:
+            self._broken = verdict
+            waiting = [*self._waiting.values()]
+            self._waiting.clear()
+            for meeting in waiting:
+                meeting.verdict = verdict
+                meeting.wake_all()
+
+    def break_group(self, group: Group, verdict: Verdict) -> None:
+        """End every wait in a group, and refuse later calls on it."""
+        with self._lock:
+            self._broken_groups[group] = verdict
+            for meeting in self._waiting.values():
+                if meeting.group == group:
+                    meeting.wake_all()
+
+
+def _disagreement(meeting: _Collective) -> Verdict:
+    return Verdict(
+        MismatchError,
+        "ranks disagree on a collective",
+        tuple(sorted(meeting.joined)),
+        {rank: str(joined.call) for rank, joined in meeting.joined.items()},
+        likely="a condition, a loop length or a shape that differs between ranks.",
+        do="make every rank call the same collectives, in the same order, with equal shapes and "
+        "dtypes.",
+        notes=("No data was moved.",),
+    )
+
 
 _LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without
 
@@ -53,7 +390,7 @@ class ThreadWorld:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
         self._pool = pool
-        self.meetings = Meetings(world_size)
+        self.meetings = Rendezvous(world_size)
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
@@ -72,7 +409,7 @@ class ThreadWorld:
         A deadlock is decided at once. What never comes back outside of a collective is left behind
         after ``limit`` seconds, and its outcome says where each rank was.
         """
-        self.meetings = Meetings(self.world_size)  # a world may be run again
+        self.meetings = Rendezvous(self.world_size)  # a world may be run again
         outcomes: dict[int, Outcome] = {}
 
         def main(rank: int) -> None:
@@ -141,7 +478,7 @@ def _lost(what: str) -> Verdict:
     return Verdict(PeerLostError, what, notes=())
 
 
-class ThreadCommunicator:
+class ThreadCommunicator(Communicator):
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
     shares_process = True
@@ -160,11 +497,20 @@ class ThreadCommunicator:
             raise ValueError(f"rank {rank} is no member of the group {members}")
         self._world, self._meetings = world, world.meetings
         self._me = rank
-        self.members = members
+        self._members = members
         self._group = Group(members, in_background)
         self.rank = members.index(rank)
         self.world_size = len(members)
-        self.record = world.meetings.records[rank, self._group]
+        self.state = world.meetings.states[rank, self._group]
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Which ranks of the world these are."""
+        return self._members
+
+    def break_off(self, verdict: Verdict) -> None:
+        """Tell the other ranks that this rank makes no further call on this communicator."""
+        self._meetings.break_group(self._group, verdict)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -174,8 +520,7 @@ class ThreadCommunicator:
 
     def background(self) -> ThreadCommunicator:
         """Return a communicator of the same ranks, for a second thread of each."""
-        members = self.members
-        return ThreadCommunicator(self._world, self._me, members, in_background=True)
+        return ThreadCommunicator(self._world, self._me, self._members, in_background=True)
 
     def begin_task(self) -> None:
         """Note that this rank's second thread has begun something."""

@@ -1,7 +1,7 @@
 """Every sample once: loaders that deal a data set out to the ranks, whatever dealt it before."""
 
+from distmetrics.data.check import RepeatedSamplesWarning
 from distmetrics.data.exact import exact
-from distmetrics.data.fresh import fresh
-from distmetrics.data.repeats import RepeatedSamplesWarning
+from distmetrics.data.padding import fresh
 
 __all__ = ["RepeatedSamplesWarning", "exact", "fresh"]

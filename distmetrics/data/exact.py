@@ -7,17 +7,17 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator, numbered
-from distmetrics.comm.current import chosen, current, whole_of
-from distmetrics.comm.sites import call_site
-from distmetrics.data.dealing import RUNS, Layout
-from distmetrics.data.drawing import held, random_state, set_generator
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen, current, numbered
+from distmetrics.data.check import settle
 from distmetrics.data.rank_loader import LoaderPart, Share, StreamPart
-from distmetrics.data.repeats import settle
+from distmetrics.data.rng import held, random_state, set_generator
 from distmetrics.data.same_stream import SameOrder, SameStream
-from distmetrics.data.sampling import (
+from distmetrics.data.sharding import (
+    RUNS,
     EvaluationBatches,
     EvaluationSampler,
+    Layout,
     as_sampler,
     clone,
     has_order,
@@ -96,7 +96,7 @@ def exact_by(
     device: torch.device | None = None,
 ) -> Any:
     """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
-    whole = whole_of(comm)  # ranks of a layout that have one shard must draw one order
+    whole = comm.whole  # ranks of a layout that have one shard must draw one order
     with numbered(whole):
         unwrapped = _agree(loader, whole, dealt, equal_batches=equal_batches, seed=seed)
     settle(loader)
@@ -213,7 +213,7 @@ def _agree(
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
         text = f"samplers that can't be read: {type(error).__name__}: {error}"
         problem = "give samplers and batch samplers a length."
-    ranks = gather_objects([text, problem, state], _read, comm, "exact", call_site())
+    ranks = gather_objects([text, problem, state], _read, "exact", call_site(), comm=comm)
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
     problems = [theirs.problem for theirs in ranks if theirs.problem]
     if problems or len(set(texts.values())) > 1:

@@ -1,17 +1,17 @@
 """Loaders of a rank's part that are no ``DataLoader``: they move, count out or fill up batches."""
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import current, whole_of
-from distmetrics.data.counted_rows import being_read
+from distmetrics.comm.communicator import Communicator, current
 from distmetrics.data.same_stream import SameStream
-from distmetrics.data.sampling import EvaluationSampler, set_epoch
+from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import InputError
 from distmetrics.tree import move
 
@@ -208,7 +208,7 @@ class Share(RankLoader):
         self, loader: Any, device: torch.device | None, comm: Communicator, *, equal_batches: bool
     ) -> None:
         super().__init__(loader, device)
-        self._comm = whole_of(comm)
+        self._comm = comm.whole
         self._equal_batches = equal_batches
 
     def steps(self) -> Iterator[Step]:
@@ -239,7 +239,7 @@ class Share(RankLoader):
             most = max(self._gathered(len(ahead), int))
 
     def _gathered(self, mine: Any, read: Callable[[Any], T]) -> list[T]:
-        return gather_objects(mine, read, self._comm, "exact")
+        return gather_objects(mine, read, "exact", comm=self._comm)
 
     def is_even(self) -> bool | None:
         """True if all ranks have as many batches; None if only reading can tell."""
@@ -249,3 +249,31 @@ class Share(RankLoader):
         if self._equal_batches:
             raise TypeError("how many batches the ranks get is only known once they are read")
         return len(self.loader)
+
+
+_reading = threading.local()  # a rank of a ThreadWorld is a thread
+
+
+class Rows:
+    """How many rows of a batch count, None for all; compared by identity."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+
+@contextmanager
+def being_read(count: int | None) -> Iterator[None]:
+    """Let ``fresh`` keep ``count`` rows of the batch inside the block; None keeps all."""
+    stack: list[Rows] = _reading.__dict__.setdefault("stack", [])
+    mine = Rows(count)
+    stack.append(mine)
+    try:
+        yield
+    finally:
+        stack.remove(mine)  # not always the last: loaders that are zipped take turns
+
+
+def rows_being_read() -> Rows | None:
+    """Return the rows of the innermost batch that is being read, if there is one."""
+    stack: list[Rows] = _reading.__dict__.get("stack", [])
+    return stack[-1] if stack else None

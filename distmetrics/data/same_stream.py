@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from distmetrics.collectives.gather import meet
-from distmetrics.collectives.pack import to_bytes, unsendable
+from distmetrics.collectives.buckets import to_bytes, unsendable
+from distmetrics.collectives.ops import meet
 from distmetrics.collectives.streams import note_read
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import whole_of
-from distmetrics.comm.one_call import record_of
+from distmetrics.comm.communicator import Communicator
 
 _PLAIN = frozenset((str, bytes, int, float, complex, bool, type(None)))
 _SAMPLE = 1 << 15  # elements of an array that are looked at, evenly spaced
@@ -34,7 +32,7 @@ class SameStream:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = whole_of(comm)
+        self._comm = comm.whole
         self._first = comm.world_size
         self._number = 0  # of the stream, once its first batches were compared
         self._passes = 0
@@ -63,7 +61,7 @@ class SameStream:
         """Compare the first batches, unless that was done."""
         if self._number:
             return
-        number = record_of(self._comm).calls + 1
+        number = self._comm.state.count + 1
         note_read(self._comm, number, 0, count, crc)
         meet("exact's first batches", comm=self._comm)
         self._number = number
@@ -77,8 +75,8 @@ class SameOrder:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = whole_of(comm)
-        self._number = record_of(self._comm).calls
+        self._comm = comm.whole
+        self._number = self._comm.state.count
 
     def note(self, order: Sequence[Any], epoch: int) -> None:
         """Note the order of an epoch, which is the same in each pass."""

@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from distmetrics.data.drawing import samplers_in
 from distmetrics.data.rank_loader import RankLoader
-from distmetrics.data.sampling import Dealt, EvaluationBatches, clone
+from distmetrics.data.rng import samplers_in
+from distmetrics.data.sharding import Dealt, EvaluationBatches, clone
 from distmetrics.errors import InputError, InputTypeError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))

@@ -15,8 +15,19 @@ the environment, or by :func:`use_settings`:
 :func:`guarded_epoch` checks that all ranks come through a block with the same calls.
 """
 
-from distmetrics.guard.epoch import guarded_epoch
-from distmetrics.guard.watch import WATCHED, watch
-from distmetrics.liveness.settings import Mode, Settings, use_settings
+from typing import TYPE_CHECKING, Any
+
+from distmetrics.guard.settings import Mode, Settings, use_settings
+
+if TYPE_CHECKING:
+    from distmetrics.collectives.watch import WATCHED, guarded_epoch, watch
 
 __all__ = ["WATCHED", "Mode", "Settings", "guarded_epoch", "use_settings", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from distmetrics.collectives import watch  # above this package, which the transport is below
+
+    return getattr(watch, name)

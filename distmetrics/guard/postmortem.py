@@ -1,12 +1,223 @@
 """The end of a job in an error: all ranks' files put side by side, and where the ranks part."""
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+import json
+import re
+import reprlib
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from distmetrics.guard.postmortem_files import read
-from distmetrics.liveness.report_file import Call, Failure, RankReport
+from distmetrics.errors import ConfigurationError, compose, ranks_do, who
+
+SCHEMA = 1
+_WAITED = ("diverged", "peer-lost")  # codes of errors of ranks that waited for others in vain
+_LET_DOWN = (*_WAITED, "connection")  # codes of errors that another rank began
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective call of a rank.
+
+    Attributes:
+        number: counts the calls of its group, the same on all its ranks.
+        group: name of the process group.
+        op: the operation with its name: ``all_gather "val/f1"``.
+        detail: what the rank sends: ``float32[10]``.
+        site: the line of the user's code.
+        started: seconds since 1970, by the clock of the rank's host.
+        ended: likewise, or None while the rank waited.
+    """
+
+    number: int
+    group: str
+    op: str
+    detail: str
+    site: str
+    started: float
+    ended: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that a rank raised; ``peers`` are the ranks that it is about.
+
+    Ranks that raised the same have peers and a place of their own. Only an error of ours has a
+    likely cause and says what to do, if it can; both are None in other errors.
+    """
+
+    kind: str
+    code: str
+    text: str
+    peers: tuple[int, ...] | None = field(compare=False)
+    site: str = field(compare=False)
+    likely: str | None = None
+    do: str | None = None
+
+    @property
+    def let_down(self) -> bool:
+        """True if another rank began it."""
+        return self.code in _LET_DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank left behind.
+
+    Attributes:
+        schema: the version of the format.
+        rank: whose it is.
+        world_size: of the job.
+        host: name of the machine.
+        pid: of the process.
+        written: when, in seconds since 1970.
+        error: what the rank raised, or None where it was elsewhere.
+        where: its stack in the user's code, innermost first.
+        calls: its last calls, oldest first.
+    """
+
+    schema: int
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    written: float
+    error: Failure | None
+    where: tuple[str, ...]
+    calls: tuple[Call, ...]
+
+    @property
+    def stuck(self) -> list[Call]:
+        """The calls that it never got out of, and the one in which it was let down."""
+        last = self.calls[-1:] if self.error and self.error.code in _WAITED else ()
+        return [call for call in self.calls if call.ended is None or call in last]
+
+    @property
+    def own_error(self) -> Failure | None:
+        """The error that it raised, unless another rank began it."""
+        return None if self.error is None or self.error.let_down else self.error
+
+
+_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
+_MOST_RANKS = 1 << 20  # above it a world size is a mistake
+_SHOWN = 20  # files that an error lists
+_LATEST = 1e11  # seconds since 1970, which is in the year 5138
+_fields = functools.cache(get_type_hints)
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def read(folder: Path) -> dict[int, RankReport]:
+    """Read every ``rank-<r>.json`` of a folder, in the order of the ranks; skip other files.
+
+    Raises:
+        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
+            different jobs.
+    """
+    reports: dict[int, RankReport] = {}
+    problems: dict[int, str] = {}
+    for rank, path in _paths(folder):
+        try:
+            reports[rank] = _report(rank, path.read_bytes())
+        except (OSError, ValueError) as error:
+            problems[rank] = str(error)
+    if problems:
+        raise _unusable(folder, problems)
+    sizes = {rank: f"is of a job of {each.world_size} ranks" for rank, each in reports.items()}
+    if len({*sizes.values()}) > 1:
+        raise ConfigurationError(
+            f"the files in {folder} are of jobs of different size",
+            per_rank=sizes,
+            likely="files of an earlier job are still in the folder",
+            do="give each job a folder of its own, or move the older files away",
+        )
+    return reports
+
+
+def _unusable(folder: Path, problems: Mapping[int, str]) -> ConfigurationError:
+    more = len(problems) - _SHOWN
+    return ConfigurationError(
+        f"{len(problems)} of the files in {folder} cannot be used",
+        per_rank=dict([*problems.items()][:_SHOWN]),
+        notes=[f"{more} more are not shown."] if more > 0 else [],
+        likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
+        do="move these files away: their ranks then count as ranks that left no file",
+    )
+
+
+def _paths(folder: Path) -> list[tuple[int, Path]]:
+    do = "give the folder in which the ranks left their files"
+    try:
+        paths = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
+    except OSError as error:
+        raise ConfigurationError(f"the folder {folder} cannot be read: {error}", do=do) from error
+    numbered = sorted((int(match[1]), path) for path, match in paths.items() if match)
+    if not numbered:
+        raise ConfigurationError(
+            f"the folder {folder} holds no file rank-<number>.json",
+            likely="the job ended without an error, or its ranks wrote into another folder, or "
+            "on another machine",
+            do=do,
+        )
+    return numbered
+
+
+def _report(rank: int, text: bytes) -> RankReport:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is cut off, or no JSON: {error}") from error
+    if type(data) is dict and data.get("schema") != SCHEMA:
+        schema = data.get("schema")
+        raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
+    report: RankReport = _checked(RankReport, data, "the file")
+    if report.rank != rank:
+        raise ValueError(f"has rank {report.rank} in it")
+    if not rank < report.world_size <= _MOST_RANKS:
+        raise ValueError(f"has a job of {report.world_size} ranks in it")
+    return report
+
+
+def _checked(kind: Any, value: Any, name: str) -> Any:
+    """Return a value of JSON as a type: a dataclass, a tuple, a plain type, or one with None.
+
+    Raises:
+        ValueError: it is of another type, or a number below 0.
+    """
+    inner = get_args(kind)
+    if NoneType in inner:
+        return None if value is None else _checked(inner[0], value, name)
+    if is_dataclass(kind):
+        return _object(kind, value, name)
+    if get_origin(kind) is tuple:
+        if type(value) is not list:
+            raise ValueError(f"{name} is {reprlib.repr(value)}, not a list")
+        return tuple(_checked(inner[0], item, f"{name}[{at}]") for at, item in enumerate(value))
+    # A call from no line of the user's has no site.
+    if kind is str and value is None:
+        return ""
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not {_KINDS[kind]}")
+    if kind is not str and not 0 <= value < _LATEST:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, which is below 0 or too large")
+    return value
+
+
+def _object(kind: Any, value: Any, name: str) -> Any:
+    """Return a JSON object as a dataclass; what it holds besides is skipped."""
+    if type(value) is not dict:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, not an object")
+    values = {}
+    for item, of in _fields(kind).items():
+        if item not in value and NoneType not in get_args(of):
+            raise ValueError(f"{item} is missing in {name}")
+        inner = item if kind is RankReport else f"{name}.{item}"
+        values[item] = _checked(of, value.get(item), inner)
+    return kind(**values)
+
 
 _WORLD = "world"  # the group that every rank is in
 _OLD = 3600.0  # seconds between the files of one job that are hard to believe
@@ -119,3 +330,140 @@ def _first_divergence(
         if absent or len(one.ops) > 1:
             return [one]
     return []
+
+
+_LATER = 5  # groups in which the ranks part later
+_GROUPS = 40  # of equal ranks that a list tells
+_FRAMES = 4  # lines of a stack
+_ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
+
+
+def describe(post: PostMortem, most_errors: int = 5) -> str:
+    """Return all of it, for a terminal."""
+    parts = [summary(post), parting(post)]
+    errors = [*post.errors.items()]
+    for error, ranks in errors[:most_errors]:
+        site = f" at {error.site}" if error.site else ""
+        text = textwrap.indent(error.text, "  ")
+        parts.append(f"{who(ranks)} raised {error.kind}{site}\n{text}")
+    if left := errors[most_errors:]:
+        parts.append(f"{len(left)} other errors are not shown; --json tells them")
+    lines_of = {rank: where(report, _FRAMES) for rank, report in post.reports.items()}
+    parts.append(_listed("where each rank was, innermost first", lines_of))
+    return "\n\n".join(parts)
+
+
+def summary(post: PostMortem) -> str:
+    """Return how many ranks left a file, and what is odd about that."""
+    text = f"{len(post.reports)} of {post.world_size} ranks left a file"
+    if post.missing:
+        text += f"; {who(post.missing)} left none"
+    if post.old:
+        text += f"\n{who(post.old)}: the file is over an hour older than others; of another job?"
+    return text
+
+
+def parting(post: PostMortem) -> str:
+    """Return where the ranks part: what each did at that call, the likely cause, what to do."""
+    if not post.divergences:
+        return _together(post)
+    first, *later = post.divergences
+    lines = {}
+    for rank, call in first.calls.items():
+        lines[rank] = _call(call) + ", no end" * (call.ended is None)
+    for rank in first.absent:
+        lines[rank] = elsewhere(post.reports[rank]) if rank in post.reports else "left no file"
+    notes = [f"Later: {_headline(each)}." for each in later[:_LATER]]
+    likely, do = _advice(post, first)
+    return _listed(_headline(first), lines, notes=notes, likely=likely, do=do)
+
+
+def elsewhere(report: RankReport) -> str:
+    """Return in a few words what a rank did that did not come to a call."""
+    innermost = report.where[0] if report.where else "no line of yours"
+    if error := report.own_error:
+        return f"raised {error.kind}  {error.site or innermost}"
+    if report.stuck:
+        call = report.stuck[-1]
+        return f"waited in {call.group} call {call.number}, {_call(call)}"
+    return f"was elsewhere  {innermost}"
+
+
+def where(report: RankReport, frames: int) -> str:
+    """Return the stack of a rank on one line, innermost first."""
+    more = ("…",) if len(report.where) > frames else ()
+    return " ← ".join([*report.where[:frames], *more]) or "at no line of yours"
+
+
+def _call(call: Call) -> str:
+    return f"{call.op} {call.detail}".strip() + (f"  {call.site}" if call.site else "")
+
+
+def _headline(at: Divergence) -> str:
+    named = f"call {at.number} of {at.group}"
+    if len(at.ops) > 1:
+        return f"ranks differ on {named}: {', '.join(at.ops)}"
+    return f"{who(at.absent)} did not come to {named}, {at.ops[0]}"
+
+
+def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
+    """Return the likely cause, and what to do; as the error says that began it, if there is one."""
+    for error, ranks in post.errors.items():
+        if error.do is not None:
+            return error.likely or "", error.do
+        if not error.let_down:
+            text = f"{error.kind} on {who(ranks)} came first, and let the others down"
+            return text, "mend that error"
+    if not at.absent:
+        likely = "a branch or a loop that depends on the rank or on its data"
+        return likely, f"make the same calls in the same order on every rank; {_ONLY_SOME}"
+    if present := [rank for rank in at.absent if rank in post.reports]:
+        likely = (
+            f"only some ranks make this call, or {who(present)} took longer than the others wait"
+        )
+        return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
+    return _without_file(at)
+
+
+def _without_file(at: Divergence) -> tuple[str, str]:
+    """Return why ranks leave no file, as far as the others' calls tell, and what to do.
+
+    A rank has a guard, which writes the file also where it waits elsewhere, from its first call on.
+    """
+    do = f"look into the log of {who(at.absent)}, and of the machine; "
+    if at.number > 1:  # all made the calls before this one
+        cause = "killed at once (out of memory, SIGKILL), or left the file on another machine"
+        likely = ranks_do(at.absent, f"was {cause}", f"were {cause}")
+        return likely, do + "let all ranks write into one folder"
+    likely = (
+        "not known: a rank leaves no file if it never called distmetrics, wherever it waits; if it "
+        "was killed at once; or if it wrote on another machine"
+    )
+    return likely, do + "distmetrics.barrier() at the start lets every rank leave a file"
+
+
+def _together(post: PostMortem) -> str:
+    """Return what can be told where no rank differs from another."""
+    text = "the ranks came to the same calls, as far as their files tell"
+    lines = {rank: elsewhere(report) for rank, report in post.reports.items() if report.stuck}
+    if not lines:
+        return f"{text}, and none was left waiting"
+    likely = "a rank or the network between ranks was too slow"
+    return _listed(f"{text}; these were not done", lines, likely=likely)
+
+
+def _listed(
+    headline: str,
+    lines: Mapping[int, str],
+    *,
+    notes: Sequence[str] = (),
+    likely: str = "",
+    do: str = "",
+) -> str:
+    """Compose a text of the ranks' lines; of many different ones the most and the least common."""
+    common = [line for line, _ in Counter(lines.values()).most_common()]
+    kept = {*common[:1], *common[-_GROUPS:]}
+    shown = {rank: line for rank, line in lines.items() if line in kept}
+    if left := len(common) - len(kept):
+        notes = [f"{left} other groups of ranks are not shown.", *notes]
+    return compose(headline, shown, notes=notes, likely=likely, do=do)

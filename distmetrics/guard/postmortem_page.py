@@ -6,9 +6,7 @@ from html import escape
 from pathlib import Path
 
 from distmetrics.errors import who
-from distmetrics.guard.postmortem import PostMortem
-from distmetrics.guard.postmortem_text import describe, where
-from distmetrics.liveness.report_file import Call, RankReport
+from distmetrics.guard.postmortem import Call, PostMortem, RankReport, describe, where
 
 _ERRORS = 30  # that are shown in full
 _ROWS = 500  # groups of equal ranks

@@ -18,12 +18,10 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen, whole_of
-from distmetrics.data.counted_rows import being_read
-from distmetrics.data.dealing import ROUNDS
+from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import RankLoader, Step
+from distmetrics.data.rank_loader import RankLoader, Step, being_read
+from distmetrics.data.sharding import ROUNDS
 from distmetrics.errors import InputError
 from distmetrics.integrations.accelerate_log import attach_log
 from distmetrics.tree import flatten, map_leaves
@@ -55,7 +53,7 @@ def prepare(
     them, say. A loop with any other collective for each batch
     (``accelerator.pad_across_processes``, or a model that is sharded or has buffers under DDP)
     needs ``equal_batches=True`` then: the rank gets one more batch, which ``gather_for_metrics``
-    leaves out. For ``metric.update`` pass ``distmetrics.data.fresh(rows)``.
+    leaves out. For ``metric.update`` pass ``distmetrics.data.padding(rows)``.
 
     Args:
         accelerator: the ``Accelerator``; all its processes must call this.
@@ -78,7 +76,7 @@ def prepare(
     [[0, 1], [2]]
     """
     comm = chosen(comm)
-    whole = whole_of(comm)
+    whole = comm.whole
     mesh = getattr(accelerator, "torch_device_mesh", None)
     shared = {"tp", "cp", "sp"} & set(getattr(mesh, "mesh_dim_names", None) or ())
     shared = shared if whole is comm else set()
@@ -223,7 +221,7 @@ class _Gather:
     def _exchanged(self, rows: list[Any] | None) -> list[Any]:
         """Return what each rank gathers: None if it is through."""
         return gather_objects(
-            rows, lambda data: data, self._comm, "gather_for_metrics", allow_pickle=True
+            rows, lambda data: data, "gather_for_metrics", allow_pickle=True, comm=self._comm
         )
 
 
@@ -249,7 +247,7 @@ def _check_models(accelerator: Accelerator) -> None:
                 "the ranks may get unequal numbers of batches, and the forward pass of the "
                 f"prepared {type(getattr(model, 'module', model)).__name__} waits for all ranks",
                 do="prepare(accelerator, loader, equal_batches=True), and update metrics with "
-                "distmetrics.data.fresh(rows); gather_for_metrics leaves out the same rows.",
+                "distmetrics.data.padding(rows); gather_for_metrics leaves out the same rows.",
             )
 
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.current import chosen, whole_of
-from distmetrics.data.dealing import RUNS
+from distmetrics.comm.communicator import chosen
 from distmetrics.data.exact import exact_by
+from distmetrics.data.sharding import RUNS
 from distmetrics.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def setup_dataloaders(
     [[0, 1], [2]]
     """
     comm = chosen(None)
-    whole = whole_of(comm)
+    whole = comm.whole
     if whole.world_size != fabric.world_size:
         raise InputError(
             f"setup_dataloaders deals out to {whole.world_size} ranks, and Fabric has "

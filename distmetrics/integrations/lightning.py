@@ -16,8 +16,7 @@ from typing import Any
 import torchmetrics
 from torch import nn
 
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import current, use, whole_of
+from distmetrics.comm.communicator import Communicator, current, use
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.integrations.lightning_loops import (
     Replaced,
@@ -30,8 +29,8 @@ from distmetrics.integrations.lightning_loops import (
 )
 from distmetrics.integrations.lightning_numbers import Numbers, outermost, weigh
 from distmetrics.layouts.communicator import layout as layout_of
-from distmetrics.state.adapters import roots
-from distmetrics.state.sync import synced
+from distmetrics.metrics.adapters import roots
+from distmetrics.metrics.sync import synced
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback  # type: ignore[assignment,unused-ignore]
@@ -113,7 +112,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
             return
         self._replaced = replaced = Replaced()
         at_end_of_loaders(trainer, replaced, partial(self._at_end, trainer))
-        is_alone = whole_of(comm).world_size == 1
+        is_alone = comm.whole.world_size == 1
         has_shares = is_alone or is_dealt(trainer, comm)
         self._numbers = Numbers(replaced, comm if has_shares else None, self._told)
         weigh(trainer, self._numbers, comm)
@@ -174,7 +173,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Put local state back, and refuse what can't be exact."""
         self._leave()
         if self._replaced is not None:
-            refuse_combined(trainer._evaluation_loop, whole_of(self._comm or current()))
+            refuse_combined(trainer._evaluation_loop, (self._comm or current()).whole)
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0

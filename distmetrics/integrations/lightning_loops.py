@@ -14,12 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import whole_of
-from distmetrics.data.counted_rows import being_read
-from distmetrics.data.dealing import ROUNDS
+from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import RankLoader
+from distmetrics.data.rank_loader import RankLoader, being_read
+from distmetrics.data.sharding import ROUNDS
 from distmetrics.errors import InputError
 
 
@@ -81,7 +79,7 @@ def deal_exactly(trainer: Any, replaced: Replaced, comm: Communicator) -> None:
             needs_no_filler = dealer is not None and dealer.is_even()
             return part.loader if needs_no_filler else part
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
-        _refuse_empty_ranks(trainer, loader, whole_of(comm))
+        _refuse_empty_ranks(trainer, loader, comm.whole)
         return loader
 
     replaced.replace(connector, "_prepare_dataloader", prepare_exactly)
@@ -104,7 +102,7 @@ def is_dealt(trainer: Any, comm: Communicator) -> bool:
     if not trainer._accelerator_connector.is_distributed:
         return False
     shares = (trainer.distributed_sampler_kwargs or {}).get("num_replicas")
-    return shares in (comm.world_size, whole_of(comm).world_size)
+    return shares in (comm.world_size, comm.whole.world_size)
 
 
 def _length(loader: Any) -> int | None:
@@ -121,7 +119,7 @@ def _refuse_empty_ranks(trainer: Any, loader: Any, comm: Communicator) -> None:
     name = "allow_zero_length_dataloader_with_multiple_devices"
     if any(getattr(holder, name, False) for holder in holders):
         return
-    lengths = gather_objects(_length(loader), _read_length, comm, "SyncMetrics")
+    lengths = gather_objects(_length(loader), _read_length, "SyncMetrics", comm=comm)
     if 0 in lengths and set(lengths) != {0}:
         raise InputError(
             "SyncMetrics: a loader has no batches on some ranks, and Lightning would leave them "
@@ -145,7 +143,7 @@ def refuse_combined(loop: Any, comm: Communicator) -> None:
         return
     loaders = loop._combined_loader.flattened
     fills = any(isinstance(loader, RankLoader) for loader in loaders)
-    if any(gather_objects(fills, bool, comm, "SyncMetrics")):
+    if any(gather_objects(fills, bool, "SyncMetrics", comm=comm)):
         raise InputError(
             "SyncMetrics: some ranks need a batch that only fills up, and a step that "
             + ("takes dataloader_iter" if reads_itself else "takes batches of several loaders")

@@ -18,8 +18,7 @@ from torchmetrics import MeanMetric
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import mean
-from distmetrics.comm.base import Communicator, innermost
-from distmetrics.comm.current import whole_of
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import compose
 from distmetrics.integrations.lightning_loops import Replaced, evaluation_loops
 
@@ -74,7 +73,7 @@ class Numbers:
         sums = {key: _Sum.of(result) for key, result in logged.items()}
         told = ({key: tuple(one) for key, one in sums.items()}, self._at_end)
         # Ranks of a shard log the same.
-        ranks = gather_objects(told, _read, innermost(self._comm), "logged numbers")
+        ranks = gather_objects(told, _read, "logged numbers", comm=self._comm.transport)
         for key, result in logged.items():
             sums[key] = sums[key].of_all(theirs[key] for theirs, _ in ranks if key in theirs)
             result._computed = torch.full_like(result.value, sums[key].number)
@@ -313,11 +312,11 @@ def _reduce_over(comm: Communicator | None, sync: Any) -> None:
     A sum over all ranks would count several times what several of them hold. Where it reduces is
     also a part of what it compares when the number is logged again, so only the function changes.
     """
-    if comm is None or whole_of(comm) is comm or not sync.should:
+    if comm is None or comm.whole is comm or not sync.should:
         return
     if sync.group is not None or sync.rank_zero_only:
         return
-    shards: Any = innermost(comm)
+    shards: Any = comm.transport
 
     def among_shards(value: Any, *_: Any, **__: Any) -> Any:
         if shards.world_size == 1:

@@ -17,19 +17,18 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import denumpify_detensorize
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen, whole_of
-from distmetrics.comm.sites import call_site
-from distmetrics.data.dealing import RUNS
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.data.concat import join
 from distmetrics.data.exact import exact_by
-from distmetrics.data.joining import join
 from distmetrics.data.rank_loader import StreamPart
+from distmetrics.data.sharding import RUNS
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.integrations.named_metrics import by_name, plain
 from distmetrics.integrations.transformers_log import attach_log
 from distmetrics.integrations.transformers_loss import Weight
 from distmetrics.integrations.transformers_steps import Outputs, Pass, update_classifier
-from distmetrics.state.sync import sync_and_compute
+from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.tree import map_leaves
 
 __all__ = ["Attachment", "Outputs", "attach", "attach_log"]
@@ -244,7 +243,7 @@ def _share(comm: Communicator, mine: Any, error: Exception | None) -> list[Any]:
         PeerLostError: another rank has failed.
     """
     text = "" if error is None else f"{type(error).__name__}: {error}"
-    ranks = gather_objects([text, mine], tuple, comm, "evaluate", call_site())
+    ranks = gather_objects([text, mine], tuple, "evaluate", call_site(), comm=comm)
     if error is not None:
         raise error
     failed = {rank: theirs for rank, (theirs, _) in enumerate(ranks) if theirs}
@@ -272,7 +271,7 @@ def _on_all_ranks(comm: Communicator, function: Callable[[Any], Any], value: Any
 def _check(trainer: Any, comm: Communicator) -> None:
     """Refuse what can't be evaluated exactly."""
     args = trainer.args
-    whole = whole_of(comm)
+    whole = comm.whole
     shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
     problem = ""
     if args.n_gpu > 1:

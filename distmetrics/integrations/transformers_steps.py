@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_pt_utils import find_batch_size
 
-from distmetrics.data.fresh import fresh
-from distmetrics.data.joining import stored
+from distmetrics.data.concat import stored
+from distmetrics.data.padding import fresh
 from distmetrics.errors import InputError
 from distmetrics.integrations.named_metrics import each
 from distmetrics.integrations.transformers_loss import weight_of
-from distmetrics.state.function import from_function
+from distmetrics.metrics.function import from_function
 from distmetrics.tree import map_leaves, move
 
 _SUMS = ("total", "weight", "finite_total", "finite_weight", "losses", "rows")

@@ -12,10 +12,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.background import finish
-from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator, losses_named
+from distmetrics.comm.communicator import use
+from distmetrics.comm.process_group import GroupCommunicator, losses_named
+from distmetrics.guard.tombstones import Departures, meet
+from distmetrics.guard.watchdog import watcher_of_job
 from distmetrics.launch.environment import Environment
-from distmetrics.liveness.departures import Departures, meet
 
 Connect = Callable[..., None]
 
@@ -71,7 +72,7 @@ def join_group(
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
     meet(PrefixStore("here", here), departures, rank, world_size)
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(departures=departures)
+    comm = GroupCommunicator(watcher=watcher_of_job(departures))
     GroupCommunicator.register(comm)
     meet(PrefixStore("connected", here), departures, rank, world_size)
     return comm

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError
-from distmetrics.liveness.outcome import Outcome
 from distmetrics.preflight import find_unpicklable
 
 

@@ -24,7 +24,12 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import PeerLostError, first_line
+from distmetrics.guard.settings import current_settings, put_in_force
+from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Departures
+from distmetrics.guard.watchdog import report_all
 from distmetrics.launch.joining import (
     Connect,
     departures_in,
@@ -35,10 +40,6 @@ from distmetrics.launch.joining import (
     taking_part,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
-from distmetrics.liveness.departures import LAST_WORDS, RAISING_GRACE, Departures, exit_reason
-from distmetrics.liveness.outcome import Outcome
-from distmetrics.liveness.settings import in_force, put_in_force
-from distmetrics.liveness.watchdog import report_all
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
@@ -86,7 +87,7 @@ def launch(
     if start_method == "forkserver":
         context.set_forkserver_preload([__name__])
     # Settings travel with the job: the forkserver has the variables of its own start.
-    job = pickled((fn, args, world_size, backend, connect, in_force()))
+    job = pickled((fn, args, world_size, backend, connect, current_settings()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
         path = str(Path(folder) / "store")
         ranks = [_Rank(context, rank, path, job, pipes[rank:][:1]) for rank in range(world_size)]
@@ -98,7 +99,7 @@ def launch(
                 rank.close_theirs()
             return _collect(ranks, departures_in(file_store(path)), limit)
         finally:
-            if in_force().report is not None:
+            if current_settings().report is not None:
                 _let_report(ranks)
             for rank in ranks:
                 rank.end()

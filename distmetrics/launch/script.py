@@ -20,8 +20,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
+from distmetrics.guard.last_words import what_ended
 from distmetrics.launch.clusters import OWN_STORE, detect, reachable
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
@@ -40,7 +41,6 @@ from distmetrics.launch.subprocess_ranks import (
     command_line,
     watch_rank_zero,
 )
-from distmetrics.liveness.last_words import what_ended
 
 _LOOPBACK = ("localhost", "127.", "::1")
 

@@ -15,13 +15,14 @@ import threading
 import time
 from pathlib import Path
 
+from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import ConfigurationError
+from distmetrics.guard.settings import current_settings
+from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Departures
+from distmetrics.guard.watchdog import report_all
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.joining import cores_per_rank
 from distmetrics.launch.pickles import has_script
-from distmetrics.liveness.departures import LAST_WORDS, RAISING_GRACE, Departures, exit_reason
-from distmetrics.liveness.settings import in_force
-from distmetrics.liveness.watchdog import report_all
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
@@ -76,7 +77,7 @@ class SubprocessRanks:
     def _clean_up(self) -> None:
         self._closed.set()
         self._watcher.join()
-        if in_force().report is not None:
+        if current_settings().report is not None:
             for process in self._processes.values():
                 process.terminate()  # lets it write its report
             self._await(LAST_WORDS)

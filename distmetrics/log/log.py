@@ -5,25 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, Literal, overload
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from distmetrics.arguments import Takes, check, whole
-from distmetrics.collectives.manifest import Problem
+from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen, whole_of
+from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import DistmetricsError, in_short
-from distmetrics.log.combine import combined
-from distmetrics.log.compiled import Compiled
-from distmetrics.log.kinds import MAX, MEAN, MIN, QUANTILE, SAME, STD, SUM, Kind
-from distmetrics.log.snapshot import Snapshot
-from distmetrics.log.union import Known
-from distmetrics.log.window import Window
+from distmetrics.log.accumulate import Window
+from distmetrics.log.kinds import KINDS, MAX, MEAN, MIN, QUANTILE, SAME, STD, SUM, Kind
+from distmetrics.log.merge import Known, Snapshot, combined
 from distmetrics.log.writers import Writer, Writers
+
+_WINDOWS: WeakValueDictionary[int, Window] = WeakValueDictionary()
+_NUMBERS = count()
+# A CUDA graph would record the operation, and not run it again.
+_TAGS = tuple(tag for name, tag in vars(torch.Tag).items() if name == "cudagraph_unsafe")
+
+
+class Compiled:
+    """Notes values in a window, from compiled code."""
+
+    def __init__(self, window: Window) -> None:
+        self._number = next(_NUMBERS)
+        self._token = torch.zeros((), device="cpu")
+        _WINDOWS[self._number] = window
+
+    def note(self, name: Any, kind: Kind, value: Any, weight: Any) -> None:
+        """Take a value, as :meth:`Window.note` does."""
+        number = _tensor_of(value, torch.device("cpu"))
+        scale = _tensor_of(weight, number.device) if kind.is_weighted else None
+        _note(self._token, self._number, name, kind.name, number, scale)
+
+    def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any) -> None:
+        """Take values of several names, as :meth:`Window.note_all` does."""
+        for name, value in values.items():
+            self.note(name, kind, value, weight)
+
+
+def _tensor_of(value: Any, device: torch.device) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, list | tuple):
+        return torch.tensor(value, dtype=torch.float64, device=device)
+    return torch.full((), value, dtype=torch.float64, device=device)
+
+
+@library.custom_op("distmetrics::note", mutates_args=("token",), tags=_TAGS)
+def _note(
+    token: Tensor, window: int, name: str, kind: str, value: Tensor, weight: Tensor | None
+) -> None:
+    # Compiled code uses the memory of its values again.
+    scale = 1.0 if weight is None else weight.clone()
+    _WINDOWS[window].note(name, KINDS[kind], value.clone(), scale)
+
 
 Number = float | Tensor
 Value = Number | Sequence[float]  # or what numpy has
@@ -189,7 +229,7 @@ class Log:
 
     def _writing(self, comm: Communicator, step: int) -> Callable[[Row], None] | None:
         """Return what gives a row to the writers; None where there is nothing to do."""
-        is_first = whole_of(comm).rank == 0
+        is_first = comm.whole.rank == 0
         return partial(self._writers.write, step=step) if is_first and self._writers else None
 
     def _end_flush(self) -> tuple[Exception | None, Exception | None]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.comm.group import losses_named
+from distmetrics.comm.process_group import losses_named
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.runner.checks import (

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from distmetrics.data.rank_loader import RankLoader
-from distmetrics.data.sampling import EvaluationSampler, has_order, set_epoch
+from distmetrics.data.sharding import EvaluationSampler, has_order, set_epoch
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.sampling import warn_read_whole
 from distmetrics.tree import move

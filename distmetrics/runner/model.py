@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.comm.group import losses_named
+from distmetrics.comm.process_group import losses_named
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
-from distmetrics.collectives.reading import reading
-from distmetrics.collectives.serialize import deserialize, serialize
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.sites import call_site
+from distmetrics.collectives.message import reading
+from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.log.log import Log
+from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
-from distmetrics.state.sync import sync_and_compute
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
@@ -275,7 +275,9 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
     def read(outcome: Any) -> tuple[Any, str]:
         return outcome[0], str(outcome[1])
 
-    return ops.gather_objects((result, problem), read, comm, name, call_site())[rank]
+    outcomes = ops.gather_objects((result, problem), read, name, call_site(), comm=comm)
+    outcome: tuple[Any, str] = outcomes[rank]
+    return outcome
 
 
 def _detached(leaf: Any) -> Any:

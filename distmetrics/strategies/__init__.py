@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.data.sampling import EvaluationSampler, TrainingSampler
+from distmetrics.data.sharding import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp2 import DDP2

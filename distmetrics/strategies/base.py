@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import broadcast
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import SingleCommunicator, current, use, whole_of
+from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import Environment
@@ -150,7 +149,7 @@ class Strategy:
 
     def comm(self) -> Communicator:
         """Return what this rank talks to all ranks through, inside :meth:`launch`."""
-        return whole_of(self.shards())
+        return self.shards().whole
 
     def shards(self) -> Communicator:
         """Return what data is dealt out by, and values go over: the layout, if one is in force."""

@@ -10,7 +10,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.sites import call_site
+from distmetrics.comm.call_site import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
@@ -81,7 +81,7 @@ class ShardedUpdates(Strategy):
         mine = optimizer.state_dict()
         own = to_host(mine["state"])
         read = dict[int, Any]
-        parts = gather_objects(own, read, self.comm(), "optimizer states", call_site())
+        parts = gather_objects(own, read, "optimizer states", call_site(), comm=self.comm())
         state = ChainMap(*parts)
         return {**mine, "state": {index: state[index] for index in sorted(state)}}
 

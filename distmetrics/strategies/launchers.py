@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.outcome import settle
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.launch.script import join
 from distmetrics.launch.subprocess_ranks import watch_rank_zero
-from distmetrics.liveness.outcome import settle
 from distmetrics.preflight import find_unpicklable
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices

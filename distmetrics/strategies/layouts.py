@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from distmetrics.comm.current import use
+from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.layouts.communicator import layout
 from distmetrics.strategies.base import Layout, Strategy

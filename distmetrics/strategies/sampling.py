@@ -5,10 +5,10 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import deal
 from distmetrics.data.rank_loader import LoaderPart
-from distmetrics.data.sampling import Dealt, TrainingSampler, as_sampler, clone, has_order
+from distmetrics.data.sharding import Dealt, TrainingSampler, as_sampler, clone, has_order
 
 
 def shard(

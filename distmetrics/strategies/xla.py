@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, check
-from distmetrics.comm.current import use
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.communicator import use
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices

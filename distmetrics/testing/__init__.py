@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.liveness.outcome import Outcome
+from distmetrics.comm.outcome import Outcome
 from distmetrics.testing.world import outcomes, run
 
 if TYPE_CHECKING:

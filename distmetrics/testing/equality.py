@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import brief as type_of
+from distmetrics.comm.communicator import brief as type_of
 
 _SHOWN = 60
 _NUMBER = Tensor | float | int

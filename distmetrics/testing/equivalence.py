@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler
 
-from distmetrics.comm.base import Communicator
-from distmetrics.data.sampling import clone, has_order
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.outcome import settle
+from distmetrics.data.sharding import clone, has_order
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch
-from distmetrics.liveness.outcome import settle
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard

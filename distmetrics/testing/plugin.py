@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from distmetrics.comm.outcome import Outcome, blame, settle
 from distmetrics.comm.threads import LeftBehind
 from distmetrics.errors import (
     ConfigurationError,
@@ -25,7 +26,6 @@ from distmetrics.errors import (
     who,
 )
 from distmetrics.launch.pickles import pickled_by_value
-from distmetrics.liveness.outcome import Outcome, blame, settle
 from distmetrics.preflight import find_unpicklable
 from distmetrics.testing import world as worlds
 from distmetrics.testing.fake_torch_distributed import routed

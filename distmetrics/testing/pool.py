@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import pickled
 from distmetrics.launch.processes import launch
-from distmetrics.liveness.outcome import Outcome
 
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself
 

@@ -21,8 +21,8 @@ from _pytest._code.code import (
 )
 from _pytest.assertion import util
 
+from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.errors import DistmetricsError, first_line, who
-from distmetrics.liveness.outcome import Outcome, blame
 
 Element = tuple[ReprTraceback, ReprFileLocation | None, str | None]
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -94,7 +94,7 @@ def _explain(verbosity: int, op: str, left: object, right: object) -> str | None
     lines = next(filter(None, explanations), None)
     if lines is None:
         return None
-    return "\n~".join(line.replace("\n", "\\n") for line in lines).replace("%", "%%")
+    return "\n~".join(line.replace("\n", "\\n") for line in lines).replace("%", "distmetrics/")
 
 
 @functools.cache

@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.state.adapters import MergingAdapter, targets
-from distmetrics.state.adapters.registry import adapter_of
-from distmetrics.state.function import FunctionMetric
-from distmetrics.state.sync import sync_and_compute
+from distmetrics.metrics.adapters import MergingAdapter, targets
+from distmetrics.metrics.adapters.registry import adapter_of
+from distmetrics.metrics.function import FunctionMetric
+from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.testing.batches import Batch
 from distmetrics.tree import map_leaves
 

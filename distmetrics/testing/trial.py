@@ -7,14 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import SingleCommunicator, use
-from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.comm.thread_pool import ThreadPool
-from distmetrics.comm.threads import ThreadWorld
+from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
+from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.comm.threads import ThreadPool, ThreadWorld
+from distmetrics.comm.work import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
-from distmetrics.liveness.outcome import Outcome
-from distmetrics.liveness.rank_report import is_connection_error
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.fake_torch_distributed import routed

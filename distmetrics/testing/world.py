@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import use
+from distmetrics.comm.communicator import Communicator, use
+from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.launch.processes import launch
 from distmetrics.layouts.communicator import layout as layout_of
-from distmetrics.liveness.outcome import Outcome, settle
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.faults.communicator import faulty, killed_as_lost
 

@@ -1,7 +1,7 @@
 """Train and evaluate a model on one device or many; logged values are those of one process."""
 
-from distmetrics.data.sampling import EvaluationSampler, TrainingSampler
-from distmetrics.log.loggers import CSVLogger, Logger, TensorBoardLogger
+from distmetrics.data.sharding import EvaluationSampler, TrainingSampler
+from distmetrics.log.writers import CSVLogger, Logger, TensorBoardLogger
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.ddp_spawn import DDPSpawn

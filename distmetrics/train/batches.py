@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import all_reduce
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.sites import call_site
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit
 
@@ -70,7 +70,7 @@ def agreed_counts(
     """
     own = list(map(_known_length, loaders, limits))
     read = partial(_counts, loaders=len(own))
-    ranks = gather_objects(own, read, comm, f"{what} batches", call_site())
+    ranks = gather_objects(own, read, f"{what} batches", call_site(), comm=comm)
     by_loader = [list(counts) for counts in zip(*ranks, strict=True)]
     for index, counts in enumerate(by_loader):
         if limits[index] != 0 and all(count == 0 for count in counts):

@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from distmetrics.collectives.manifest import Manifest
-from distmetrics.collectives.reading import reading
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.header import Header
+from distmetrics.collectives.message import reading
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.combine import combined_by_rank
+from distmetrics.log.merge import combined_by_rank, own_value, refusal
 from distmetrics.log.names import Names
-from distmetrics.log.refusals import own_value, refusal
 from distmetrics.train.entries import Entries, Key, Kind, read
 
 _BATCHES = Kind("sum")  # how the number of batches is logged, under no name
@@ -42,7 +41,7 @@ def combined(
 
     Args:
         mine: what this rank has logged.
-        known: see :func:`~distmetrics.log.combine.combined_by_rank`.
+        known: see :func:`~distmetrics.log.merge.combined_by_rank`.
         name: of the call.
         told: the line that reports show, where another one has asked for the call.
         comm: who talks.
@@ -53,7 +52,7 @@ def combined(
     for loader, count in mine.batches.items():
         mine.window.put(mine.of(Key("", loader), _BATCHES).slot, float(count))
     logged = mine.window.snapshot(comm.device).looked_at()
-    call = Manifest("self.log", name, site=logged.site, reported_site=told)
+    call = Header("self.log", name, site=logged.site, reported_site=told)
     row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
     ranks: dict[str, list[int]] = defaultdict(list)
     for sent, some in parts.items():

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from distmetrics.collectives.ops import all_gather_object
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.loggers import Logger
-from distmetrics.log.values import floats
+from distmetrics.log.accumulate import floats
+from distmetrics.log.writers import Logger
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
 from distmetrics.train.config import TrainerConfig

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import asdict
 from typing import Any
 
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
 from distmetrics.train.callbacks import ModelCheckpoint
 from distmetrics.train.checkpoint_file import write

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.log.accumulate import Slot, Window
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.names import Names
-from distmetrics.log.slots import Slot
-from distmetrics.log.window import Window
 
 
 class Key(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from distmetrics.collectives.ops import any_true
-from distmetrics.data.sampling import set_epoch
+from distmetrics.data.sharding import set_epoch
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed
 from distmetrics.train.batches import (

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from distmetrics.data.sampling import has_order
+from distmetrics.data.sharding import has_order
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distmetrics.collectives.reduce import all_reduce
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.tensors import parameters_of

@@ -12,10 +12,10 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from distmetrics.arguments import is_metric
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, Site
+from distmetrics.log.accumulate import floats
 from distmetrics.log.names import Names
-from distmetrics.log.values import floats
 from distmetrics.train.combine import Logged, combined
 from distmetrics.train.entries import Entries, Entry, Key, Kind
 from distmetrics.train.log_options import (

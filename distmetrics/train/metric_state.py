@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from distmetrics.collectives.reading import reading
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.message import reading
+from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
-from distmetrics.state.adapters import MergingAdapter, Target, targets
-from distmetrics.state.adapters.registry import adapter_of
-from distmetrics.state.sync import sync_and_compute, synced
+from distmetrics.metrics.adapters import MergingAdapter, Target, targets
+from distmetrics.metrics.adapters.registry import adapter_of
+from distmetrics.metrics.sync import sync_and_compute, synced
 from distmetrics.train.entries import Key, Kind
 from distmetrics.train.log_options import as_number
 from distmetrics.tree import map_leaves

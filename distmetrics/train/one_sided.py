@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from distmetrics.collectives.message import reading
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reading import reading
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.one_call import as_one_call
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, who
-from distmetrics.log.refusals import refusal
+from distmetrics.log.merge import refusal
 from distmetrics.train.combine import Logged
 from distmetrics.train.entries import Entries, Key
 
@@ -89,9 +89,9 @@ def _share(key: Key, mine: Entries) -> _Share:
     return share, count, f"in {share} of its {count} batches{first}"
 
 
-@as_one_call
+@one_call
 def _gathered(own: list[_Share], *, comm: Communicator) -> list[list[_Share]]:
-    return gather_objects(own, _read, comm, "shares of batches", op="self.log")
+    return gather_objects(own, _read, "shares of batches", op="self.log", comm=comm)
 
 
 def _read(told: Any) -> list[_Share]:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.arguments import FLAG, SEED, check
-from distmetrics.data.sampling import clone
+from distmetrics.data.sharding import clone
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 

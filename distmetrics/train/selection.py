@@ -5,7 +5,7 @@ from typing import Any
 
 from distmetrics.arguments import describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.loggers import CSVLogger, Logger
+from distmetrics.log.writers import CSVLogger, Logger
 from distmetrics.train.callbacks import (
     Callback,
     EarlyStopping,

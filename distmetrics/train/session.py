@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from distmetrics.collectives.message import reading
 from distmetrics.collectives.ops import any_true, barrier
-from distmetrics.collectives.reading import reading
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty

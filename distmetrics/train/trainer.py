@@ -6,7 +6,7 @@ from typing import Any
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.log.loggers import Logger
+from distmetrics.log.writers import Logger
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve

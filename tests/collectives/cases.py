@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 import distmetrics as dm
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 
 X = torch.ones(2)
 

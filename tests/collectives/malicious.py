@@ -5,21 +5,23 @@ Light to import, since real processes import it too.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from distmetrics.collectives import exchange
-from distmetrics.collectives.pack import from_bytes, to_bytes
-from distmetrics.comm.current import SingleCommunicator
+from distmetrics.collectives.buckets import from_bytes, to_bytes
+from distmetrics.collectives.header import Header
+from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.errors import PeerLostError
 
 _MOST = 1 << 27
-ROOM = exchange.manifest_area(2) - exchange._HEAD.size
+BODY = Header.__struct_fields__.index("body")
+ROOM = exchange.header_area(2) - exchange._HEAD.size
 Craft = Callable[[bytes], tuple[bytes, bytes]]  # from a frame to another, and what follows it
 
 
@@ -51,12 +53,14 @@ class BesideMalice(SingleCommunicator):
 
 
 def head_of(frame: bytes) -> list[int]:
-    """The fields of a frame's head: mark, bytes of manifest, inline and bulk data, and what comes after."""
+    """The fields of a frame's head: mark, bytes of header, inline and bulk data, and what comes after."""
     return list(exchange._HEAD.unpack_from(frame))
 
 
-def manifest_in(frame: bytes) -> list[Any]:
-    parts: list[Any] = json.loads(frame[exchange._HEAD.size :][: head_of(frame)[1]])
+def header_in(frame: bytes) -> list[Any]:
+    """The parts of a frame's header; those of its body, the message of the layer above, as a list."""
+    parts: list[Any] = msgspec.msgpack.decode(frame[exchange._HEAD.size :][: head_of(frame)[1]])
+    parts[BODY] = msgspec.msgpack.decode(parts[BODY]) if parts[BODY] else b""
     return parts
 
 
@@ -64,11 +68,18 @@ def with_head(frame: bytes, head: list[int]) -> bytes:
     return exchange._HEAD.pack(*head) + frame[exchange._HEAD.size :]
 
 
-def with_manifest(frame: bytes, blob: bytes) -> tuple[bytes, bytes]:
-    """The frame with other bytes in place of its manifest, and those that do not fit into it."""
+def with_parts(frame: bytes, parts: Any) -> tuple[bytes, bytes]:
+    """The frame with a header of other parts."""
+    if isinstance(parts, list) and len(parts) > BODY and not isinstance(parts[BODY], bytes):
+        parts = [*parts[:BODY], msgspec.msgpack.encode(parts[BODY]), *parts[BODY + 1 :]]
+    return with_header(frame, msgspec.msgpack.encode(parts))
+
+
+def with_header(frame: bytes, blob: bytes) -> tuple[bytes, bytes]:
+    """The frame with other bytes in place of its header, and those that do not fit into it."""
     head = head_of(frame)
     head[1] = len(blob)
-    area = (exchange._HEAD.pack(*head) + blob[:ROOM]).ljust(exchange.manifest_area(2), b"\0")
+    area = (exchange._HEAD.pack(*head) + blob[:ROOM]).ljust(exchange.header_area(2), b"\0")
     return area + frame[len(area) :], blob[ROOM:]
 
 
@@ -76,12 +87,12 @@ def with_data(frame: bytes, data: bytes) -> bytes:
     """The frame with other inline data, announced as it is."""
     head = head_of(frame)
     head[2] = len(data)
-    start = exchange.manifest_area(2)
+    start = exchange.header_area(2)
     return (with_head(frame, head)[:start] + data).ljust(len(frame), b"\0")
 
 
 def bomb(announced: int, size: int) -> bytes:
-    """A compressed manifest of ``size`` bytes, which says that it has fewer."""
+    """A compressed header of ``size`` bytes, which says that it has fewer."""
     squeezed = zlib.compressobj(9)
     body = b"".join(squeezed.compress(bytes(1 << 20)) for _ in range(size >> 20)) + squeezed.flush()
     return exchange._LENGTH.pack(announced) + body

@@ -9,8 +9,8 @@ import torch
 
 import distmetrics as dm
 from distmetrics.collectives.exchange import inline_capacity
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.recording import RecordingCommunicator
 from tests.comm.ranks import DTYPES, odd_tensors, of_rank, same_bits
 
 

@@ -11,7 +11,7 @@ import torch
 
 import distmetrics as dm
 from distmetrics import InputTypeError, MismatchError
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
 from tests.collectives.cases import CASES, all_verdicts

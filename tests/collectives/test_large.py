@@ -10,12 +10,12 @@ import torch
 
 import distmetrics as dm
 from distmetrics.collectives import exchange
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
 from tests.collectives import ranks
 from tests.collectives.cases import CASES
-from tests.state.samples import SAMPLES, batches
-from tests.state.test_right import check, on_rank
+from tests.metrics.samples import SAMPLES, batches
+from tests.metrics.test_right import check, on_rank
 
 
 @pytest.fixture

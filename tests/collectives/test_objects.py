@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distmetrics as dm
-from distmetrics.collectives.pack import to_bytes
+from distmetrics.collectives.buckets import to_bytes
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
 
@@ -146,7 +146,7 @@ def test_bytes_come_out_of_torch_in_pieces(size: int) -> None:
     """A count of ctypes has 32 bits, which 3 GiB do not fit into."""
     data = torch.arange(size, dtype=torch.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("distmetrics.collectives.pack._PIECE", 7)
+        patch.setattr("distmetrics.collectives.buckets._PIECE", 7)
         assert to_bytes(data) == bytes(range(size))
 
 

@@ -1,4 +1,4 @@
-"""The pure parts: manifests and their encoding, packing, frames. No world is needed to test them."""
+"""The pure parts: headers and their encoding, packing, frames. No world is needed to test them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distmetrics import InputTypeError, MismatchError, SingleCommunicator
-from distmetrics.collectives.exchange import LARGE_WORLD, exchange, frame_size, inline_capacity, manifest_area
-from distmetrics.collectives.manifest import Manifest, Problem, agree, check
-from distmetrics.collectives.pack import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
-from distmetrics.collectives.prepare import prepare
-from distmetrics.collectives.reading import reading
-from distmetrics.collectives.serialize import deserialize
+from distmetrics.collectives.buckets import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
+from distmetrics.collectives.message import decode, reading
+from distmetrics.collectives.exchange import LARGE_WORLD, Round, exchange, frame_size, inline_capacity, header_area
+from distmetrics.collectives.header import Header, Problem, agree
+from distmetrics.collectives.leaves import prepare
+from distmetrics.collectives.wire import deserialize
+from distmetrics.comm.call_lock import one_call
 from distmetrics.errors import Site
 from distmetrics.testing import run
 from tests.comm.ranks import DTYPES, same_bits
 
-names = st.text(max_size=8)
+names = st.text(st.characters(codec="utf-8"), max_size=8)
 leaf_specs = st.builds(
     LeafSpec,
     names,
@@ -29,8 +30,8 @@ leaf_specs = st.builds(
     st.lists(st.integers(0, 5), max_size=3).map(tuple),
     names,
 )
-manifests = st.builds(
-    Manifest,
+headers = st.builds(
+    Header,
     names,
     names,
     names,
@@ -40,20 +41,20 @@ manifests = st.builds(
 )
 
 
-@given(manifests)
-def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
-    """Names may hold quotes, lone surrogates, anything."""
-    assert Manifest.decode(manifest.encode()) == manifest
+@given(headers)
+def test_a_header_survives_the_wire(header: Header) -> None:
+    """Names may hold quotes, anything."""
+    assert decode(Header, header.encode(), "it") == header
 
 
-@given(manifests, manifests)
-def test_equal_bytes_mean_equal_manifests(one: Manifest, other: Manifest) -> None:
+@given(headers, headers)
+def test_equal_bytes_mean_equal_headers(one: Header, other: Header) -> None:
     """The fast way compares bytes alone."""
     assert (one.encode() == other.encode()) == (one == other)
 
 
-@given(st.lists(manifests, min_size=1, max_size=2).map(lambda few: [*few, *few]))
-def test_judging_bytes_is_judging_manifests(each: Sequence[Manifest]) -> None:
+@given(st.lists(headers, min_size=1, max_size=2).map(lambda few: [*few, *few]))
+def test_judging_bytes_is_judging_headers(each: Sequence[Header]) -> None:
     """The short cut for equal bytes must never let pass what a full comparison refuses, nor the other way round."""
 
     def verdict(check: Any) -> str:
@@ -63,7 +64,9 @@ def test_judging_bytes_is_judging_manifests(each: Sequence[Manifest]) -> None:
             return f"{type(error).__name__} {error}"
         return "agreed"
 
-    one = verdict(lambda: check([manifest.encode() for manifest in each], 0))
+    blobs = tuple(header.encode() for header in each)
+    nothing = torch.empty(0)
+    one = verdict(Round(SingleCommunicator(), blobs, (nothing, nothing)).agree)
     other = verdict(lambda: agree(each, 0))
     assert one == other
     alike = len({(m.op, m.name, m.tree, m.leaves) for m in each}) == 1
@@ -113,8 +116,8 @@ def test_dtypes_have_names(dtype: torch.dtype) -> None:
 
 @given(st.integers(1, 100_000))
 def test_frames_are_aligned_and_bounded(world_size: int) -> None:
-    """Data starts behind the manifest's area, which must be aligned; all frames together stay small."""
-    size, area = frame_size(world_size), manifest_area(world_size)
+    """Data starts behind the header's area, which must be aligned; all frames together stay small."""
+    size, area = frame_size(world_size), header_area(world_size)
     assert area % ALIGN == 0
     assert size // 8 <= area <= size // 4
     assert inline_capacity(world_size) == (size - area if world_size <= LARGE_WORLD else 0)
@@ -129,7 +132,7 @@ ROUND_THE_ROOM = st.integers(0, 300) | st.integers(28_600, 28_700) | st.integers
     st.lists(st.tuples(ROUND_THE_ROOM, ROUND_THE_ROOM, st.integers(0, 40_000)), min_size=2, max_size=3),
 )
 def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int, int]]) -> None:
-    """Inline and bulk data on both sides of what rides along, alone or together, manifests on both of their room."""
+    """Inline and bulk data on both sides of what is inline, alone or together, headers on both of their room."""
     letters = bytes(torch.randint(33, 120, (40_000,), generator=torch.Generator().manual_seed(0)).tolist()).decode()
 
     def work(comm: Any) -> bool:
@@ -137,18 +140,16 @@ def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int, int]]) ->
             count = sizes[rank][part]
             return (torch.arange(count) % 251 + rank).to(torch.uint8)
 
-        seen: list[Sequence[bytes]] = []
-        manifest = Manifest(letters[: sizes[comm.rank][2]])
-        _, got = exchange(comm, manifest, data(comm.rank, 0), data(comm.rank, 1), seen.append)
-        for rank, (inline, bulk) in enumerate(got):
+        met = exchange(comm, Header(letters[: sizes[comm.rank][2]]), data(comm.rank, 0), data(comm.rank, 1))
+        for rank, (inline, bulk) in enumerate(met.move()):
             assert torch.equal(inline, data(rank, 0))
             assert torch.equal(bulk, data(rank, 1))
-        assert [Manifest.decode(blob).op for blob in seen[0]] == [letters[:length] for *_, length in sizes]
+        assert [header.op for header in met.headers()] == [letters[:length] for *_, length in sizes]
         return True
 
     # inline data lies before bulk data in one run, so it is aligned in real use
     sizes = [(inline // 16 * 16, bulk, length) for inline, bulk, length in sizes]
-    assert run(len(sizes), work) == [True] * len(sizes)
+    assert run(len(sizes), lambda comm: one_call(lambda *, comm: work(comm))(comm=comm)) == [True] * len(sizes)
 
 
 def test_an_answer_that_is_no_frame_is_refused() -> None:
@@ -162,16 +163,16 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
 
     nothing = torch.empty(0, dtype=torch.uint8)
     with pytest.raises(MismatchError, match="no frame of distmetrics"):
-        exchange(Garbled(), Manifest("x"), nothing, nothing, lambda blobs: None)
+        one_call(lambda *, comm: exchange(comm, Header("x"), nothing))(comm=Garbled())
 
 
 def test_prepare_names_the_leaf_it_refuses() -> None:
     """In a large tree the path is what a user needs."""
     mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]})
     what = "['a'][1] is a str, which is no tensor and no number"
-    assert mine.manifest.problem == Problem("InputTypeError", what, "for other objects call all_gather_object.")
+    assert mine.header.problem == Problem("InputTypeError", what, "for other objects call all_gather_object.")
     with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
-        check([mine.manifest.encode()], 0)
+        agree([mine.header], 0)
 
 
 def test_numbers_become_tensors_as_wide_as_pythons() -> None:

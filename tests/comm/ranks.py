@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 
 DTYPES = [
     torch.bool,

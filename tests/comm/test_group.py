@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
-from distmetrics.comm.base import current_call
-from distmetrics.comm.group import _transport_device
+from distmetrics.comm.communicator import current_call
+from distmetrics.comm.process_group import _transport_device
 from distmetrics.errors import ConfigurationError, PeerLostError
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import distmetrics as dm
-from distmetrics.comm.base import current_call
-from distmetrics.comm.thread_pool import ThreadPool
+from distmetrics.comm.communicator import current_call
+from distmetrics.comm.threads import ThreadPool
 from distmetrics.errors import PeerLostError
-from distmetrics.liveness.call_record import CallRecord
+from distmetrics.guard.call_record import CallRecord
 from distmetrics.testing import run
 from tests.backends import BACKENDS
 from tests.comm.striking import CALLS, LARGE, Stop, expected, steps
@@ -235,7 +235,7 @@ def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any, monkeypatch: 
 
     store = dist.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    monkeypatch.setattr("distmetrics.liveness.pending_calls.NAMING_GRACE", 0.1)
+    monkeypatch.setattr("distmetrics.comm.work.NAMING_GRACE", 0.1)
     try:
         comm = dm.GroupCommunicator(departures=GoneStore())  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import distmetrics as dm
-from distmetrics.comm.new_group import new_group
+from distmetrics.comm.process_group import new_group
 from distmetrics.testing import outcomes, run
 
 pytestmark = pytest.mark.gloo

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from distmetrics import PeerLostError, ThreadWorld
-from distmetrics.comm.thread_pool import ThreadPool
+from distmetrics.comm.threads import ThreadPool
 
 
 def runs(comm: Any) -> tuple[int, threading.Thread]:

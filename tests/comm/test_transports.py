@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from distmetrics import Communicator, DivergedError, MismatchError, PeerLostError, SingleCommunicator, ThreadWorld
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
 from tests.comm import ranks

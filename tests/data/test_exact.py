@@ -25,8 +25,8 @@ from torch.utils.data import (
 )
 
 from distmetrics.data import exact, fresh
-from distmetrics.data.dealing import ROUNDS, RUNS
 from distmetrics.data.exact import deal
+from distmetrics.data.sharding import ROUNDS, RUNS
 from distmetrics.errors import InputError
 from distmetrics.testing import run
 

@@ -13,8 +13,8 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 import distmetrics
 from distmetrics.data import exact
+from distmetrics.data.check import repeats
 from distmetrics.data.exact import deal
-from distmetrics.data.repeats import repeats
 from distmetrics.testing import run
 
 WORLDS = (1, 2, 3, 4)

@@ -287,7 +287,7 @@ def threads_at_the_store(comm: Any) -> set[str]:
     """Return the names of the threads that used the guard's store while this rank waited."""
     import threading
 
-    from distmetrics.liveness.guard_store import GuardStore
+    from distmetrics.guard.store import GuardStore
 
     names: set[str] = set()
     original = GuardStore.__getattribute__

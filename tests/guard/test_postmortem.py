@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from distmetrics.cli import main
 from distmetrics.errors import ConfigurationError, who
-from distmetrics.guard.postmortem import PostMortem, examine, merge
-from distmetrics.guard.postmortem_files import read
-from distmetrics.guard.postmortem_text import describe, parting, summary
-from distmetrics.liveness.report_file import Call, RankReport
+from distmetrics.guard.postmortem import Call, PostMortem, RankReport, describe, examine, merge, parting, read, summary
 from tests import warm
 from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from distmetrics.guard import use_settings
-from distmetrics.guard.postmortem import examine
-from distmetrics.guard.postmortem_text import describe
+from distmetrics.guard.postmortem import describe, examine
 from distmetrics.testing import outcomes
 from tests import warm
 from tests.guard import ranks

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.base import Call
+from distmetrics.comm.communicator import Call
 from distmetrics.errors import Site
-from distmetrics.liveness.departures import Departure, Departures
-from distmetrics.liveness.rank_report import PendingCall
-from distmetrics.liveness.roster import Roster
-from distmetrics.liveness.settings import Settings
-from distmetrics.liveness.store_link import StoreLink
-from distmetrics.liveness.watchdog import Watchdog
+from distmetrics.comm.work import PendingCall
+from distmetrics.guard.settings import Settings
+from distmetrics.guard.store import StoreLink
+from distmetrics.comm.verdict import Departure
+from distmetrics.guard.tombstones import Departures
+from distmetrics.guard.watchdog import Roster, Watchdog
 from distmetrics.testing import outcomes
-from tests.liveness.simulated import Job
+from tests.guard.simulated import Job
 
 
 def _ended(prepare: Callable[[Job], Any], world_size: int = 2, seconds: float = 12.0) -> str:
@@ -94,7 +94,7 @@ def _raised(fn: Callable[[Any], Any]) -> str:
 
 
 def _direct(comm: Any) -> None:
-    from distmetrics.collectives.call_history import refuse_histories
+    from distmetrics.collectives.history import refuse_histories
 
     kind = "all_reduce sum float32[4]" if comm.rank else "all_reduce sum int32[4]"
     comm.record.direct_calls.extend(["barrier  train.py:3 in main", f"{kind}  train.py:4 in main"])
@@ -102,7 +102,7 @@ def _direct(comm: Any) -> None:
 
 
 def _interrupted(comm: Any) -> None:
-    from distmetrics.collectives.call_history import refuse_histories
+    from distmetrics.collectives.history import refuse_histories
 
     comm.record.calls = 4
     if comm.rank:

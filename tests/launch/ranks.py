@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import DistmetricsError, current
-from distmetrics.comm.group import GroupCommunicator
+from distmetrics.comm.process_group import GroupCommunicator
 
 
 class NeedsTwoError(Exception):

@@ -64,7 +64,7 @@ def test_a_script_may_end_right_after_its_last_collective():
 def test_a_group_that_ddp_has_used_ends_its_threads_when_destroyed():
     done = python(
         "import gc, pathlib, torch, torch.distributed as dist\n"
-        "from distmetrics.comm.group import GroupCommunicator\n"
+        "from distmetrics.comm.process_group import GroupCommunicator\n"
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "GroupCommunicator.of(dist.group.WORLD).barrier()\n"
         "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"

@@ -15,7 +15,7 @@ from torchmetrics import Accuracy, CatMetric, MaxMetric, MeanMetric, Metric, Sum
 from torchmetrics.classification import BinaryAUROC
 
 import distmetrics as dm
-from distmetrics.collectives.dtensors import is_dtensor, part_of, rows_of, term_of
+from distmetrics.collectives.dtensor import is_dtensor, part_of, rows_of, term_of
 from distmetrics.testing import run
 
 ROWS, CLASSES = 8, 4

@@ -11,8 +11,8 @@ import torch
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
-from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.state.cost import Cost
+from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.metrics.explain import Cost
 from distmetrics.testing import run
 
 

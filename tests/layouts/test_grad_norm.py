@@ -14,9 +14,8 @@ from torch import Tensor, nn
 import distmetrics as dm
 from benchmarks.grad_norm import PROCESSES, norms
 from distmetrics import DistmetricsError, InputError, InputTypeError, LayoutError, MismatchError
-from distmetrics.comm.record import RecordingCommunicator
-from distmetrics.layouts.grad_norm import total
-from distmetrics.layouts.gradients import Told
+from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.layouts.grad_norm import Told, total
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error

@@ -10,7 +10,6 @@ from torchmetrics import CatMetric, MeanMetric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
-from distmetrics.comm.base import job_ranks
 from distmetrics.data import exact
 from distmetrics.testing import outcomes, run
 
@@ -217,7 +216,7 @@ def test_a_rank_that_is_lost(backend: Any) -> None:
 def test_who_the_ranks_are() -> None:
     def work(comm: Any) -> Any:
         ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
-        return [*job_ranks(comm)], [*job_ranks(ranks)], ranks.members
+        return [*comm.members], [*ranks.members], ranks.members
 
     for rank, (whole, shards, members) in enumerate(run(4, work)):
         assert whole == [0, 1, 2, 3]

@@ -12,8 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torchmetrics import SumMetric
 
 import distmetrics as dm
-from distmetrics.layouts.known import known
-from distmetrics.layouts.mesh import Mesh
+from distmetrics.layouts.mesh import Mesh, known
 from distmetrics.testing import run
 
 

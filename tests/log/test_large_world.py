@@ -11,7 +11,7 @@ import pytest
 import distmetrics as dm
 from benchmarks.log_scripts import drawn, verdict
 from distmetrics.collectives import exchange
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
 
 

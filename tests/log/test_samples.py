@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import distmetrics as dm
 from distmetrics.collectives import exchange
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.log import CSVLogger, LiveTable, TensorBoardLogger
 from distmetrics.testing import run
 from tests.backends import both_backends

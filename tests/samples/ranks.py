@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import distmetrics as dm
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.recording import RecordingCommunicator
 
 TEXTS = ("", "a", "ümlaut", "\ud800", "new\nline", "日本", "zero\0", "long " * 40)
 

@@ -17,13 +17,12 @@ from torch import Tensor
 
 import distmetrics as dm
 from distmetrics.collectives import exchange
-from distmetrics.collectives.pack import from_bytes, to_bytes
+from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.samples import lines, moving
-from distmetrics.comm.base import Passing, is_of_threads
-from distmetrics.comm.current import SingleCommunicator
+from distmetrics.comm.communicator import PassingCommunicator, SingleCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
-from tests.collectives.malicious import head_of, manifest_in, with_head, with_manifest
+from tests.collectives.malicious import BODY, head_of, header_in, with_head, with_parts
 from tests.samples.ranks import batch
 
 gather = dm.gather_samples
@@ -289,7 +288,7 @@ def make_full(**options: Any) -> tuple[int, str]:
 
 
 def to_a_full_disk(comm: Any, folder: Path, length: int) -> None:
-    if not is_of_threads(comm):  # else the test has changed them, once for all threads
+    if not comm.transport.shares_process:  # else the test has changed them, once for all threads
         moving.ROUND = 100
         lines.tempfile.mkstemp = make_full
     ids = [*range(comm.rank, 40, 2)]
@@ -319,7 +318,7 @@ class InterruptError(Exception):
     """Raised by a handler of the user's."""
 
 
-class Interrupting(Passing):
+class Interrupting(PassingCommunicator):
     """Raises in place of the third gather."""
 
     def __init__(self, inner: Any) -> None:
@@ -402,23 +401,23 @@ def test_changed_frames(data: st.DataObject) -> None:
     def craft(frame: bytes) -> tuple[bytes, bytes]:
         how = data.draw(st.sampled_from(["leaf", "bytes", "head", "detail"]))
         if how == "bytes":
-            start = exchange.manifest_area(2) + data.draw(st.integers(0, 600))
+            start = exchange.header_area(2) + data.draw(st.integers(0, 600))
             return frame[:start] + data.draw(st.binary(min_size=1, max_size=200)), b""
         if how == "head":
             head = head_of(frame)
             head[2] = data.draw(st.sampled_from([0, 1, 16, 100, 20_000]))
             return with_head(frame, head), b""
-        parts = manifest_in(frame)
-        if how == "detail" and parts[5]:
-            place = data.draw(st.integers(0, len(parts[5]) - 1))
-            parts[5][place] = data.draw(
+        parts = header_in(frame)
+        if how == "detail" and parts[BODY]:
+            place = data.draw(st.integers(0, len(parts[BODY]) - 1))
+            parts[BODY][place] = data.draw(
                 st.sampled_from([0, -1, 5, 1 << 50, None, [], "a", {}, ["rows", "int64", [], 1]])
             )
         elif parts[3]:
             leaf = data.draw(st.sampled_from(parts[3]))
             leaf[1] = data.draw(st.sampled_from(["int64", "uint8", "float32", "bool", leaf[1]]))
             leaf[2] = data.draw(st.lists(st.integers(0, 6), max_size=2))
-        return with_manifest(frame, json.dumps(parts, separators=(",", ":")).encode())
+        return with_parts(frame, parts)
 
     gathers(Changing(data.draw(st.integers(1, FRAMES)), craft))
 
@@ -428,7 +427,7 @@ def test_the_frames_are_counted_right() -> None:
     seen: list[str] = []
 
     def craft(frame: bytes) -> tuple[bytes, bytes]:
-        seen.append(manifest_in(frame)[0])
+        seen.append(header_in(frame)[0])
         return frame, b""
 
     for number in range(1, FRAMES + 1):
@@ -438,9 +437,9 @@ def test_the_frames_are_counted_right() -> None:
 
 def crafted(number: int, change: Callable[[list[Any]], None]) -> Changing:
     def craft(frame: bytes) -> tuple[bytes, bytes]:
-        parts = manifest_in(frame)
+        parts = header_in(frame)
         change(parts)
-        return with_manifest(frame, json.dumps(parts, separators=(",", ":")).encode())
+        return with_parts(frame, parts)
 
     return Changing(number, craft)
 
@@ -454,20 +453,20 @@ def one_more_leaf(parts: list[Any]) -> None:
 
 
 def another_count(parts: list[Any]) -> None:
-    parts[5][0] = 3
+    parts[BODY][0] = 3
 
 
 def a_count_of_texts(parts: list[Any]) -> None:
-    parts[5][2] = True
+    parts[BODY][2] = True
 
 
 def deep_columns(parts: list[Any]) -> None:
     for _ in range(200):
-        parts[5][3] = ["tuple", [0], [parts[5][3]]]
+        parts[BODY][3] = ["tuple", [0], [parts[BODY][3]]]
 
 
 def other_columns(parts: list[Any]) -> None:
-    parts[5][3] = ["rows", "int64", [2], False]
+    parts[BODY][3] = ["rows", "int64", [2], False]
 
 
 @pytest.mark.parametrize(
@@ -492,7 +491,7 @@ def test_ids_that_announce_more_than_there_is_memory_for() -> None:
     """Steps are three numbers, which stand for as many ids as they say."""
 
     def craft(frame: bytes) -> tuple[bytes, bytes]:
-        start = exchange.manifest_area(2)
+        start = exchange.header_area(2)
         steps = struct.pack("<qqq", 0, 1, 1 << 60)
         return frame[:start] + steps + frame[start + len(steps) :], b""
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import distmetrics as dm
 from distmetrics.collectives import exchange
 from distmetrics.collectives.samples import columns, lines, moving
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
 from tests.backends import both_backends
 from tests.samples import ranks

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from distmetrics.comm.outcome import settle
 from distmetrics.launch.processes import launch
-from distmetrics.liveness.outcome import settle
 from distmetrics.train import Trainer
 from tests.train.models import Logistic, loader
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.comm.outcome import settle
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.processes import launch
-from distmetrics.liveness.outcome import settle
 from distmetrics.strategies import DDPFork, Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer

@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from distmetrics.data.sampling import set_epoch
+from distmetrics.data.sharding import set_epoch
 from distmetrics.errors import InputError
 from distmetrics.strategies import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.sampling import shard

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 
 DTYPES = (torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import distmetrics as dm
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 
 
 def sums(comm: Communicator) -> list[float]:

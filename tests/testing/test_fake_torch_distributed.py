@@ -14,8 +14,8 @@ from torchmetrics import SumMetric
 from torchmetrics.classification import BinaryF1Score
 
 import distmetrics
-from distmetrics.comm.current import use
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.communicator import use
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, InputTypeError, MismatchError
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.fake_torch_distributed import routed

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import distmetrics as dm
-from distmetrics.comm.current import SingleCommunicator
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.communicator import SingleCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing import Outcome, outcomes, run
 from distmetrics.testing.faults import (

@@ -13,8 +13,8 @@ from torch import nn
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, BinaryF1Score
 
-from distmetrics.comm.current import SingleCommunicator
-from distmetrics.comm.record import RecordingCommunicator
+from distmetrics.comm.communicator import SingleCommunicator
+from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing import stalls
 from distmetrics.testing.world import outcomes, run

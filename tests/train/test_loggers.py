@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.log.loggers import TensorBoardLogger
+from distmetrics.log.writers import TensorBoardLogger
 from distmetrics.train import CSVLogger, LearningRateMonitor, Logger, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
-from distmetrics.comm.current import use
+from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.world import run
 from distmetrics.train import Module, Trainer

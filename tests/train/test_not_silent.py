@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, MismatchError
-from distmetrics.liveness.settings import Settings, put_in_force
+from distmetrics.guard.settings import Settings, put_in_force
 from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import to_bytes
+from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.samples.ids import Ids, Order, read_ids, to_part
 from distmetrics.errors import DistmetricsError, InputError, InputTypeError
 

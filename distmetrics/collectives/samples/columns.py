@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import dtype_of, from_bytes, short_name, to_bytes
+from distmetrics.collectives.buckets import dtype_of, from_bytes, short_name, to_bytes
 from distmetrics.collectives.samples.lazy_list import LazyList, in_order
 from distmetrics.collectives.samples.schema import SEPARATOR, Column, Group, Schema
-from distmetrics.collectives.serialize import deserialize, serialize
+from distmetrics.collectives.wire import deserialize, serialize
 
 _NUMBERS = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 _INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)

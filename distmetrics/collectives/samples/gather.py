@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.reading import is_raised_by_user
+from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.message import is_raised_by_user
 from distmetrics.collectives.samples.checks import Expected
 from distmetrics.collectives.samples.columns import assemble, nbytes_of
 from distmetrics.collectives.samples.ids import Ids, Order, read_ids
@@ -27,10 +27,9 @@ from distmetrics.collectives.samples.lines import LinesFile, check_writable
 from distmetrics.collectives.samples.meeting import Shard, meet
 from distmetrics.collectives.samples.moving import Moving
 from distmetrics.collectives.samples.schema import Schema, columns_of, describe, values_of
-from distmetrics.comm.base import Communicator
-from distmetrics.comm.current import chosen
-from distmetrics.comm.one_call import as_one_call
-from distmetrics.comm.sites import call_site
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputError, InputTypeError
 
 Destination = int | str | os.PathLike[str] | None
@@ -98,7 +97,7 @@ def gather_samples(
     return None if gathered is None else GatheredSamples(*gathered)
 
 
-@as_one_call
+@one_call
 def _gathered(
     ids: Any, tree: Any, expected: Any, dst: Any, name: str, *, comm: Communicator | None
 ) -> tuple[Ids, Any, int] | None:
@@ -107,7 +106,7 @@ def _gathered(
     call = _Prepared.of(ids, tree, expected, dst, name, comm)
     try:
         gathered = _gather(comm, call)
-        return read(gathered) if getattr(comm, "hands_over", False) else gathered
+        return read(gathered) if comm.hands_over else gathered
     finally:
         if call.file is not None:
             call.file.discard()
@@ -118,14 +117,14 @@ class _Prepared:
     """One rank's side of a call.
 
     Attributes:
-        manifest: names the call, and tells why this rank cannot make it.
+        header: names the call, and tells why this rank cannot make it.
         expected: which ids must come.
         dst: who gets the samples.
-        shard: this rank's samples; None where the manifest has a problem.
+        shard: this rank's samples; None where the header has a problem.
         file: where this rank writes them.
     """
 
-    manifest: Manifest
+    header: Header
     expected: Expected
     dst: Destination
     shard: Shard | None = None
@@ -141,9 +140,9 @@ class _Prepared:
         name: str,
         comm: Communicator,
     ) -> _Prepared:
-        """Read what a caller passes; what is wrong with it becomes the manifest's problem."""
+        """Read what a caller passes; what is wrong with it becomes the header's problem."""
         op = "gather_samples"
-        call = cls(Manifest(op, name, site=call_site()), Expected(None), dst)
+        call = cls(Header(op, name, site=call_site()), Expected(None), dst)
         try:
             op += _destination(dst, comm.world_size)
             call.expected = Expected(expected)
@@ -156,10 +155,10 @@ class _Prepared:
         except OSError as error:
             problem = _unwritable(dst, error)
         else:
-            call.manifest = Manifest(f"{op}{call.expected.text}", name, site=call.manifest.site)
+            call.header = Header(f"{op}{call.expected.text}", name, site=call.header.site)
             return call
         call.shard = None
-        call.manifest = Manifest(op, name, site=call.manifest.site, problem=problem)
+        call.header = Header(op, name, site=call.header.site, problem=problem)
         return call
 
 
@@ -215,11 +214,11 @@ def _unwritable(path: Any, error: Exception) -> Problem:
 
 
 def _gather(comm: Communicator, call: _Prepared) -> tuple[Ids, Any, int] | None:
-    meeting = meet(comm, call.manifest, call.shard)
+    meeting = meet(comm, call.header, call.shard)
     assert call.shard is not None  # or all ranks have raised
     order = Order.of(meeting.ids)
     call.expected.check(order, comm.rank)
-    moving = Moving.of(comm, call.manifest, call.shard, meeting.schema, order)
+    moving = Moving.of(comm, call.header, call.shard, meeting.schema, order)
     moving.check_repeats()
     bounds = moving.bounds(meeting.nbytes)
     if isinstance(call.dst, str | os.PathLike):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.pack import short_name
+from distmetrics.collectives.buckets import short_name
 from distmetrics.collectives.samples.columns import narrowed
-from distmetrics.collectives.serialize import deserialize, serialize
+from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.errors import InputTypeError
 
 Ids = Tensor | list[str]

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from distmetrics.collectives.reading import reading
+from distmetrics.collectives.message import reading
 
 _SHOWN = 3  # items of a long list
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from torch import Tensor
 
-from distmetrics.collectives.pack import dtype_of
+from distmetrics.collectives.buckets import dtype_of
 from distmetrics.collectives.samples.schema import Column
 from distmetrics.errors import InputTypeError
 

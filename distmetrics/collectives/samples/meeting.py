@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from distmetrics.collectives.manifest import Manifest, agree_on_tree
-from distmetrics.collectives.reading import LARGEST_DATA, reading
+from distmetrics.collectives.header import Header, agree_on_tree
+from distmetrics.collectives.message import Message, Size, decode, encode, reading
 from distmetrics.collectives.samples.ids import Ids, from_part, to_part
-from distmetrics.collectives.samples.rounds import decode_all, exchange_parts
+from distmetrics.collectives.samples.rounds import Sending
 from distmetrics.collectives.samples.schema import Schema, merge, read_schema, structure
-from distmetrics.comm.base import Communicator
+from distmetrics.comm.communicator import Communicator
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +34,13 @@ class Shard:
     nbytes: int
 
 
-class _Told(NamedTuple):
+class ShardSpec(Message, frozen=True):
     """What a rank tells of its samples: how many, their bytes, the kind of ids, the columns."""
 
-    samples: int
-    nbytes: int
+    samples: Size
+    nbytes: Size
     is_text: bool
-    schema: Schema
-
-    @classmethod
-    def read(
-        cls,
-        count: Any,
-        nbytes: Any,
-        is_text: Any,
-        schema: Any,
-    ) -> _Told:
-        """Return what a peer has told; raise anything for what is none."""
-        if not 0 <= int(count) <= LARGEST_DATA or not 0 <= int(nbytes) <= LARGEST_DATA:
-            raise ValueError(f"{count} samples of {nbytes} bytes")
-        return cls(int(count), int(nbytes), bool(is_text), read_schema(schema))
+    schema: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +54,10 @@ class Meeting:
 
 def meet(
     comm: Communicator,
-    manifest: Manifest,
+    header: Header,
     shard: Shard | None,
 ) -> Meeting:
-    """Exchange ids and schemas; a rank whose manifest has a problem has no shard.
+    """Exchange ids and schemas; a rank whose header has a problem has no shard.
 
     Raises:
         MismatchError: the samples of two ranks are not of the same kind.
@@ -83,21 +70,16 @@ def meet(
         is_text = isinstance(shard.ids, list)
         kind = "strings" if is_text else "integers"
         text = f"ids: {kind}, samples: {structure(shard.schema)}"
-        details = (count, shard.nbytes, is_text, shard.schema)
-        manifest = replace(manifest, tree=text, details=details)
-
-    def check(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = decode_all(blobs)
-        agree_on_tree(_filled(manifests), comm.rank)
-        return manifests
-
-    manifests, received = exchange_parts(comm, manifest, parts, check)
-    told = []
-    ids = []
-    for rank, (theirs, sent) in enumerate(zip(manifests, received, strict=True)):
+        spec = ShardSpec(count, shard.nbytes, is_text, shard.schema)
+        header = header.but(tree=text, body=encode(spec))
+    sending = Sending.of(comm, header, parts)
+    headers = sending.met.headers()
+    agree_on_tree(_filled(headers), comm.rank)
+    told, ids = [], []
+    for rank, (theirs, sent) in enumerate(zip(headers, sending.receive(headers), strict=True)):
+        about = _spec(theirs, rank)
+        told.append(about.but(schema=read_schema(about.schema)))
         with reading("its ids", rank):
-            about = _Told.read(*theirs.details)
-            told.append(about)
             (part,) = sent
             ids.append(from_part(part, about.samples, about.is_text))
     with reading("its columns"):
@@ -106,18 +88,17 @@ def meet(
     return Meeting(ids, schema, sum(each.nbytes for each in told))
 
 
-def _filled(manifests: Sequence[Manifest]) -> list[Manifest]:
+def _filled(headers: Sequence[Header]) -> list[Header]:
     """Give ranks without samples the tree of those that have some."""
-    trees = [each.tree for each in manifests if _count(each)] or [manifests[0].tree]
-    filled = []
-    for each in manifests:
-        is_empty = each.problem is None and _count(each) == 0
-        filled.append(replace(each, tree=trees[0]) if is_empty else each)
-    return filled
+    if len({header.op for header in headers}) > 1 or any(each.problem for each in headers):
+        return [*headers]
+    counts = [_spec(each, rank).samples for rank, each in enumerate(headers)]
+    trees = [each.tree for each, count in zip(headers, counts, strict=True) if count]
+    first = trees[0] if trees else headers[0].tree
+    return [
+        each if count else each.but(tree=first) for each, count in zip(headers, counts, strict=True)
+    ]
 
 
-def _count(manifest: Manifest) -> int:
-    """Return how many samples a rank has, or 0 where it means another call."""
-    details = manifest.details
-    is_told = isinstance(details, list) and len(details) == 4 and isinstance(details[0], int)
-    return details[0] if is_told else 0
+def _spec(header: Header, rank: int) -> ShardSpec:
+    return decode(ShardSpec, header.body, "its samples", rank)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.manifest import Manifest, Problem
-from distmetrics.collectives.pack import from_bytes, to_bytes
-from distmetrics.collectives.reading import reading
+from distmetrics.collectives.buckets import from_bytes, to_bytes
+from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.message import reading
 from distmetrics.collectives.samples.checks import check_repeats
 from distmetrics.collectives.samples.columns import (
     check_parts,
@@ -25,8 +25,8 @@ from distmetrics.collectives.samples.ids import Order
 from distmetrics.collectives.samples.meeting import Shard
 from distmetrics.collectives.samples.rounds import exchange_parts
 from distmetrics.collectives.samples.schema import Column, Schema, columns_of, values_of
-from distmetrics.collectives.serialize import serialize
-from distmetrics.comm.base import Communicator
+from distmetrics.collectives.wire import serialize
+from distmetrics.comm.communicator import Communicator
 
 ROUND = 1 << 24  # bytes of all ranks together that move at once
 _DIGEST = 16  # bytes
@@ -38,14 +38,14 @@ class Moving:
 
     Attributes:
         comm: who talks.
-        manifest: names the call.
+        header: names the call.
         schema: of the samples of all ranks.
         order: of their ids.
         columns: every column with this rank's values; none where it has no samples.
     """
 
     comm: Communicator
-    manifest: Manifest
+    header: Header
     schema: Schema
     order: Order
     columns: list[tuple[Column, Any]]
@@ -54,7 +54,7 @@ class Moving:
     def of(
         cls,
         comm: Communicator,
-        manifest: Manifest,
+        header: Header,
         shard: Shard,
         schema: Schema,
         order: Order,
@@ -64,15 +64,15 @@ class Moving:
         if len(shard.ids):
             values = values_of(schema, shard.tree)
             columns += zip((column for _, column in columns_of(schema)), values, strict=True)
-        return cls(comm, manifest, schema, order, columns)
+        return cls(comm, header, schema, order, columns)
 
     def check_repeats(self) -> None:
         """Compare the samples whose ids came more than once; raise where they differ."""
         if len(self.order.repeated) == 0:
             return
         rows, _ = self.order.repeated_rows(self.comm.rank)
-        manifest = self._manifest("what came twice")
-        _, received = exchange_parts(self.comm, manifest, [self._digests(rows)])
+        header = self._header("what came twice")
+        received = exchange_parts(self.comm, header, [self._digests(rows)])
         digests = torch.zeros((len(self.order.repeated), _DIGEST), dtype=torch.uint8)
         for rank, parts in enumerate(received):
             _, places = self.order.repeated_rows(rank)
@@ -102,7 +102,7 @@ class Moving:
         sizes = torch.zeros(self.order.counts[self.comm.rank], dtype=torch.int64)
         for column, values in self.columns:
             sizes += sizes_of(column, values)
-        _, received = exchange_parts(self.comm, self._manifest("sizes"), [narrowed(sizes)])
+        received = exchange_parts(self.comm, self._header("sizes"), [narrowed(sizes)])
         per_rank = []
         for rank, parts in enumerate(received):
             with reading("its sizes", rank):
@@ -136,8 +136,8 @@ class Moving:
         for column, values in self.columns:
             if len(mine) and problem is None:
                 parts += parts_of(column, values, mine)
-        manifest = replace(self._manifest("samples"), problem=problem)
-        _, received = exchange_parts(self.comm, manifest, parts)
+        header = self._header("samples").but(problem=problem)
+        received = exchange_parts(self.comm, header, parts)
         sources = []
         for rank, theirs in enumerate(received):
             with reading("its samples", rank):
@@ -148,7 +148,7 @@ class Moving:
 
     def end(self, problem: Problem | None) -> None:
         """Tell all ranks whether the last round's samples could be used; raise if not."""
-        exchange_parts(self.comm, replace(self._manifest("end"), problem=problem), [])
+        exchange_parts(self.comm, self._header("end").but(problem=problem), [])
 
     def _check(
         self,
@@ -163,5 +163,5 @@ class Moving:
         if [*left]:
             raise ValueError("more tensors than there are columns")
 
-    def _manifest(self, stage: str) -> Manifest:
-        return replace(self.manifest, op=f"{self.manifest.op}, {stage}")
+    def _header(self, stage: str) -> Header:
+        return self.header.but(op=f"{self.header.op}, {stage}")

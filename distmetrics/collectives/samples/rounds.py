@@ -2,77 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
-from distmetrics.collectives.manifest import Manifest, agree_on_tree, testify
-from distmetrics.collectives.pack import LeafSpec, layout, pack, unpack
-from distmetrics.collectives.reading import reading
-from distmetrics.comm.base import Communicator, gather_padded
-from distmetrics.comm.one_call import in_one_call
+from distmetrics.collectives.buckets import LeafSpec, layout, pack, unpack
+from distmetrics.collectives.exchange import Round, check_memory, exchange, inline_capacity
+from distmetrics.collectives.header import Header, agree_on_tree
+from distmetrics.collectives.message import reading
+from distmetrics.comm.communicator import Communicator, gather_padded
 
-Check = Callable[[Sequence[bytes]], list[Manifest]]
 _WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
 
 
 def exchange_parts(
-    comm: Communicator,
-    manifest: Manifest,
-    parts: Sequence[Tensor],
-    check: Check | None = None,
-) -> tuple[list[Manifest], list[list[Tensor]]]:
-    """Exchange tensors of any number and shape; return every rank's manifest and tensors.
+    comm: Communicator, header: Header, parts: Sequence[Tensor]
+) -> list[list[Tensor]]:
+    """Exchange tensors of any number and shape in an agreed call; return every rank's tensors."""
+    sending = Sending.of(comm, header, parts)
+    headers = sending.met.headers()
+    agree_on_tree(headers, comm.rank)
+    return sending.receive(headers)
 
-    Args:
-        comm: who talks.
-        manifest: what this rank is about to do, its leaves left out.
-        parts: this rank's.
-        check: reads all manifests, and raises, the same on every rank, if they don't go together.
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Tensors of any number and shape on their way, once headers have been exchanged.
+
+    Attributes:
+        met: the first round.
+        run: this rank's tensors, packed.
     """
-    where = layout(parts)
-    run = pack(parts, where, comm.device)
-    leaves = tuple([LeafSpec.of("", part) for part in parts])
-    mine = replace(manifest, leaves=leaves)
-    testify(comm, mine, {f"part {place}": part for place, part in enumerate(parts, 1)})
-    capacity = inline_capacity(comm.world_size)
-    rides = run if run.numel() <= capacity else run[:0]
 
-    def agreed(blobs: Sequence[bytes]) -> list[Manifest]:
-        manifests = decode_all(blobs)
-        agree_on_tree(manifests, comm.rank)
-        return manifests
+    met: Round
+    run: Tensor
 
-    def rounds() -> tuple[list[Manifest], list[Tensor]]:
-        manifests, pairs = exchange(comm, mine, rides, run[:0], check or agreed)
-        if comm.world_size == 1:
-            return manifests, [run]
-        sizes = []
-        for theirs in manifests:
-            size = layout(theirs.leaves).nbytes
-            sizes.append(size if size > capacity else 0)
-        rows = _moved(comm, run, sizes)
-        runs = []
-        for size, row, (inline, _) in zip(sizes, rows, pairs, strict=True):
-            runs.append(row[:size] if size else inline)
-        return manifests, runs
+    @classmethod
+    def of(cls, comm: Communicator, header: Header, parts: Sequence[Tensor]) -> Sending:
+        """Exchange headers, and tensors as far as they fit.
 
-    manifests, runs = in_one_call(comm, mine.call, rounds)
-    received = []
-    for rank, (theirs, data) in enumerate(zip(manifests, runs, strict=True)):
-        with reading("its samples", rank):
-            received.append(unpack(data, layout(theirs.leaves)))
-    return manifests, received
+        Args:
+            comm: who talks.
+            header: what this rank is about to do, its leaves left out.
+            parts: this rank's tensors.
+        """
+        run = pack(parts, layout(parts), comm.device)
+        mine = header.but(leaves=tuple([LeafSpec.of("", part) for part in parts]))
+        if comm.wants_proof:
+            named = {f"part {place}": part for place, part in enumerate(parts, 1)}
+            comm.witness(mine.content(), named)
+        fits = run.numel() <= inline_capacity(comm.world_size)
+        return cls(exchange(comm, mine, run if fits else run[:0]), run)
 
-
-def decode_all(blobs: Sequence[bytes]) -> list[Manifest]:
-    """Return every rank's manifest."""
-    manifests = []
-    for rank, blob in enumerate(blobs):
-        manifests.append(Manifest.decode(blob, rank))
-    return manifests
+    def receive(self, headers: Sequence[Header]) -> list[list[Tensor]]:
+        """Return every rank's tensors, once all ranks mean the same call."""
+        comm, runs = self.met.comm, [self.run]
+        inline = self.met.move()
+        if comm.world_size > 1:
+            capacity = inline_capacity(comm.world_size)
+            sizes = [layout(theirs.leaves).nbytes for theirs in headers]
+            sizes = [size if size > capacity else 0 for size in sizes]
+            rows = _moved(comm, self.run, sizes)
+            zipped = zip(sizes, rows, inline, strict=True)
+            runs = [row[:size] if size else small for size, row, (small, _) in zipped]
+        received = []
+        for rank, (theirs, data) in enumerate(zip(headers, runs, strict=True)):
+            with reading("its samples", rank):
+                received.append(unpack(data, layout(theirs.leaves)))
+        return received
 
 
 def _moved(

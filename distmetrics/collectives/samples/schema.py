@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from torch import Tensor
 
-from distmetrics.collectives.pack import LeafSpec, short_name, unsendable
-from distmetrics.collectives.prepare import check_sendable, from_number_or_array
-from distmetrics.collectives.serialize import DEEPEST
+from distmetrics.collectives.buckets import LeafSpec, short_name, unsendable
+from distmetrics.collectives.leaves import check_sendable, from_number_or_array
+from distmetrics.collectives.wire import DEEPEST
 from distmetrics.errors import InputError, InputTypeError
 
 # Columns that come from lists, so that a list of another rank may hold something else.
@@ -195,8 +196,10 @@ def read_schema(form: Any, depth: int = 0) -> Schema:
         raise ValueError("columns nested too deep")
     if kind in _KINDS:
         (on_accelerator,) = rest
-        spec = LeafSpec.read("", first, second, "") if first else LeafSpec("", "", ())
-        return Column(kind, spec.dtype, spec.shape, bool(on_accelerator))
+        spec = msgspec.convert(["", first or "uint8", second or ()], LeafSpec)
+        return Column(
+            kind, spec.dtype if first else "", spec.shape if first else (), bool(on_accelerator)
+        )
     if kind not in ("dict", "tuple", "records") or rest or len(first) != len(second):
         raise ValueError(f"columns of the kind {kind!r}")
     keys = [key if type(key) is int else str(key) for key in first]

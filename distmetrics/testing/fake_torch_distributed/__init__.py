@@ -13,9 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.base import is_of_threads
-from distmetrics.comm.current import in_force
-from distmetrics.comm.replace import Name, Replacing
+from distmetrics.comm.communicator import used
+from distmetrics.comm.patching import Name, Replacing
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Answer
 from distmetrics.testing.fake_torch_distributed.request import Request
@@ -84,8 +83,8 @@ def _dispatching(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        comm = in_force()
-        if comm is None or not is_of_threads(comm):
+        comm = used()
+        if comm is None or not comm.transport.shares_process:
             return original(*args, **kwargs)
         if ours is None:
             raise ConfigurationError(

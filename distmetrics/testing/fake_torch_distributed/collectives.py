@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Communicator, Finished, Op, fold
+from distmetrics.comm.communicator import Communicator, Finished, Op, fold
 from distmetrics.testing.fake_torch_distributed import groups
 from distmetrics.testing.fake_torch_distributed.request import BITWISE, Request
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.base import Communicator, innermost
+from distmetrics.comm.communicator import Communicator
 from distmetrics.testing.fake_torch_distributed.request import Request, ThreadGroup
 
 
@@ -19,9 +19,9 @@ def new_group(request: Request) -> ThreadGroup | Any:
     if not set(members) <= {*range(world)} or len({*members}) < len(members):
         raise request.refusal(f"ranks={ranks} are no ranks of a world of {world}, each once")
     is_member = request.comm.rank in members
-    own: Communicator = innermost(request.comm)
+    own: Communicator = request.comm.transport
     if is_member:
-        own = innermost(request.comm).subgroup(members)
+        own = request.comm.transport.subgroup(members)
     is_local = request.arguments.get("use_local_synchronization", False)
     if is_member or not is_local:
         with request.under_way(None, request.name, tuple(members)):

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, brief, in_call
-from distmetrics.comm.sites import call_site
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Call, Communicator, brief, in_call
 from distmetrics.errors import InputError, InputTypeError
 
 BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}

@@ -15,19 +15,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.base import Call, Communicator, Passing, is_of_threads, under_way
-from distmetrics.comm.current import use, whole_of
-from distmetrics.comm.one_call import record_of
+from distmetrics.comm.call_state import CallState
+from distmetrics.comm.communicator import (
+    Call,
+    Communicator,
+    PassingCommunicator,
+    call_under_way,
+    use,
+)
+from distmetrics.comm.outcome import Outcome
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
-from distmetrics.liveness.call_record import CallRecord
-from distmetrics.liveness.outcome import Outcome
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves
 
 R = TypeVar("R")
 
 
-class FaultyCommunicator(Passing):
+class FaultyCommunicator(PassingCommunicator):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
@@ -37,7 +41,7 @@ class FaultyCommunicator(Passing):
         self._round = 0  # of the sync that is under way
         self._sync: Call | None = None
         # By whose collective it is: the next one of the same ranks comes before it.
-        self._deferred: dict[CallRecord, list[Callable[[], object]]] = {}
+        self._deferred: dict[CallState, list[Callable[[], object]]] = {}
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Return a communicator of some of the ranks, which the same faults strike through."""
@@ -74,7 +78,7 @@ class FaultyCommunicator(Passing):
 
     def _count(self) -> None:
         """Count a collective; one that is made for no named call goes on with the last sync."""
-        call = under_way()
+        call = call_under_way()
         is_named = call is not None and not call.op.startswith("torch.distributed.")
         self._round = 1 if is_named and call is not self._sync else self._round + 1
         self._sync = call if is_named else self._sync
@@ -86,7 +90,7 @@ class FaultyCommunicator(Passing):
             return place == self._collectives
         if place in ("manifest", "data"):
             return self._round == (1 if place == "manifest" else 2)
-        call = under_way()
+        call = call_under_way()
         name = op
         if call is not None:
             name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
@@ -105,24 +109,24 @@ class FaultyCommunicator(Passing):
     def strike(self, comm: Any, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Do what :meth:`pass_on` does, for a collective of ``comm``."""
         self._count()
-        record = record_of(comm)
+        state = comm.state
         for fault in self._due(lambda fault: self._is_at(fault.at, op)):
             if fault.kind == "swap":
                 later = functools.partial(make, *map_leaves(_copy, sent))
-                self._deferred.setdefault(record, []).append(later)
-            if fault.kind == "skip" and self._round == 1 and under_way() is not None:
-                record.calls -= 1  # as if this rank had not made the call
+                self._deferred.setdefault(state, []).append(later)
+            if fault.kind == "skip" and self._round == 1 and call_under_way() is not None:
+                state.count -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
             _strike(fault, self.inner)
         result = make(*sent)
-        for deferred in reversed(self._deferred.pop(record, [])):
+        for deferred in reversed(self._deferred.pop(state, [])):
             deferred()
         return result
 
 
-class _Subgroup(Passing):
+class _Subgroup(PassingCommunicator):
     """Some ranks of a communicator that faults strike through."""
 
     def __init__(self, whole: Any, ranks: Sequence[int], faulty: FaultyCommunicator) -> None:
@@ -161,9 +165,9 @@ def _strike(fault: Fault, comm: Communicator) -> None:
     """Delay, stop, kill, or raise on this rank, whose communicator is ``comm``."""
     if fault.kind == "raises":
         raise fault.raised()
-    if fault.kind == "delay" or (fault.kind == "stop" and is_of_threads(comm)):
+    if fault.kind == "delay" or (fault.kind == "stop" and comm.transport.shares_process):
         time.sleep(fault.seconds)
-    elif fault.kind == "kill" and is_of_threads(comm):
+    elif fault.kind == "kill" and comm.transport.shares_process:
         raise RankKilled(f"rank {fault.rank} was killed at {fault.at}")
     elif fault.kind in ("kill", "stop"):
         if multiprocessing.parent_process() is None:
@@ -203,9 +207,8 @@ def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Co
     ['PeerLostError', 'OSError', 'PeerLostError']
     """
     several = [faults] if isinstance(faults, Fault) else faults
-    faulty_comm = FaultyCommunicator(whole_of(comm), several)
-    through: Callable[[Communicator], Communicator] | None = getattr(comm, "through", None)
-    in_force = faulty_comm if through is None else through(faulty_comm)
+    faulty_comm = FaultyCommunicator(comm.whole, several)
+    in_force = comm.through(faulty_comm)
     with use(in_force), _methods_watched(faulty_comm):
         yield in_force
     faulty_comm.check_struck()

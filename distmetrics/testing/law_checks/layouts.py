@@ -4,8 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from distmetrics.layouts.known import usual_roles
-from distmetrics.layouts.mesh import SAME, SHARD, Mesh
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
 from distmetrics.testing import scenarios
 from distmetrics.testing.batches import Shards
 from distmetrics.testing.scenarios import Scenario

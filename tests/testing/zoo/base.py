@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from distmetrics import register_adapter
-from distmetrics.state.adapters import MergingAdapter
+from distmetrics.metrics.adapters import MergingAdapter
 from distmetrics.testing import laws
 from distmetrics.testing.inputs import aggregation
 from distmetrics.testing.laws import Law, Laws

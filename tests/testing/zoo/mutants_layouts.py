@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from distmetrics import current
-from distmetrics.comm.base import innermost
 from distmetrics.testing import laws
 from distmetrics.testing.inputs import aggregation
 from tests.testing.zoo.base import Specimen, Total

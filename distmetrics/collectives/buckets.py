@@ -1,0 +1,208 @@
+"""Tensors of many dtypes and shapes in one run of bytes, and back. Pure.
+
+Tensors that share a key (their dtype, and for reductions the operation) lie side by side in one
+bucket, so that a bucket is one ``torch.cat`` to build and one operation to reduce, however many
+tensors it holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.message import LARGEST_DATA, Message, Shape, not_ours
+
+# Whose elements bytes can be viewed as; quantized ones are read with more than their bytes.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+_PIECE = 1 << 30  # bytes: a count of ctypes has 32 bits
+ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tensors of one dtype that lie side by side.
+
+    Attributes:
+        dtype: of all of them.
+        key: what else they share; may be empty.
+        members: their places in the list that was laid out.
+        shapes: theirs, in the order of ``members``.
+        start: first byte in the run; ``stop``: the byte after the last.
+    """
+
+    dtype: torch.dtype
+    key: str
+    members: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    start: int
+    stop: int
+
+    def view(self, run: Tensor) -> Tensor:
+        """Return this bucket's elements in the byte run ``run``, not copied.
+
+        Raises:
+            MismatchError: the run, of a peer, is shorter than that peer has said.
+        """
+        if run.numel() < self.stop:
+            raise not_ours(f"{run.numel()} bytes of data, of which {self.stop} were announced")
+        return run[self.start : self.stop].view(self.dtype)
+
+    def split(self, elements: Tensor) -> list[Tensor]:
+        """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order, as views."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        lead = elements.shape[:-1]
+        parts = elements.split_with_sizes(sizes, dim=-1)
+        return [
+            part if len(shape) == 1 else part.reshape((*lead, *shape))
+            for part, shape in zip(parts, self.shapes, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies: the buckets, the number of tensors, the number of bytes."""
+
+    buckets: tuple[Bucket, ...]
+    count: int
+    nbytes: int
+
+
+class LeafSpec(Message, frozen=True):
+    """One tensor: its place in the tree, its dtype's short name, its shape, and what it is.
+
+    ``note`` is for people: the placements of a DTensor, say.
+    """
+
+    path: str
+    dtype: str
+    shape: Shape
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ValueError(f"{self.dtype[:40]!r} is not a dtype")
+        if math.prod(size or 1 for size in self.shape) > LARGEST_DATA:
+            raise ValueError(f"a tensor of the shape {self.shape}")
+
+    @classmethod
+    def of(cls, path: str, tensor: Tensor, note: str = "") -> LeafSpec:
+        """Describe a tensor."""
+        return cls(path, short_name(tensor.dtype), tuple(tensor.shape), note)
+
+    def __str__(self) -> str:
+        parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
+        return " ".join(part for part in parts if part)
+
+
+@functools.cache
+def short_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype; :func:`dtype_of` reads it.
+
+    >>> short_name(torch.bfloat16), dtype_of("bfloat16")
+    ('bfloat16', torch.bfloat16)
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype of a short name.
+
+    Raises:
+        KeyError: it is none.
+    """
+    return _DTYPES[name]
+
+
+@functools.cache
+def unsendable(dtype: torch.dtype, form: torch.layout, is_meta: bool) -> tuple[str, str]:
+    """Return why such tensors cannot be sent, and what to do; two empty texts if they can."""
+    if form is not torch.strided:
+        return f"has the layout {form}, and only dense tensors can be sent", "use x.to_dense()."
+    if is_meta:
+        return "is on the meta device, where tensors have no data", "make it on a real device."
+    if short_name(dtype) not in _DTYPES:
+        return f"is {short_name(dtype)}, which cannot be sent", "use x.dequantize()."
+    return "", ""
+
+
+def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
+    """Lay tensors out in buckets by (dtype, key), in order of first appearance.
+
+    Args:
+        tensors: or what describes them: only ``dtype`` and ``shape`` are read.
+        keys: of each tensor, empty by default.
+
+    >>> layout([torch.zeros(3, dtype=torch.int8), LeafSpec("", "float32", (2, 2))]).nbytes
+    32
+    """
+    members: dict[tuple[torch.dtype, str], list[int]] = {}
+    shapes: list[tuple[int, ...]] = []
+    for index, tensor in enumerate(tensors):
+        dtype = dtype_of(tensor.dtype) if isinstance(tensor.dtype, str) else tensor.dtype
+        key = "" if keys is None else keys[index]
+        members.setdefault((dtype, key), []).append(index)
+        shapes.append(tuple(tensor.shape))
+    buckets: list[Bucket] = []
+    start = 0
+    for (dtype, key), places in members.items():
+        own = tuple(shapes[index] for index in places)
+        stop = start + dtype.itemsize * sum(map(math.prod, own))
+        buckets.append(Bucket(dtype, key, tuple(places), own, start, stop))
+        start = align(stop)
+    return Layout(tuple(buckets), len(shapes), start)
+
+
+def align(nbytes: int) -> int:
+    """Return the next place at which a tensor of any dtype may start."""
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tensor:
+    """Copy tensors into one uint8 run on ``device``, as ``where`` says."""
+    run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device)
+    with torch.no_grad():
+        for bucket in where.buckets:
+            parts = [tensors[index] for index in bucket.members]
+            if len({part.device for part in parts}) > 1:
+                parts = [part.to(device) for part in parts]
+            # Joined where they are, so that it is one transfer and not one a tensor.
+            flat = [part if part.ndim == 1 else part.reshape(-1) for part in parts]
+            bucket.view(run).copy_(torch.cat(flat))
+    return run
+
+
+def unpack(run: Tensor, where: Layout) -> list[Tensor]:
+    """Return the tensors of a run as views of it, in the order in which they were laid out."""
+    tensors: list[Tensor] = [run] * where.count
+    for bucket in where.buckets:
+        for index, part in zip(bucket.members, bucket.split(bucket.view(run)), strict=True):
+            tensors[index] = part
+    return tensors
+
+
+def from_bytes(data: bytes) -> Tensor:
+    """Return bytes as a run of uint8 in memory of its own."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def to_bytes(run: Tensor) -> bytes:
+    """Copy a run of uint8, or a tensor's bytes, out of torch."""
+    run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
+    pieces = []
+    for start in range(0, run.nbytes, _PIECE):
+        count = min(_PIECE, run.nbytes - start)
+        pieces.append(ctypes.string_at(run.data_ptr() + start, count))
+    return b"".join(pieces)

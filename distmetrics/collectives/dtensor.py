@@ -1,0 +1,237 @@
+"""DTensors: what one rank's part of them adds to the whole. Nothing here communicates.
+
+A DTensor is one tensor that the ranks of a mesh hold together: as copies (``Replicate``), as pieces
+(``Shard``), or as terms that are still to be reduced (``Partial``). So of copies one counts, terms
+are reduced together with what the other meshes have, and pieces need not be gathered first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.message import Message
+from distmetrics.comm.communicator import Communicator
+from distmetrics.errors import InputTypeError, LayoutError, MismatchError, Site, who
+
+WHOLE = (
+    "pass x.full_tensor(), which every rank of its mesh must call; the norm of gradients is "
+    "distmetrics.grad_norm(parameters)."
+)
+
+
+class Part(NamedTuple):
+    """One rank's part of a DTensor.
+
+    Attributes:
+        local: its data.
+        counts: False for a copy of what another rank of the communicator has.
+        leads: True on one of the ranks that hold the tensor.
+        pending: the operations by which parts are still to be reduced, and over how many ranks.
+        pieces: the dimensions of which ranks hold pieces: which one this is, and of how many.
+        holders: the ranks of the communicator that hold the tensor.
+        placements: as text.
+    """
+
+    local: Tensor
+    counts: bool
+    leads: bool
+    pending: Mapping[str, int]
+    pieces: Mapping[int, str]
+    holders: tuple[int, ...]
+    placements: str
+
+
+class Shared(Message, frozen=True):
+    """What a rank tells the others of a DTensor.
+
+    Attributes:
+        name: of the leaf or state.
+        holders: the ranks that hold it.
+        about: what must be equal on them.
+    """
+
+    name: str
+    holders: tuple[int, ...]
+    about: str
+
+
+def odd_one(per_rank: Sequence[Sequence[Shared]]) -> tuple[Shared, int] | None:
+    """Return a DTensor and a rank that should hold it and has told something else, if there are.
+
+    >>> loss = Shared("loss", (0, 1), "3.0")
+    >>> odd_one([[loss], [loss.but(about="4.0")]])
+    (Shared(name='loss', holders=(0, 1), about='3.0'), 1)
+    """
+    for each in per_rank:
+        for one in each:
+            for rank in one.holders:
+                if one not in per_rank[rank]:
+                    return one, rank
+    return None
+
+
+def difference(
+    tensor: Shared,
+    other: int,
+    per_rank: Sequence[Sequence[Shared]],
+    lines: dict[int, str],
+    op: str,
+    *,
+    rank: int,
+    site: Site | None,
+) -> MismatchError:
+    """Return the error for what :func:`odd_one` has found; ``lines``: each rank's call."""
+    for r in tensor.holders:
+        own = [f"{one.name} {one.about}" for one in per_rank[r] if one.name == tensor.name]
+        lines[r] += f"  {', '.join(own) or 'none'}"
+    return MismatchError(
+        f"{op}: the DTensor {tensor.name} is held by {who(tensor.holders)} together, and rank "
+        f"{other} says something else of it than rank {tensor.holders[0]}",
+        per_rank=lines,
+        notes=["No data was moved; every rank keeps what it had."],
+        likely="a rank without data, or another weight or number of updates: a DTensor is one "
+        "tensor of its mesh, so all ranks of the mesh do the same with it.",
+        do="do the same on every rank of its mesh, or pass x.full_tensor().",
+        rank=rank,
+        peers=tensor.holders,
+        site=site,
+    )
+
+
+def is_dtensor(x: Any) -> bool:
+    """True for a DTensor."""
+    return hasattr(x, "full_tensor")
+
+
+def replica(x: Any) -> Tensor | None:
+    """Return a DTensor's data where every rank of its mesh has all of it; else None."""
+    sizes = zip(x.placements, x.device_mesh.mesh.shape, strict=True)
+    if any(size > 1 and type(placement).__name__ != "Replicate" for placement, size in sizes):
+        return None
+    return _local(x)
+
+
+def _local(x: Any) -> Tensor:
+    local = x.to_local()
+    whole: Tensor = local.wait() if hasattr(local, "wait") else local
+    return whole
+
+
+def part_of(x: Any, comm: Communicator, where: str) -> Part:
+    """Return this rank's part of a DTensor.
+
+    Args:
+        x: the DTensor.
+        comm: of the ranks among which it is to be counted once.
+        where: what errors call it.
+
+    Raises:
+        LayoutError: the communicator is a layout, and an axis has a role that says something else.
+        InputTypeError: ranks outside of the communicator have parts; or a placement is not known.
+    """
+    mesh = x.device_mesh
+    ranks = ranks_asked(comm, mesh)
+    me = mesh.get_rank()
+    lines = lines_of(mesh.mesh, me)
+    counts = True
+    pending: dict[str, int] = {}
+    pieces: dict[int, str] = {}
+    for placement, line in zip(x.placements, lines, strict=True):
+        kind = type(placement).__name__
+        if len(line) == 1:
+            continue
+        if kind not in ("Replicate", "Partial", "Shard"):
+            raise _refusal(where, x, f"and {kind} is not known here")
+        _check_role(comm, line, placement, where)
+        inside = [rank for rank in line if rank in ranks]
+        if kind == "Replicate":
+            counts = counts and inside[0] == me
+        elif inside != sorted(line):
+            outside = sorted({*line} - {*inside})
+            raise _refusal(where, x, f"of which ranks {outside}, which are not asked, have parts")
+        elif kind == "Partial":
+            op = placement.reduce_op
+            pending[op] = pending.get(op, 1) * len(line)
+        else:
+            piece = f"{line.index(me)}/{len(line)}"
+            pieces[placement.dim] = f"{pieces.get(placement.dim, '')} {piece}".strip()
+    members = {*mesh.mesh.flatten().tolist()}
+    holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
+    leads = ranks[holders[0]] == me
+    return Part(_local(x), counts, leads, pending, pieces, holders, placements_of(x))
+
+
+def whole_part(part: Part, where: str) -> Tensor:
+    """Return a tensor of which every rank has all; raise InputTypeError for another."""
+    if part.pending or part.pieces:
+        raise InputTypeError(f"{where} is a DTensor of {part.placements}", do=WHOLE)
+    return part.local
+
+
+def rows_of(part: Part, where: str) -> Tensor:
+    """Return the rows that this rank adds to a join along dim 0."""
+    if part.pending or {*part.pieces} - {0}:
+        raise InputTypeError(
+            f"{where} is a DTensor of {part.placements}, and only pieces of dimension 0 are joined",
+            do=WHOLE,
+        )
+    return part.local if part.counts else part.local[:0]
+
+
+def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
+    """Return what this rank adds to a reduction by ``op``."""
+    of_sum = {"sum", "avg"} if op == "sum" else {op}
+    if part.pieces or {*part.pending} - of_sum:
+        raise InputTypeError(
+            f"{where} is a DTensor of {part.placements}, which {op} cannot reduce", do=WHOLE
+        )
+    if op in ("max", "min"):  # a copy more changes nothing
+        return part.local
+    if not part.counts:
+        return torch.full_like(part.local, 0 if op == "sum" else 1)
+    return part.local / part.pending["avg"] if "avg" in part.pending else part.local
+
+
+def placements_of(x: Any) -> str:
+    """Return the placements of a DTensor by the dimensions of its mesh, as text."""
+    names = x.device_mesh.mesh_dim_names or range(x.device_mesh.ndim)
+    return ", ".join(f"{n} {p!r}" for n, p in zip(names, x.placements, strict=True))
+
+
+def _refusal(where: str, x: Any, why: str) -> InputTypeError:
+    return InputTypeError(f"{where} is a DTensor of {placements_of(x)}, {why}", do=WHOLE)
+
+
+def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:
+    """Return the ranks of a communicator as DeviceMesh numbers them."""
+    if comm.world_size == 1:
+        return [mesh.get_rank()]
+    return comm.members
+
+
+def lines_of(ranks: Tensor, me: int) -> list[list[int]]:
+    """Return the ranks along each dimension of a mesh, through one of its ranks."""
+    (here,) = (ranks == me).nonzero().tolist()
+    lines = []
+    for dim in range(ranks.ndim):
+        place: list[Any] = [*here]
+        place[dim] = slice(None)
+        lines.append(ranks[tuple(place)].tolist())
+    return lines
+
+
+def _check_role(comm: Communicator, line: Sequence[int], placement: Any, where: str) -> None:
+    """Raise LayoutError where a layout says something else of ranks than a placement."""
+    copies = type(placement).__name__ == "Replicate"
+    for axis, role in comm.axes_of(line).items():
+        if copies is (role != "shard"):
+            continue
+        says, other = ("other samples", "same") if copies else ("the same samples", "shard")
+        raise LayoutError(
+            f"along the axis {axis}, said to hold {says}, {where} is a DTensor of {placement!r}",
+            do=f'say {axis}="{other}", or redistribute the tensor.',
+        )

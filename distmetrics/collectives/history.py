@@ -1,0 +1,141 @@
+"""What ranks did before this call: in what order, from which lines, and on the transport directly.
+
+Calls that agree one by one can still be the wrong ones: two lines that make the same call, reached
+in another order on two ranks, pair up silently. And what is called on a communicator directly is
+not agreed upon at all. Each rank counts it into a hash that travels with its next call, so that a
+slip comes to light there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+
+from distmetrics.collectives.buckets import from_bytes, to_bytes
+from distmetrics.collectives.header import Header
+from distmetrics.collectives.message import LARGEST_HEADER, Message, decode, encode, not_ours
+from distmetrics.comm.communicator import Communicator, gather_padded
+from distmetrics.comm.verdict import Verdict
+from distmetrics.errors import DistmetricsError, DivergedError, MismatchError
+from distmetrics.guard.settings import current_settings
+
+# Calls from unequal lines, since ranks were last at one line, that are compared.
+_KEPT = 64
+_SAME_ORDER = (
+    "make every rank call the same collectives, in the same order; a name= for each lets ranks "
+    "tell them apart."
+)
+
+
+class History(Message, frozen=True):
+    """The number of a rank's call, and its last direct calls."""
+
+    count: int
+    direct_calls: tuple[str, ...]
+
+
+def refuse_histories(comm: Communicator) -> DistmetricsError:
+    """Build the error for ranks that are at other calls, or have made others.
+
+    Every rank must call this.
+    """
+    state = comm.state
+    run = from_bytes(encode(History(state.count, tuple(state.direct_calls)))).to(comm.device)
+    sizes = [int(x) for x in comm.all_gather(torch.tensor([run.numel()], device=comm.device))]
+    if not 0 <= min(sizes) <= max(sizes) <= LARGEST_HEADER:
+        raise not_ours(f"histories of {sizes} bytes")
+    rows = gather_padded(comm, run, max(sizes))
+    per_rank = []
+    for rank, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        per_rank.append(decode(History, to_bytes(row[:size]), "its earlier calls", rank))
+    if len({history.count for history in per_rank}) == 1:
+        return _other_direct_calls(comm, [history.direct_calls for history in per_rank])
+    state.verdict = Verdict(
+        DivergedError,
+        "ranks are at different calls: some have made more than others, and no number of theirs "
+        "can be trusted",
+        per_rank={
+            rank: f"this is call {history.count}"
+            for rank, history in zip(comm.members, per_rank, strict=True)
+        },
+        likely="a communicator of one's own that does not pass every call on.",
+        do="make every rank call the same collectives, in the same order.",
+    )
+    return state.verdict.error(comm.members[comm.rank])
+
+
+def _other_direct_calls(comm: Communicator, per_rank: Sequence[Sequence[str]]) -> DistmetricsError:
+    columns = [*zip_longest(*per_rank, fillvalue="no further call")]
+    differing = next((column for column in columns if len({*column}) > 1), columns[0])
+    return MismatchError(
+        "ranks disagree on calls that were made on the communicator directly, before this one",
+        per_rank=dict(enumerate(differing)),
+        notes=["What those calls returned may be wrong on every rank."],
+        likely="a collective under a condition, or in a loop, that not all ranks share.",
+        do="make every rank call the same collectives; distmetrics.all_reduce and its kin "
+        "compare before data moves.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+    )
+
+
+def check_lines(comm: Communicator, headers: Sequence[Header]) -> None:
+    """Refuse equal calls that ranks make from two lines in another order.
+
+    In strict mode, any equal calls from different lines. Two lines alone are no error otherwise: a
+    condition may have the same call on both its ways.
+
+    Args:
+        comm: who talks.
+        headers: every rank's; they mean the same call.
+
+    Raises:
+        MismatchError: the same on every rank.
+    """
+    since = comm.state.uneven_lines
+    if all(header is headers[0] for header in headers):  # at one line: what was before is in order
+        since.clear()
+        return
+    mode = current_settings().mode
+    sites = [header.site for header in headers]
+    if mode == "off" or len({*sites}) == 1:
+        return
+    if mode == "strict":
+        headline = "ranks make the same call from different lines, which the strict guard refuses"
+        raise _refused(comm, headers, [sites], headline)
+    if headers[0].name:  # the user's own name says that it is one call
+        return
+    since.append(sites)
+    del since[:-_KEPT]
+    first = [calls[0] for calls in since]
+    for rank in range(1, comm.world_size):
+        lines = [calls[rank] for calls in since]
+        if lines != first and Counter(lines) == Counter(first):
+            raise _refused(comm, headers, since, "ranks made the same calls in another order")
+
+
+def _refused(
+    comm: Communicator,
+    headers: Sequence[Header],
+    since: Sequence[Sequence[object]],
+    headline: str,
+) -> DistmetricsError:
+    """Build the error for calls, every rank's lines each time, that come in another order."""
+    lines = {}
+    for rank, header in enumerate(headers):
+        sites = ", then ".join(str(calls[rank]) for calls in since[-4:])
+        lines[rank] = f"{header.call().op}  {sites}"
+    earlier = "What the earlier of them returned may be wrong on every rank."
+    return MismatchError(
+        headline,
+        per_rank=lines,
+        notes=[earlier] if len(since) > 1 else [],
+        likely="a set, or a dict, that ranks walk in another order.",
+        do=_SAME_ORDER,
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=headers[comm.rank].site,
+    )

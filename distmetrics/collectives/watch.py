@@ -1,0 +1,230 @@
+"""Watch collectives of torch.distributed that do not pass through distmetrics, by explicit wish."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from distmetrics.collectives.buckets import LeafSpec
+from distmetrics.collectives.exchange import exchange_alike
+from distmetrics.collectives.header import Header
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.call_site import call_site, is_library, is_user_code, short_path
+from distmetrics.comm.communicator import Communicator, Finished, chosen, in_call
+from distmetrics.comm.patching import Name, Replacing
+from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.errors import Site
+from distmetrics.guard.settings import current_settings
+
+
+@contextmanager
+def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterator[None]:
+    """Check at the end of the block that all ranks came through it with the same calls.
+
+    It finds the rank that left a loop early where the next collective would have paired up with
+    another's. Where the block raises on one rank, the others are told at once, also if that rank
+    catches the error and goes on.
+
+    Args:
+        name: shown in errors.
+        comm: default the communicator in force; of a layout, all ranks of its mesh.
+
+    Raises:
+        MismatchError: a rank is at another call, or has made another number of calls (on every
+            rank).
+        PeerLostError: another rank left the block by an exception.
+
+    >>> from distmetrics import ThreadWorld, all_reduce
+    >>> def epoch(comm):
+    ...     with guarded_epoch("train"):
+    ...         for _ in range(2):
+    ...             all_reduce(torch.tensor(1))
+    >>> ThreadWorld(2).run(epoch)
+    [None, None]
+    """
+    comm = chosen(comm).whole
+    if current_settings().mode == "off":
+        yield
+        return
+    before = _calls(comm)
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(comm, GroupCommunicator):
+            comm.give_up(error, f"guarded_epoch {name!r}" if name else "guarded_epoch")
+        raise
+    made = f"{_calls(comm) - before} collectives"
+    agree_on(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
+
+
+@one_call
+def agree_on(header: Header, *, comm: Communicator) -> None:
+    """Compare what all ranks are about to do, and send nothing else.
+
+    Raises:
+        MismatchError: they differ (on every rank).
+    """
+    exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8, device=comm.device))
+
+
+def _calls(comm: Communicator) -> int:
+    return comm.calls if isinstance(comm, GroupCommunicator) else 0
+
+
+# Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
+# no tensor is given.
+WATCHED: Mapping[str, str] = {
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "all_gather_object": "",
+    "all_reduce": "tensor",
+    "all_to_all": "",
+    "all_to_all_single": "",
+    "barrier": "",
+    "broadcast": "tensor",
+    "broadcast_object_list": "",
+    "gather": "tensor",
+    "gather_object": "",
+    "reduce": "tensor",
+    "reduce_scatter": "output",
+    "reduce_scatter_tensor": "input",
+    "scatter": "tensor",
+    "scatter_object_list": "",
+}
+_CALLED = (dist.__name__, dist.distributed_c10d.__name__)
+_KEEP = ("torch", __name__.partition(".")[0])  # packages whose modules keep their names
+_replacing = Replacing()
+_inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
+
+
+@contextmanager
+def watch() -> Iterator[None]:
+    """Compare and watch every collective of ``torch.distributed`` inside the block.
+
+    Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in
+    every module not of torch's that took it by name (``from torch.distributed import all_reduce``),
+    and put back whatever happens. Before data moves all ranks compare what they are about to do, in
+    a round of its own, and while a rank waits the guard finds out why: the collectives of
+    torchmetrics, Lightning and Accelerate end in the same errors as ours. Not watched: a function
+    that an object or a default argument holds, sends and receives between two ranks, and what
+    DistributedDataParallel sends from its own C++ code.
+
+    Raises:
+        MismatchError: ranks make different calls (inside, on every rank, before data moves).
+        DivergedError, PeerLostError: a rank does not come (inside).
+
+    >>> with watch():
+    ...     pass
+    """
+    with _replacing.block(_names):
+        yield
+
+
+def _names() -> list[Name]:
+    """Return every name of a watched function, but those in torch's own modules.
+
+    Two of these are the modules that users call.
+    """
+    originals = {name: getattr(dist, name) for name in WATCHED}
+    watched = {id(original): _watched(name, original) for name, original in originals.items()}
+    names = []
+    for title, module in [*sys.modules.items()]:
+        where = getattr(module, "__dict__", None)
+        is_kept = title.partition(".")[0] in _KEEP and title not in _CALLED
+        if is_kept or type(where) is not dict:
+            continue
+        for name, value in [*where.items()]:
+            if id(value) in watched:
+                names.append(Name(where, name, watched[id(value)]))
+    return names
+
+
+def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _inside.get():
+            return original(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        comm = _communicator(bound.arguments.get("group"))
+        if comm is None:
+            return original(*args, **kwargs)
+        token = _inside.set(True)
+        try:
+            return _checked(comm, name, original, bound.arguments)
+        finally:
+            _inside.reset(token)
+
+    return call
+
+
+def _communicator(group: Any) -> GroupCommunicator | None:
+    """Return the communicator of a group that this rank is in with others; None for others."""
+    if not dist.is_initialized() or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return None
+    comm = GroupCommunicator.of(dist.group.WORLD if group is None else group)
+    return comm if comm.world_size > 1 else None
+
+
+def _checked(
+    comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
+    header = _manifest(name, arguments)
+    agree_on(header, comm=comm)
+    with in_call(header.call()):
+        # Not waited for here, or a function that can't be waited for in slices.
+        if arguments.get("async_op", True):
+            return original(**arguments)
+        arguments["async_op"] = True
+        comm.run(header.call(), header.op, lambda: _work(original(**arguments)))
+    return None
+
+
+def _work(work: Any) -> Any:
+    """Return what can be waited for; torch only collects some calls, to send them in one go."""
+    return Finished() if work is None or type(work).__name__ == "_IllegalWork" else work
+
+
+def _manifest(name: str, arguments: Mapping[str, Any]) -> Header:
+    parts = [f"torch.distributed.{name}"]
+    if "op" in arguments:
+        parts.append(str(arguments["op"]).rpartition(".")[2].lower())
+    for end, word in (("src", "from"), ("dst", "to")):
+        rank, within = arguments.get(end), arguments.get(f"group_{end}")
+        if rank is not None:
+            parts.append(f"{word} rank {rank}")
+        elif within is not None:
+            parts.append(f"{word} rank {within} of the group")
+    tensor = arguments.get(WATCHED[name])
+    leaves: tuple[LeafSpec, ...] = ()
+    if isinstance(tensor, Tensor):
+        leaves = (LeafSpec.of("", tensor),)
+    metric, site = _caller()
+    return Header(" ".join(parts), tree=metric, leaves=leaves, site=site)
+
+
+def _caller() -> tuple[str, Site | None]:
+    """Return the metric that calls, if one does, and the nearest line that is no library's."""
+    frame: FrameType | None = sys._getframe(1)
+    metric = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        owner = frame.f_locals.get("self")
+        if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
+            # Lightning's holder of a value that is logged has a name.
+            logged = getattr(getattr(owner, "meta", None), "name", "")
+            metric = f"{type(owner).__name__} {logged}".rstrip()
+        if is_user_code(file) and not is_library(file):
+            return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return metric, call_site()

@@ -1,0 +1,475 @@
+"""The contract of a communicator, and which one is current.
+
+A communicator moves equal shapes in rank order and never in place. Everything above it (trees,
+uneven sizes, agreement, metrics) is built from five collectives, so a new transport is one small
+class. What else a communicator can do has a default here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Literal, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.call_state import CallState
+from distmetrics.comm.verdict import Verdict
+from distmetrics.errors import (
+    ConfigurationError,
+    DistmetricsError,
+    InputTypeError,
+    LayoutError,
+    Site,
+)
+
+R = TypeVar("R")
+Op = Literal["sum", "prod", "max", "min"]
+_PAIRWISE: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+class Communicator(ABC):
+    """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
+
+    A transport of your own defines the five collectives and these attributes:
+
+    Attributes:
+        rank: this rank, from 0.
+        world_size: number of ranks.
+        device: where the transport needs its tensors; callers move them there and back.
+        inner: the communicator that this one passes its calls on to, if it does.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    inner: Communicator | None = None
+
+    @abstractmethod
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return every rank's ``x``, in rank order."""
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Return the elementwise ``op`` over all ranks; the same bits on every rank."""
+
+    @abstractmethod
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Give ``parts[r]`` to rank r; return what each rank gave to this one, in rank order."""
+
+    @abstractmethod
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Return rank ``src``'s ``x``."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+
+    # What a transport may know or do besides.
+
+    shares_process = False  # whether its ranks are threads of one process
+
+    @property
+    def transport(self) -> Communicator:
+        """The innermost communicator, through which all calls pass."""
+        return self if self.inner is None else self.inner.transport
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Which ranks of the job these are."""
+        return range(self.world_size) if self.inner is None else self.inner.members
+
+    @functools.cached_property
+    def state(self) -> CallState:
+        """The calls that this rank has made on the transport."""
+        return CallState() if self.inner is None else self.inner.state
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
+        """Return a communicator of some of the ranks; each of them must ask for it.
+
+        Raises:
+            ConfigurationError: this transport has no subgroups.
+        """
+        if self.inner is not None:
+            return self.inner.subgroup(ranks)
+        raise ConfigurationError(
+            f"a {type(self).__name__} has no subgroups, which a layout needs",
+            do="pass comm= of threads or of a process group.",
+        )
+
+    def background(self) -> Communicator:
+        """Return a communicator of the same ranks for a second thread; every rank must ask for it.
+
+        Raises:
+            ConfigurationError: this transport has none.
+        """
+        if self.world_size == 1:
+            return self
+        if self.inner is not None:
+            return self.inner.background()
+        raise ConfigurationError(
+            f"a {type(self).__name__} makes no calls in the background",
+            do="pass comm= of threads, of a process group, or a layout.",
+        )
+
+    def break_off(self, verdict: Verdict) -> None:
+        """Tell the other ranks that this rank makes no further call on this communicator."""
+
+    def report(self, error: DistmetricsError) -> None:
+        """Write this rank's report, where one is wanted: a call raises an error."""
+        if self.inner is not None:
+            self.inner.report(error)
+
+    # A second thread of this rank makes calls: who decides on deadlocks must know.
+
+    def begin_task(self) -> None:
+        """Note that this rank has begun something in its background."""
+
+    def enter_task(self) -> None:
+        """Note that this thread is the one of the background."""
+
+    def end_task(self) -> None:
+        """Note that what this thread has made is over."""
+
+    def await_task(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        over.wait()
+
+    def script_failed(self) -> bool:
+        """Return whether an error has ended the script."""
+        return getattr(sys, "last_value", None) is not None
+
+    # What a layout changes: ranks that hold the same samples, and ranks without values.
+
+    is_layout = False
+    hands_over = False  # whether some ranks are given the result of others
+
+    @property
+    def whole(self) -> Communicator:
+        """The communicator of all ranks, of which those of a layout are the shards."""
+        return self
+
+    def around(self, make: Callable[[], R]) -> R:
+        """Make a call on the ranks that have values, and give its result to the others."""
+        return make()
+
+    @property
+    def wants_proof(self) -> bool:
+        """Whether a call must show what this rank would send: see :meth:`witness`."""
+        return False
+
+    def witness(self, call: bytes, tensors: Mapping[str, Tensor]) -> None:
+        """Note what this rank would send, to compare ranks that hold the same samples."""
+
+    def axes_of(self, job_ranks: Sequence[int]) -> Mapping[str, str | int]:
+        """Return the axes along which some ranks of the job lie, and their roles."""
+        return {}
+
+    def through(self, whole: Communicator) -> Communicator:
+        """Return the same communicator over another one of the same ranks."""
+        return whole
+
+    def duplicates(self, ranks: Sequence[int]) -> LayoutError | None:
+        """Return the error for ranks that hold the same data, where a layout says otherwise."""
+        return None
+
+
+class PassingCommunicator(Communicator):
+    """Base of communicators that pass their collectives on to another one, ``inner``."""
+
+    inner: Communicator
+
+    @abstractmethod
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Return what a collective gives.
+
+        Args:
+            op: its operation.
+            make: makes it; called with what is sent.
+            sent: the tensors that this rank sends.
+            alone: the result, had every other rank sent the same.
+        """
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Of the inner communicator."""
+        return self.inner.rank
+
+    @property
+    def world_size(self) -> int:  # type: ignore[override]
+        """Of the inner communicator."""
+        return self.inner.world_size
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Of the inner communicator."""
+        return self.inner.device
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Pass on."""
+        return self.pass_on("all_gather", self.inner.all_gather, [x], [x] * self.world_size)
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Pass on."""
+        make = functools.partial(self.inner.all_reduce, op=op)
+        return self.pass_on(f"all_reduce {op}", make, [x], x)
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Pass on."""
+        own = [parts[self.rank]] * self.world_size
+        return self.pass_on("all_to_all", self._all_to_all, [*parts], own)
+
+    def _all_to_all(self, *parts: Tensor) -> list[Tensor]:
+        return self.inner.all_to_all(parts)
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Pass on."""
+        make = functools.partial(self.inner.broadcast, src=src)
+        return self.pass_on("broadcast", make, [x], x)
+
+    def barrier(self) -> None:
+        """Pass on."""
+        self.pass_on("barrier", self.inner.barrier, [], None)
+
+
+class SingleCommunicator(Communicator):
+    """The communicator of an ordinary script.
+
+    >>> SingleCommunicator().all_gather(torch.ones(2))
+    [tensor([1., 1.])]
+    """
+
+    rank = 0
+    world_size = 1
+    device = torch.device("cpu")
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Return a copy of ``x`` in a list."""
+        return [x.detach().clone()]
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Return a copy of ``x``: one rank's sum, product, maximum and minimum."""
+        return x.detach().clone()
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Return a copy of the only part in a list."""
+        check_parts(parts, 1)
+        return [parts[0].detach().clone()]
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Return a copy of ``x``; the only valid source is rank 0."""
+        check_src(src, 1)
+        return x.detach().clone()
+
+    def barrier(self) -> None:
+        """Return at once: there is nobody to wait for."""
+
+
+# Which communicator is current
+
+_used: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
+_single = SingleCommunicator()
+# Returns the communicator of the job; set by comm.process_group, which knows torch.distributed.
+_find_job: Callable[[], Communicator | None] | None = None
+
+
+def current() -> Communicator:
+    """Return the current communicator.
+
+    That is the one of the nearest :func:`use`; else ``torch.distributed``'s default group where a
+    job has one; else a world of one.
+
+    >>> current().world_size
+    1
+    """
+    comm = _used.get()
+    if comm is None and _find_job is not None:
+        comm = _find_job()
+    return _single if comm is None else comm
+
+
+def find_job_by(find: Callable[[], Communicator | None]) -> None:
+    """Let :func:`current` call ``find``, which returns the job's communicator, or None."""
+    global _find_job
+    _find_job = find
+
+
+def used() -> Communicator | None:
+    """Return the communicator of the nearest :func:`use`, if there is one."""
+    return _used.get()
+
+
+def chosen(comm: Communicator | None) -> Communicator:
+    """Return ``comm`` if a caller gave one, else the current communicator.
+
+    Raises:
+        InputTypeError: ``comm`` is not a communicator.
+    """
+    if comm is None:
+        return current()
+    if not isinstance(comm, Communicator):
+        raise InputTypeError(
+            f"comm= must be a communicator, got a {type(comm).__name__}",
+            do="for a process group pass distmetrics.GroupCommunicator(group).",
+        )
+    return comm
+
+
+@contextmanager
+def use(comm: Communicator) -> Iterator[Communicator]:
+    """Make ``comm`` the current communicator inside the block, for this thread or task alone."""
+    token = _used.set(comm)
+    try:
+        yield comm
+    finally:
+        _used.reset(token)
+
+
+# What the collectives have in common
+
+
+class Finished:
+    """The handle of a call that is over before its caller sees it."""
+
+    def wait(self, timeout: object = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+
+def check_parts(parts: Sequence[Tensor], world_size: int) -> None:
+    """Raise ValueError unless there is one part of an all_to_all for each rank, all alike."""
+    if len(parts) != world_size:
+        raise ValueError(
+            f"all_to_all needs one part for each of {world_size} ranks, got {len(parts)}"
+        )
+    if len({(part.dtype, part.shape) for part in parts}) > 1:
+        raise ValueError(
+            f"all_to_all needs parts alike, got {', '.join(brief(p.dtype, p.shape) for p in parts)}"
+        )
+
+
+def check_src(src: int, world_size: int) -> None:
+    """Raise ValueError if the source is not a rank."""
+    if not 0 <= src < world_size:
+        raise ValueError(f"broadcast from rank {src} in a world of {world_size}")
+
+
+def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
+    """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
+
+    A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on
+    another processor.
+    """
+    return rows[0].clone() if len(rows) == 1 else functools.reduce(_PAIRWISE[op], rows)
+
+
+def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
+    """Gather runs of bytes of different length, each padded to the longest.
+
+    Padded further to a multiple of 16, so that each row may be viewed as any dtype.
+    """
+    padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
+    used_bytes = min(data.numel(), longest)
+    padded[:used_bytes] = data[:used_bytes]
+    return comm.all_gather(padded)
+
+
+# How errors and reports name a call
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made.
+
+    ``exact`` is what a strict world compares besides the transport's own call: the destination of a
+    gather, say, which a transport without gathers moves by an all_gather.
+    """
+
+    op: str
+    detail: str = ""
+    site: Site | None = None
+    exact: tuple[Hashable, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.op} {self.detail}".strip()
+        return f"{text}  {self.site or ''}".rstrip()
+
+
+_call: ContextVar[Call | None] = ContextVar("distmetrics_call", default=None)
+
+
+class in_call:  # noqa: N801  (used as a function)
+    """Name the transport's calls inside the block by the user's call that needs them.
+
+    No generator: Python drops an exception that strikes while one is closed.
+    """
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._token: Token[Call | None] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _call.set(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _call.reset(self._token)
+
+
+def name_calls(call: Call | None) -> Token[Call | None]:
+    """Name the transport's calls from here on; :func:`unname_calls` takes what this returns."""
+    return _call.set(call)
+
+
+def unname_calls(token: Token[Call | None]) -> None:
+    """Name the transport's calls as before."""
+    _call.reset(token)
+
+
+def call_under_way() -> Call | None:
+    """Return the user's call that needs the transport's calls of this moment, if one was named."""
+    return _call.get()
+
+
+def current_call(op: str, x: Tensor | None = None) -> Call:
+    """Return the user's call that is under way, or describe a direct use of the transport."""
+    return _call.get() or Call(op, "" if x is None else brief(x.dtype, x.shape), call_site())
+
+
+@contextmanager
+def numbered(comm: Communicator) -> Iterator[None]:
+    """Give the ranks of an error of ours that the block raises the job's numbers."""
+    try:
+        yield
+    except DistmetricsError as error:
+        error.call_ranks(comm.members)
+        raise
+
+
+def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """Return dtype and shape in short.
+
+    >>> brief(torch.float32, (2, 3))
+    'float32[2, 3]'
+    """
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -1,0 +1,167 @@
+"""Why a wait ends: the same words for groups, for worlds of threads and for launches. Pure."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from distmetrics.comm.call_site import raise_sites
+from distmetrics.errors import (
+    DistmetricsError,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    Site,
+    by_line,
+    in_short,
+    rank_ranges,
+    ranks_do,
+    ranks_in,
+    who,
+)
+
+BROKEN = "Every later call on this group raises at once."
+SAME_ORDER = "make every rank call the same collectives, in the same order."
+_KINDS: dict[str, type[DistmetricsError]] = {
+    kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a wait ends: the same on every rank of the group; the values of an error.
+
+    Attributes:
+        kind: class of the error.
+        what: what is wrong.
+        peers: the ranks that it is about.
+        per_rank: what each rank did.
+        likely: the likely cause.
+        do: what to do.
+        notes: what became of the group.
+        groups: other groups than that of the wait, in which it ends waits as well.
+    """
+
+    kind: type[DistmetricsError]
+    what: str
+    peers: tuple[int, ...] = ()
+    per_rank: Mapping[int, str] = field(default_factory=dict)
+    likely: str = ""
+    do: str = ""
+    notes: tuple[str, ...] = (BROKEN,)
+    groups: tuple[str, ...] = ()
+
+    def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
+        """Return the error that ``rank`` raises for it; all ranks are the job's."""
+        error = self.kind(
+            self.what,
+            per_rank=self.per_rank,
+            notes=self.notes,
+            likely=self.likely,
+            do=self.do,
+            rank=rank,
+            peers=self.peers,
+            site=site,
+        )
+        error.is_of_job = True
+        return error
+
+    def __str__(self) -> str:
+        return str(self.error(rank=0))
+
+    def encode(self) -> str:
+        """Write it for the store; ranks with the same line share it."""
+        lines = [(rank_ranges(ranks), line) for line, ranks in by_line(self.per_rank).items()]
+        return json.dumps(
+            [self.kind.code, self.what, self.peers, lines, self.likely, self.do, self.notes]
+        )
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Verdict:
+        """Read what :meth:`encode` wrote, which leaves out the other groups."""
+        code, what, peers, lines, likely, do, notes = json.loads(text)
+        per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
+        return cls(_KINDS[code], what, tuple(peers), per_rank, likely, do, tuple(notes))
+
+
+def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
+    """Return the verdict that ranks have left: those that failed, if one did.
+
+    Args:
+        left: departures of ranks that are needed.
+        lines: what the ranks do that need them.
+    """
+    failed = sorted(rank for rank, departure in left.items() if departure.failed)
+    peers = tuple(failed or sorted(left))
+    per_rank = {**lines, **{rank: departure.why for rank, departure in left.items()}}
+    if failed:
+        what = f"{who(peers)} failed and will never answer"
+        do = f"mend the failure of {who(peers)} first."
+        return Verdict(PeerLostError, what, peers, per_rank, do=do)
+    has = "has returned, and others still wait for it"
+    have = "have returned, and others still wait for them"
+    what = ranks_do(peers, has, have)
+    return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
+
+
+def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdict:
+    """Return the verdict that ranks wait for each other in groups that overlap."""
+    likely = "collectives of overlapping groups in a different order on different ranks."
+    do = "make every rank of a group call the same collectives, in the same order."
+    return Verdict(DivergedError, f"deadlock: {what}", tuple(peers), lines, likely, do)
+
+
+def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
+    """Return the verdict that nobody can be asked, since the job's store does not answer."""
+    return Verdict(
+        PeerLostError,
+        f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
+        per_rank={rank: doing},
+        likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is "
+        "cut.",
+        do="see to that process first; torchrun hosts the store outside the ranks.",
+        notes=(f"The store says: {error}",) if error else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """That a rank left, and why.
+
+    Attributes:
+        rank: of the job.
+        why: in a few words.
+        failed: whether it failed, or came to its end.
+        calls: how many calls of each process group it has made, by the group's name; nothing where
+            somebody else says that it left.
+    """
+
+    rank: int
+    why: str
+    failed: bool
+    calls: Mapping[str, int] = field(default_factory=dict)
+
+    def calls_of(self, group: str) -> int | None:
+        """Return how many calls of a group the rank has made; None where that is not known."""
+        return self.calls.get(group, None if self.calls else 0)
+
+
+def reason(error: BaseException | None) -> str:
+    """Return in a few words why a rank leaves: what it raised, or that it has returned."""
+    if error is None:
+        return "has returned"
+    site = getattr(error, "site", None) or next(iter(raise_sites(error)), "")
+    return f"raised {in_short(error)}  {site}".rstrip()
+
+
+def exit_reason(code: int | None) -> str:
+    """Return in a few words how a process ended.
+
+    >>> exit_reason(-9), exit_reason(3)
+    ('was killed by SIGKILL', 'ended with exit code 3')
+    """
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

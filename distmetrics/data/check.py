@@ -1,0 +1,179 @@
+"""How many samples a loader gives to the ranks twice, from samplers and lengths alone.
+
+No data is read, and nothing is imported from the frameworks. Where their state does not tell, the
+answer is that nothing is repeated.
+"""
+
+import weakref
+from typing import Any, NamedTuple
+
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
+
+from distmetrics.data.rank_loader import RankLoader
+from distmetrics.data.sharding import has_order
+from distmetrics.data.unwrap import deals, inner_loader
+
+
+class RepeatedSamplesWarning(UserWarning):
+    """Metrics were synced over a loader that repeats samples, so they count some twice."""
+
+
+class Repeats(NamedTuple):
+    """What all ranks together get in one pass over a loader.
+
+    Attributes:
+        dealt: number of samples, with repeats.
+        repeated: how many of them some rank has got already.
+        world_size: how many ranks the loader deals out to; 0 where that is not known.
+        is_drawn: True if the samples come in a random order, as they do for training.
+    """
+
+    dealt: int = 0
+    repeated: int = 0
+    world_size: int = 0
+    is_drawn: bool = False
+
+
+_UNKNOWN = Repeats()
+
+
+def repeats(loader: Any) -> Repeats:
+    """Return how many samples a loader deals out to all ranks, and how many of them are repeats.
+
+    Knows torch's ``DistributedSampler`` (Fabric's, Lightning's and Ray's too) and what Accelerate
+    and Hugging Face's ``Trainer`` put around data with and without an order.
+
+    >>> from torch.utils.data import DataLoader, DistributedSampler
+    >>> sampler = DistributedSampler(range(597), num_replicas=2, rank=0, shuffle=False)
+    >>> repeats(DataLoader(range(597), batch_size=64, sampler=sampler))[:2]
+    (598, 1)
+    """
+    if isinstance(loader, RankLoader):
+        return _UNKNOWN
+    while (inner := inner_loader(loader)) is not None:
+        if "slice_fn" in vars(loader):
+            return _dispatched(loader, inner)
+        loader = inner
+    if not isinstance(loader, DataLoader):
+        return _UNKNOWN
+    if not has_order(loader):
+        return _of_stream(loader)
+    batches = loader.batch_sampler
+    for evened in (batches, loader.sampler):
+        if deals(evened) and getattr(evened, "even_batches", False):
+            return _evened(evened)
+    sampler = getattr(batches, "sampler", loader.sampler)
+    if isinstance(sampler, DistributedSampler) and (batches is None or _is_plain(batches)):
+        return _of_sampler(sampler, batches)
+    return _UNKNOWN
+
+
+def _of_sampler(sampler: DistributedSampler[Any], batches: Any) -> Repeats:
+    """Return the repeats of torch's sampler: they are the last sample of some ranks."""
+    inside = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around any sampler
+    if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
+        return _UNKNOWN  # a sampler of the user's own
+    count = len(sampler.dataset)  # type: ignore[arg-type]
+    repeated = max(sampler.total_size - count, 0)
+    left_out = 0
+    if batches is not None and batches.drop_last:
+        left_out = len(sampler) % batches.batch_size
+    dealt = sampler.total_size - left_out * sampler.num_replicas
+    is_drawn = sampler.shuffle or not (inside is None or isinstance(inside, SequentialSampler))
+    return Repeats(dealt, 0 if left_out else repeated, sampler.num_replicas, is_drawn)
+
+
+def _evened(shard: Any) -> Repeats:
+    """Return the repeats of Accelerate's batch sampler, which fills up the last round."""
+    batches = shard.batch_sampler
+    if not _is_plain(batches) or batches.drop_last or deals(batches.sampler):
+        return _UNKNOWN
+    count = len(batches.sampler)
+    ranks = shard.num_processes
+    size = batches.batch_size if shard.split_batches else batches.batch_size * ranks
+    return Repeats(*_filled(count, size), ranks, _is_drawn(batches.sampler))
+
+
+def _of_stream(loader: Any) -> Repeats:
+    """Return the repeats of a data set without an order that fills up its last round of batches."""
+    shard = loader.dataset
+    is_known = deals(shard) and hasattr(shard, "dataset") and hasattr(shard.dataset, "__len__")
+    if not is_known or shard.drop_last or loader.drop_last or loader.num_workers:
+        return _UNKNOWN
+    size = shard.batch_size
+    if not getattr(shard, "split_batches", False):
+        size *= shard.num_processes
+    filled = _filled(len(shard.dataset), size)
+    return Repeats(*filled, shard.num_processes, _draws(shard.dataset))
+
+
+def _dispatched(loader: Any, base: Any) -> Repeats:
+    """Return the repeats of Accelerate's loader that rank 0 reads for all ranks.
+
+    The last round is filled up with the beginning of the first one, to the next multiple of the
+    number of ranks.
+    """
+    if loader._drop_last or getattr(loader, "submesh_tp", None):
+        return _UNKNOWN
+    batches, data = base.batch_sampler, base.dataset
+    if has_order(base):
+        if not _is_plain(batches) or deals(batches.sampler):
+            return _UNKNOWN
+        data, batch_size = batches.sampler, batches.batch_size
+        is_drawn = _is_drawn(data)
+    else:
+        if not hasattr(data, "__len__") or base.num_workers or base.batch_size is None:
+            return _UNKNOWN
+        batch_size = base.batch_size
+        is_drawn = _draws(data)
+    ranks, count = loader.state.num_processes, len(data)
+    size = batch_size if loader.split_batches else batch_size * ranks
+    last = count % size or min(count, size)
+    missing = -last % ranks
+    repeated = min(missing, ranks, count, size)
+    return Repeats(count + repeated, repeated, ranks, is_drawn)
+
+
+def _filled(count: int, size: int) -> tuple[int, int]:
+    """Return how many samples there are when ``count`` are filled up to rounds, and how many more.
+
+    >>> _filled(597, 128)
+    (640, 43)
+    """
+    dealt = -(-count // size) * size
+    return dealt, dealt - count
+
+
+def _is_plain(batches: Any) -> bool:
+    """True for a batch sampler of which all that matters is known: torch's own."""
+    return type(batches) is BatchSampler
+
+
+def _is_drawn(sampler: Any) -> bool:
+    return not isinstance(sampler, SequentialSampler)
+
+
+def _draws(dataset: Any) -> bool:
+    """True for a data set that draws its order: frameworks give it the epoch, or a generator."""
+    return hasattr(dataset, "set_epoch") or hasattr(dataset, "generator")
+
+
+_settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by identity
+
+
+def settle(loader: Any) -> None:
+    """Note that no more need be said of a loader's repeats.
+
+    That is so where another loader was made of it that repeats nothing, where its repeats are cut
+    off, and once a warning was given.
+    """
+    while (inner := inner_loader(loader)) is not None:
+        _settled[id(loader)] = loader
+        loader = inner
+    if isinstance(loader, DataLoader):
+        _settled[id(loader)] = loader
+
+
+def is_settled(loader: Any) -> bool:
+    """True for a loader that :func:`settle` was called with, or one inside of it."""
+    return _settled.get(id(loader)) is loader

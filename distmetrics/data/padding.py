@@ -1,0 +1,119 @@
+"""Which rows of the batch that is being read count: for loops that need padded batches."""
+
+import copy
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from distmetrics.data.check import settle
+from distmetrics.data.rank_loader import rows_being_read
+from distmetrics.errors import InputError, InputTypeError
+from distmetrics.tree import flatten
+
+
+def fresh(rows: Any) -> Any:
+    """Return the rows of the batch that is being read without those that only fill it up.
+
+    A loop whose model must be called equally often on all ranks reads padded batches: all rows go
+    through the model, and only the fresh ones into the metric. It knows the batches of
+    ``exact(loader, equal_batches=True)`` and those of loaders that Accelerate has prepared.
+
+    Args:
+        rows: a tree of tensors of shape (rows of the batch, ...), and of lists of as many texts or
+            dicts: the batch, or what the model made of it. Tensors without dimensions stay.
+
+    Raises:
+        InputError: no such loader is being read, or it can't know its padding.
+
+    >>> import torch
+    >>> from distmetrics.data import exact
+    >>> for batch in exact(torch.arange(3.0).split(2), equal_batches=True):
+    ...     print(fresh(2 * batch))
+    tensor([0., 2.])
+    tensor([4.])
+    """
+    being_read = rows_being_read()
+    count = _rows_of_accelerate() if being_read is None else being_read.count
+    return rows if count is None else _first(rows, count)
+
+
+def _first(tree: Any, count: int) -> Any:
+    """Return a tree with the first ``count`` rows of everything that has rows."""
+    if hasattr(tree, "shape"):
+        return tree[:count] if len(tree.shape) else tree
+    if isinstance(tree, Mapping):
+        result = copy.copy(tree)
+        for key, value in tree.items():
+            result[key] = _first(value, count)  # type: ignore[index]
+        return result
+    if isinstance(tree, list | tuple) and _is_one_a_row(tree):
+        return tree[:count]
+    if isinstance(tree, list | tuple):
+        children = [_first(child, count) for child in tree]
+        return type(tree)._make(children) if hasattr(tree, "_make") else type(tree)(children)
+    if tree is None or isinstance(tree, str | bytes | int | float):
+        return tree
+    raise InputTypeError(
+        f"fresh can't leave out rows of a {type(tree).__name__}",
+        do="pass tensors, lists of one item a row, or dicts, lists and tuples of them.",
+    )
+
+
+def _is_one_a_row(items: list[Any] | tuple[Any, ...]) -> bool:
+    """True for texts, say, or a dict for each row; tensors are columns, as loaders collate them."""
+    if items and all(isinstance(item, str | bytes | Mapping) for item in items):
+        return True
+    return isinstance(items, list) and not any(hasattr(leaf, "shape") for leaf in flatten(items)[0])
+
+
+def _rows_of_accelerate() -> int | None:
+    """Return how many rows count of the batch that Accelerate's loader has just given."""
+    state = sys.modules.get("accelerate.state")
+    loader = None if state is None else state.GradientState().active_dataloader
+    if loader is None:
+        raise InputError(
+            "fresh: no loader that knows which of its rows are repeats is being read",
+            do="call it in the loop over exact(loader, equal_batches=True), or over a loader that "
+            "Accelerate has prepared; a loader of exact(loader) repeats nothing, and needs no "
+            "fresh.",
+        )
+    return rows_that_count(loader)
+
+
+def rows_that_count(loader: Any) -> int | None:
+    """Return how many rows count of the last batch of a loader of Accelerate; None for all."""
+    settle(loader)
+    batches = loader.batch_sampler
+    pads = getattr(batches, "even_batches", True) and not loader._drop_last
+    if not loader.end_of_dataloader or not pads:
+        return None
+    process = sys.modules["accelerate.state"].PartialState()
+    world_size, rank = process.num_processes, process.process_index
+    if hasattr(loader, "slice_fn"):  # rank 0 reads, and sends each its part of a round
+        rows_of_round, remainder = loader.remainder, loader.remainder
+    else:
+        rows_of_round, remainder = _last_round(loader, world_size)
+    if remainder == 0 or world_size == 1:
+        return None
+    size = -(-rows_of_round // world_size)
+    return int(min(max(remainder - rank * size, 0), size))
+
+
+def _last_round(loader: Any, world_size: int) -> tuple[int, int]:
+    """Return how many rows a round of all ranks' batches has, and how many count in the last.
+
+    Raises:
+        InputError: the data set has no length.
+    """
+    dataset = loader.dataset
+    deals = hasattr(dataset, "process_index") and hasattr(dataset, "dataset")
+    if not deals and loader.remainder >= 0:
+        return loader.total_batch_size, loader.remainder
+    if deals and hasattr(dataset.dataset, "__len__"):  # its remainder is of one rank's length
+        rows_of_round = loader.batch_size * world_size
+        return rows_of_round, len(dataset.dataset) % rows_of_round
+    raise InputError(
+        "fresh: Accelerate's loader can't know how many of its last rows are repeats: the data "
+        "set has no length",
+        do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
+    )

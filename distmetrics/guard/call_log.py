@@ -1,0 +1,206 @@
+"""What a rank did last: its calls, and a file of them that a post-mortem reads."""
+
+import json
+import logging
+import os
+import platform
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from distmetrics.comm.call_site import raise_sites
+from distmetrics.comm.work import PendingCall, is_connection_error
+from distmetrics.errors import DistmetricsError
+from distmetrics.guard import postmortem as report_file
+from distmetrics.guard.process_info import Place, place_of
+from distmetrics.guard.rank_status import Identity
+from distmetrics.guard.settings import REPORT
+
+_KEPT = 50  # calls that a report has
+_log = logging.getLogger("distmetrics.guard")
+
+
+class CallLog:
+    """The last calls of this rank over all its groups, and the thread that made the last one.
+
+    Attributes:
+        calls: the last of them.
+        counts: how many calls each group has made, by its name.
+        thread: the thread that has made the last call, or else the main thread; none of the
+            background.
+        background: the threads that make calls for another one, one after the other.
+        tasks: as many as calls are under way in the background.
+        awaits: whether the main thread waits for them.
+        serial: number of the last call.
+        counters: by the name of a group, returns how many collectives this rank has issued on it.
+        counts_exactly: the groups that count no sends and receives with them.
+    """
+
+    def __init__(self) -> None:
+        self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
+        self.counts: dict[str, int] = {}
+        self.thread = threading.main_thread().ident or 0  # until there is a call
+        self.background: set[int] = set()
+        self.tasks: deque[None] = deque()
+        self.awaits = False
+        self._main_only = True
+        self.serial = 0
+        self.counters: dict[str, Callable[[], int]] = {}
+        self.counts_exactly: set[str] = set()
+
+    def enter(self, pending: PendingCall) -> None:
+        """Note that this thread begins a call."""
+        thread = threading.get_ident()
+        if thread not in self.background:
+            self.thread = thread
+            self._main_only = self._main_only and thread == threading.main_thread().ident
+        self.serial += 1
+        pending.serial = self.serial
+        self.counts[pending.group] = pending.number
+        self.calls.append(pending)
+
+    def begin_task(self) -> None:
+        """Note that this rank has begun something in its background."""
+        self.tasks.append(None)
+
+    def enter_task(self) -> None:
+        """Note that this thread is one of the background."""
+        self.background.add(threading.get_ident())
+
+    def end_task(self) -> None:
+        """Note that what this thread has made is over."""
+        self.background.discard(threading.get_ident())
+        self.tasks.pop()
+
+    def await_task(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        self.awaits = threading.current_thread() is threading.main_thread()
+        try:
+            over.wait()
+        finally:
+            self.awaits = False
+
+    def leave(self, pending: PendingCall, *, begun: bool) -> None:
+        """Note that a call is over, or was never begun."""
+        pending.ended = time.time()
+        self.counts[pending.group] = pending.number - (not begun)
+
+    @property
+    def alone(self) -> bool:
+        """True if this rank goes on in one thread: in its main thread, or while that waits."""
+        return self._main_only and (not self.tasks or self.awaits)
+
+    def waits(self) -> int:
+        """Return the serial number of the call that this rank is in, or 0.
+
+        Negative where another of its threads may go on.
+        """
+        serials = [call.serial for call in [*self.calls] if call.ended is None]
+        serial = serials[-1] if serials else 0
+        return serial if self.alone else -serial
+
+    def issued(self) -> dict[str, int]:
+        """Return how many collectives this rank has issued on each group that counts them."""
+        counts = {name: count() for name, count in [*self.counters.items()]}
+        return {name: count for name, count in counts.items() if count > 0}
+
+    def place(self) -> Place:
+        """Return where the thread is that has made the last call."""
+        return place_of(self.thread)
+
+
+class ReportWriter:
+    """Writes this rank's report, where one is wanted.
+
+    What broke the rank's group stands; another error does so until the rank makes a further call.
+
+    Args:
+        folder: for the reports of all ranks, or None.
+        me: this rank.
+        log: its calls.
+    """
+
+    def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
+        self._folder, self._me, self._log = folder, me, log
+        self._is_final = False
+        self._error_at = -1  # the last call before the error that the report tells of
+        self._lock = threading.RLock()  # SIGTERM may come in the midst of it
+
+    def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
+        """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
+        if self._folder is None or os.getpid() != self._me.pid:
+            return
+        # An exit or an interrupt that follows an error is not why the rank failed.
+        is_cause = isinstance(error, Exception)
+        with self._lock:
+            if self._is_final or (not is_cause and self._error_at == self._log.serial):
+                return
+            self._is_final = final
+            self._error_at = self._log.serial if is_cause else -1
+            try:
+                self._write(self._folder, self._content(error))
+            except OSError as failure:  # of the folder: the user's error must still be raised
+                text = "rank %d can't write its report into the folder of %s: %s"
+                _log.warning(text, self._me.rank, REPORT, failure)
+
+    def _content(self, error: BaseException | None) -> report_file.RankReport:
+        me = self._me
+        sites = [] if error is None else raise_sites(error)
+        stack = sites or self._log.place().stack
+        calls = [_call(pending, me.world) for pending in [*self._log.calls]]
+        return report_file.RankReport(
+            report_file.SCHEMA,
+            me.rank,
+            me.world_size,
+            platform.node(),
+            me.pid,
+            time.time(),
+            _failure(error),
+            tuple(map(str, stack)),
+            tuple(calls),
+        )
+
+    def _write(self, folder: Path, content: report_file.RankReport) -> None:
+        """Write ``rank-<r>.json``, whole or not at all, for its owner alone."""
+        name = f"rank-{self._me.rank}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
+        half = Path(text)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(asdict(content), file)
+            half.replace(folder / f"{name}.json")
+        except BaseException:
+            half.unlink()
+            raise
+
+
+def _failure(error: BaseException | None) -> report_file.Failure | None:
+    """Return a rank's error; what a user or a launcher interrupts has none of its own."""
+    if not isinstance(error, Exception | SystemExit):
+        return None
+    kind, text = type(error).__name__, str(error)
+    sites = raise_sites(error)
+    if isinstance(error, DistmetricsError):
+        site = error.site or next(iter(sites), "")
+        advice = error.likely, error.do
+        return report_file.Failure(kind, error.code, text, error.peers, str(site), *advice)
+    code = "connection" if is_connection_error(error) else ""
+    return report_file.Failure(kind, code, text, (), str(next(iter(sites), "")))
+
+
+def _call(pending: PendingCall, world: str) -> report_file.Call:
+    call = pending.call
+    return report_file.Call(
+        pending.number,
+        "world" if pending.group == world else pending.group,
+        call.op,
+        call.detail,
+        str(call.site or ""),
+        pending.started,
+        pending.ended,
+    )

@@ -1,0 +1,171 @@
+"""The end of a process: it says something before SIGTERM ends it, and it ends at all.
+
+A handler of Python's runs in the main thread, and only between two steps of Python code: never, in
+a collective that nobody answers. The interpreter's own handler, in C, writes the signal's number to
+a pipe at once, and a thread reads it there. Nor does a process end by itself whose torch waits for
+such a collective.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import functools
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from distmetrics.comm.call_site import call_site
+
+# Seconds that a process has to end, once its group has broken: all of its end; and what follows the
+# functions that are called at exit, where its exit code is that of an exception anyway.
+_END, _LAST_STEP = 10.0, 1.0
+_all: weakref.WeakSet[LastWords] = weakref.WeakSet()
+_must_end: list[bool] = []
+_exit = sys.exit
+_exits: list[SystemExit] = []  # the last one with an exit code of failure
+
+
+class LastWords:
+    """Calls a function before SIGTERM ends the process; made in the main thread.
+
+    Where the user has a handler, that one decides what becomes of the process. Where the user
+    ignores the signal, or other C code handles it, nothing is done.
+
+    Args:
+        say: the function; it must bear to be called twice, and from any thread.
+    """
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say = say
+        self._theirs = signal.getsignal(signal.SIGTERM)
+        self._write_end = -1
+        if self._theirs != signal.SIG_DFL and not callable(self._theirs):
+            return
+        read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        name = "distmetrics: last words"
+        threading.Thread(target=self._read, args=(read_end,), name=name, daemon=True).start()
+        self.listen(True)
+        _all.add(self)
+
+    def listen(self, on: bool) -> None:
+        """Hear of the signal or not; only the main thread can change that.
+
+        The interpreter's pipe is left to somebody else who uses it, such as asyncio.
+        """
+        if not in_main_thread():
+            return
+        ours = self._write_end
+        in_use = signal.set_wakeup_fd(ours if on else -1, warn_on_full_buffer=False)
+        if in_use not in (-1, ours):
+            signal.set_wakeup_fd(in_use)
+        if self._theirs != signal.SIG_DFL:
+            return
+        if on:
+            signal.signal(signal.SIGTERM, self._handle)
+        elif signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def close(self) -> None:
+        """Put back what was there, if this is the main thread."""
+        _all.discard(self)
+        self.listen(False)
+        if in_main_thread() and self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
+
+    def _read(self, read_end: int) -> None:
+        while number := os.read(read_end, 1):
+            if number[0] == signal.SIGTERM:
+                self._end()
+        os.close(read_end)
+
+    def _handle(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Say the last words; end as the signal would have, if that is for us to do."""
+        self._say()
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            # signal.signal() can be called in the main thread alone.
+            ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def note_exits(on: bool) -> None:
+    """Keep what ``sys.exit`` raises, or no more: Python forgets it before it ends the process."""
+    if sys.exit in (_exit, _noted_exit):
+        sys.exit = _noted_exit if on else _exit
+
+
+def forget_exits() -> None:
+    """Note that the script goes on: it has caught what ``sys.exit`` raised."""
+    _exits.clear()
+
+
+@functools.wraps(_exit)
+def _noted_exit(status: Any = None) -> NoReturn:
+    try:
+        _exit(status)
+    except SystemExit as exit_:
+        if exit_.code and in_main_thread():
+            exit_.site = call_site()  # type: ignore[attr-defined]  # its traceback is lost
+            _exits[:] = [exit_]
+        raise
+
+
+def what_ended() -> BaseException | None:
+    """Return what ended the script, once it has: an error, or ``sys.exit`` of a failure."""
+    raised: BaseException | None = getattr(sys, "last_value", None)
+    return raised or next(iter(_exits), None)
+
+
+def end_surely() -> None:
+    """Make sure that the process comes to its end: torch waits for calls that nobody answers."""
+    if not _must_end:
+        _must_end.append(True)
+        atexit.register(_end_within, _END)
+
+
+@atexit.register  # with this module, so that it is called after what is registered later
+def _end_soon() -> None:
+    if _must_end and getattr(sys, "last_value", None) is not None:
+        _end_within(_LAST_STEP)
+
+
+def _end_within(seconds: float) -> None:
+    nowhere = Path(os.devnull).open("w")  # noqa: SIM115  (faulthandler holds it)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+
+
+def in_main_thread() -> bool:
+    """True in the thread in which alone handlers of signals can be set."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _before_fork() -> None:
+    """Put back what was there: a signal to the child must end it, and is none to its parent."""
+    for words in [*_all]:
+        words.listen(False)
+
+
+def _in_parent() -> None:
+    for words in [*_all]:
+        words.listen(True)
+
+
+def _in_child() -> None:
+    """Put back what was there, also where it was another thread that has forked."""
+    for words in [*_all]:
+        words.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,459 @@
+"""The guard of one rank: a thread that is quiet while all is well.
+
+It answers where this rank's thread is when another rank asks, and finds out why this rank waits,
+once it has waited for a while. The user's thread never touches the store: it writes down what it
+calls, and while it waits it looks whether there is a verdict; a dead store is one too.
+"""
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from distmetrics.comm.process_group import watch_by
+from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store
+from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
+from distmetrics.errors import DistmetricsError, first_line, who
+from distmetrics.guard.call_log import CallLog, ReportWriter
+from distmetrics.guard.diagnosis import Diagnosis, first_look
+from distmetrics.guard.last_words import (
+    LastWords,
+    end_surely,
+    forget_exits,
+    in_main_thread,
+    note_exits,
+    what_ended,
+)
+from distmetrics.guard.process_info import Stillness, machine, process_state, this_process
+from distmetrics.guard.rank_status import Answer, Identity, RankStatus, Wait
+from distmetrics.guard.settings import MODE, Settings, current_settings
+from distmetrics.guard.store import ALL_ASK, SILENT, SILENT_AT_MOST, GuardStore, StoreLink, within
+from distmetrics.guard.tombstones import Departures
+
+GUARDED = 30.0  # seconds after which a rank without a guard is told of
+
+
+class Roster:
+    """The ranks that have a guard.
+
+    Args:
+        store: where each says so.
+        me: this rank.
+        counts: how many calls each group has made by its name, as it goes on.
+    """
+
+    def __init__(self, store: GuardStore, me: Identity, counts: Mapping[str, int]) -> None:
+        self._store, self._me, self._counts = store, me, counts
+        self._known: dict[int, RankStatus] = {}
+        self._has_joined = self._is_complete = False
+        self._complete_by = math.inf
+
+    def join(self) -> None:
+        """Say once that this rank has a guard."""
+        if not self._has_joined:
+            self._store.publish(self._me.status(None))
+            self._store.count("guards", 1)
+            self._has_joined = True
+
+    def read(self) -> None:
+        """Read who the others are until all are known; warn of those who stay without a guard.
+
+        In the second call of all ranks, each has made a communicator for the first: whoever is
+        missing much later could not connect to the store.
+        """
+        if self._is_complete:
+            return
+        size, now = self._me.world_size, time.monotonic()
+        if size <= ALL_ASK:
+            self._known = self._store.statuses()
+        count = len(self._known) or self._store.count("guards")
+        if self._complete_by == math.inf and self._counts.get(self._me.world, 0) > 1:
+            self._complete_by = now + GUARDED
+        self._is_complete = count == size or now > self._complete_by
+        if self._is_complete and count < size:
+            missing = [rank for rank in range(size) if rank not in self._known]
+            warn_of_missing_guard(who(missing) if self._known else f"{size - count} ranks")
+
+    def gone(self) -> list[int]:
+        """Return the ranks of this machine whose processes are gone, without asking the store."""
+        return [rank for rank in self._known if self._state(rank) == "gone"]
+
+    def rank_0_is_down(self) -> bool:
+        """True if rank 0, which may host the store, is here, and its process gone or stopped."""
+        return self._state(0) in ("gone", "stopped")
+
+    def _state(self, rank: int) -> str:
+        status = self._known.get(rank)
+        if status is None or status.machine != self._me.machine or not status.machine:
+            return "elsewhere"
+        return process_state(status.pid, status.born)
+
+
+def warn_of_missing_guard(ranks: str) -> None:
+    """Say in the log which ranks have no guard."""
+    text = (
+        "no guard watches %s: the connection to the job's store takes long, or %s=off is set there"
+    )
+    _log.warning(text, ranks, MODE)
+
+
+_LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
+_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_MOMENT = 0.01  # seconds between two looks whether the others have left
+_RETRY, _RETRY_AT_MOST = 0.5, 30.0  # seconds after which a store that failed is tried again
+_log = logging.getLogger("distmetrics.guard")
+
+
+class Watchdog(Watcher):
+    """Watches one rank, and lets it know why it waits.
+
+    Args:
+        me: that rank.
+        store: of the job; the guard makes a connection of its own.
+        settings: what to do, and how long a rank may wait.
+        departures: where they are published; None where nobody else does so for this rank.
+
+    Attributes:
+        connected: set while the guard can ask and answer.
+    """
+
+    def __init__(
+        self, me: Identity, store: Any, settings: Settings, departures: Departures | None
+    ) -> None:
+        self.settings = settings
+        self.log = CallLog()
+        self.reports = ReportWriter(settings.report, me, self.log)
+        self._me = me
+        self.patience = first_look(self._me)
+        self.grace = NAMING_GRACE
+        self._published = departures
+        self._says_goodbye = departures is None
+        self._hosts_store = self._says_goodbye and me.rank == 0  # perhaps
+        # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
+        self._link = StoreLink(store, me.rank, me.world_size)
+        self._departures = Departures(store)
+        self._guard = GuardStore(store, me.rank, me.world_size)
+        self._use(store)  # for a last word, until there is a connection
+        self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
+        self._bell, self._closed, self.connected = (threading.Event() for _ in range(3))
+        self._stillness = Stillness()
+        self._last_words: LastWords | None = None
+        if settings.report is not None and os.name == "posix" and in_main_thread():
+            self._last_words = LastWords(self.reports.write)
+        self.roster = Roster(self._guard, me, self.log.counts)
+        self._connected_by = time.monotonic() + GUARDED
+        self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        note_exits(True)
+
+    def _use(self, store: Any) -> None:
+        """Work over a connection, or over the job's own."""
+        board: Any = PrefixStore("board", store) if self._says_goodbye else store
+        self._departures.store, self._guard.store = board, PrefixStore("guard", store)
+
+    def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
+        """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
+        self.log.counters[group] = issued
+        if exactly:
+            self.log.counts_exactly.add(group)
+
+    def enter(self, pending: PendingCall) -> None:
+        """Note that this thread begins a call."""
+        self.log.enter(pending)
+
+    def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
+        """Note that the call is over, or was never begun."""
+        self.log.leave(pending, begun=begun)
+        forget_exits()
+        if pending.watched:
+            self._bell.set()
+        if time.monotonic() > self._connected_by:
+            self._connected_by = math.inf
+            warn_of_missing_guard(who([self._me.rank]))
+
+    def look(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call can't end, as far as is known; the first look starts the diagnosis."""
+        if not pending.watched:
+            pending.watched = True
+            self._open.append((pending, self._diagnosis(pending)))
+            self._bell.set()
+            return None
+        verdict = pending.verdict or self._silence(pending)
+        if verdict is None or self.settings.mode != "warn":
+            return verdict
+        if not pending.warned:
+            pending.warned = True
+            _log.warning("%s", verdict)
+        return None
+
+    def fail(self, error: DistmetricsError) -> None:
+        """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
+        end_surely()
+        self.reports.write(error, final=True)
+        if self.settings.report is not None:
+            self._tell(lambda: [self._guard.ask(peer, report=True) for peer in error.peers])
+
+    def departed(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that somebody has said so for them."""
+        return departed_of(self._published, self._me.rank, doing)
+
+    def gone(self) -> list[int]:
+        """Return the ranks of this machine whose processes are gone."""
+        return self.roster.gone()
+
+    def report(self, error: BaseException) -> None:
+        """Write this rank's report, where one is wanted: it raises an error."""
+        self.reports.write(error)
+
+    def break_off(self, group: str, verdict: Verdict) -> None:
+        """Tell the other ranks that a group is broken."""
+        if os.getpid() == self._me.pid:
+            self._tell(lambda: self._guard.decide(group, verdict))
+
+    def depart(self, why: str) -> None:
+        """Tell the others that this rank makes no further call."""
+        if os.getpid() == self._me.pid:
+            self._tell(lambda: self._leave(why, failed=True))
+
+    def leave_job(self, departure: Departure) -> None:
+        """Tell the other ranks that this rank leaves the job."""
+        publish(self._published, replace(departure, calls={**self.log.counts}))
+
+    def begin_task(self) -> None:
+        """Note that this rank has begun something in its background."""
+        self.log.begin_task()
+
+    def enter_task(self) -> None:
+        """Note that this thread is the one of the background."""
+        self.log.enter_task()
+
+    def end_task(self) -> None:
+        """Note that what this thread has made is over."""
+        self.log.end_task()
+
+    def await_task(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        self.log.await_task(over)
+
+    def script_failed(self) -> bool:
+        """Return whether an error, or sys.exit of a failure, has ended the script."""
+        return what_ended() is not None
+
+    def _tell(self, tell: Callable[[], object]) -> None:
+        if not self._link.error and not self._closed.is_set():
+            within(_LAST, tell)
+
+    def close(self) -> None:
+        """End the thread: the process ends, or its group is gone."""
+        if self._closed.is_set() or os.getpid() != self._me.pid:
+            return  # the end of a forked child is not that of the rank
+        self._closed.set()
+        self._bell.set()
+        atexit.unregister(self.close)
+        if self._last_words is not None:
+            self._last_words.close()
+        note_exits(False)
+        raised = what_ended()
+        if raised is not None and self._says_goodbye:
+            self.reports.write(raised)
+        speaks = self._says_goodbye and not self._link.error
+        if speaks:
+            within(_LAST, lambda: self._leave(reason(raised), failed=raised is not None))
+        self._thread.join(_LAST)
+        if speaks:
+            within(_FAREWELL + _LAST, self._say_goodbye)
+        if not self._thread.is_alive():
+            self._link.store = self._guard.store = self._departures.store = None
+
+    def is_deaf(self) -> bool:
+        """Return whether the job's store can't be asked."""
+        return bool(self._link.error)
+
+    def _say_goodbye(self) -> None:
+        """Say that this rank is done with the store, and with connecting to it."""
+        with contextlib.suppress(RuntimeError):
+            self._guard.count("bye", 1)
+            # Rank 0 may host the store, and a rank that is in it then aborts.
+            until = time.monotonic() + _FAREWELL
+            while self._hosts_store and time.monotonic() < until:
+                if self._guard.count("bye") >= self._me.world_size:
+                    break
+                time.sleep(_MOMENT)
+
+    def _leave(self, why: str, *, failed: bool) -> None:
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            self._departures.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
+
+    def _silence(self, pending: PendingCall) -> Verdict | None:
+        """Return a verdict where the store is dead, or has been silent for too long."""
+        seconds, waited = self._link.silent_for(), time.time() - pending.started
+        if seconds < SILENT:
+            return None
+        is_late = seconds >= SILENT_AT_MOST or waited >= self.settings.timeout
+        if not (is_late or self.roster.rank_0_is_down() or self._link.is_dead()):
+            return None
+        doing = f"waits in {pending.call}"
+        return silent_store(self._me.rank, doing, seconds, self._link.error)
+
+    def _diagnosis(self, pending: PendingCall) -> Diagnosis:
+        text = str(pending.call)
+        if pending.group != self._me.world:
+            text += f"  (group of ranks {pending.members})"
+        place = pending.group, pending.members, pending.number, pending.kind
+        issued = self.log.issued().get(pending.group)
+        issued = None if issued is None else issued - 1  # this call is the last of them
+        exact = pending.group in self.log.counts_exactly
+        wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
+        begun = time.monotonic() - (time.time() - pending.started)
+        timeout = self.settings.timeout
+        return Diagnosis(self._me, wait, timeout, self._guard, self._departures, begun)
+
+    def _watch(self) -> None:
+        self._closed.wait(self._link.delay)
+        retry = _RETRY
+        while not self._closed.is_set():
+            self._link.begin()
+            try:
+                pause = self._look()
+                self._link.end()
+                retry = _RETRY
+            except RuntimeError as error:  # of the store, which is tried again
+                self._link.error = first_line(error)
+                self.connected.clear()
+                pause = _RETRY if self._open else retry
+                retry = min(2 * retry, _RETRY_AT_MOST)
+            self._bell.wait(pause)
+            self._bell.clear()
+
+    def _look(self) -> float:
+        """Do all that is to be done; return after how many seconds to look again."""
+        if not self.connected.is_set():
+            self._connect()
+        self.roster.read()
+        delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
+        for _, diagnosis in [*self._open]:
+            diagnosis.note_alone(self.log.alone)
+        self._answer()
+        return min([self._guard.pause, *delays])
+
+    def _connect(self) -> None:
+        self._use(self._link.connect())
+        self.roster.join()
+        self.connected.set()
+        self._connected_by = math.inf
+
+    def _step(self, pending: PendingCall, diagnosis: Diagnosis) -> float:
+        """Look once at a call that lasts; return after how many seconds to look again."""
+        now = time.monotonic()
+        if pending.ended is not None:
+            diagnosis.close()
+            self._open.remove((pending, diagnosis))
+        elif diagnosis.verdict is None and now >= diagnosis.due:
+            diagnosis.due = now + diagnosis.step(now)
+        elif diagnosis.verdict is not None and pending.verdict is None:
+            # A rank that hosts the store may end at once, and with it what the others still read.
+            if self._hosts_store and not diagnosis.is_heard(now):
+                return _MOMENT
+            pending.verdict = diagnosis.verdict
+        return max(0.0, diagnosis.due - now) if pending.verdict is None else _RETRY
+
+    def _answer(self) -> None:
+        """Answer another rank's question, if there is one."""
+        question = self._guard.next_question()
+        if question is None:
+            return
+        place = self.log.place()
+        may_be_stuck = place.waits_for_all and self.log.alone
+        still = self._stillness.seconds(str(place)) if may_be_stuck else 0.0
+        issued = self.log.issued()  # read before the calls of which it may be one
+        answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
+        self._guard.answer(Answer(*answer))
+        if self.settings.report is not None and self._guard.report_wanted():
+            self.reports.write()
+
+
+class TombstoneWatcher(Watcher):
+    """Reads and writes departures alone, where the guard is switched off."""
+
+    def __init__(self, departures: Departures | None) -> None:
+        self._departures = departures
+        self.grace = 0.0 if departures is None else NAMING_GRACE
+
+    def departed(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that somebody has said so for them."""
+        return departed_of(self._departures, dist.get_rank(), doing)
+
+    def leave_job(self, departure: Departure) -> None:
+        """Tell the other ranks that this rank leaves the job."""
+        publish(self._departures, departure)
+
+
+def departed_of(departures: Departures | None, me: int, doing: str) -> Verdict | None:
+    """Return the verdict that ranks have left, if some have; ``doing``: what ``me`` does."""
+    published: list[Departure] = []
+    if departures is not None:
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            published = departures.published()
+    left = {gone.rank: gone for gone in published if gone.rank != me}
+    return departed(left, {me: doing}) if left else None
+
+
+def publish(departures: Departures | None, departure: Departure) -> None:
+    """Publish a departure, unless the store is gone with the process that hosts it."""
+    if departures is not None:
+        with contextlib.suppress(RuntimeError):
+            departures.leave(departure)
+
+
+# By the group of all ranks.
+_watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary()
+
+
+def report_all() -> None:
+    """Write this rank's report, where one is wanted: the process is about to be ended."""
+    for watchdog in [*_watchdogs.values()]:
+        watchdog.reports.write()
+
+
+def watcher_of_job(departures: Departures | None = None) -> Watcher:
+    """Return who watches all groups of this rank: its guard, unless that is switched off.
+
+    The guard is made with the rank's first communicator.
+    """
+    world: Any = dist.group.WORLD
+    watchdog = _watchdogs.get(world)
+    if watchdog is not None:
+        return watchdog
+    settings, quiet = current_settings(), TombstoneWatcher(departures)
+    if settings.mode == "off" or dist.get_world_size() == 1:
+        return quiet
+    store = world.get_group_store() if departures is None else departures.store
+    place = dist.get_rank(), dist.get_world_size()
+    me = Identity(*place, machine(), *this_process(), world.group_name)
+    try:
+        made = Watchdog(me, store, settings, departures)
+    except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
+        text = f"distmetrics watches no rank of this job: its store says {error}"
+        warnings.warn(text, stacklevel=4)
+        return quiet
+    _watchdogs[world] = made
+    weakref.finalize(world, made.close)
+    return made
+
+
+watch_by(watcher_of_job)

@@ -1,0 +1,294 @@
+"""torchmetrics: metrics, collections, and wrappers, whose children hold the states."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection, MetricTracker
+from torchmetrics.utilities import (
+    dim_zero_cat,
+    dim_zero_max,
+    dim_zero_mean,
+    dim_zero_min,
+    dim_zero_sum,
+)
+
+from distmetrics.errors import StateError
+from distmetrics.metrics.adapters.base import Adapter, Kind, StateSpec, Target
+
+_KINDS: dict[Any, Kind] = {
+    dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
+}  # fmt: skip
+_ARGUMENT_TYPES = frozenset((bool, int, float, str))
+# Arguments of torchmetrics' own that may well differ between ranks: where things are, how fast they
+# are done, what is checked and printed. Those of the base class are not arguments here anyway.
+_OF_THE_RANK = frozenset((
+    "baseline_path", "baseline_url", "batch_size", "embedding_device", "model_name_or_path",
+    "n_processes", "num_threads", "validate_args", "verbose",
+))  # fmt: skip
+
+
+class _AnyAdapter(Adapter):
+    """What metrics, wrappers and collections have in common."""
+
+    def knows(self, value: Any) -> bool:
+        """Return True for a metric, a collection or a tracker."""
+        return isinstance(value, Metric | MetricCollection | MetricTracker)
+
+    def targets(self, metric: nn.Module, path: str) -> Sequence[Target]:
+        """Return every metric in it, itself included."""
+        found: list[Target] = []
+        _collect(metric, path, found)
+        return found
+
+
+class TorchmetricsAdapter(_AnyAdapter):
+    """Reads ``Metric._reductions``, which says of each state how it is reduced."""
+
+    # What computing must see: a synced metric that will neither sync again nor un-sync itself.
+    synced_flags: Mapping[str, Any] = {
+        "_computed": None,
+        "_to_sync": False,
+        "_should_unsync": False,
+        "_is_synced": True,
+    }
+    counter = "_update_count"
+    flag = "_is_synced"
+    group = "process_group"
+
+    def states(self, metric: Metric) -> Sequence[StateSpec]:
+        """Return the states in the order of their ``add_state`` calls."""
+        defaults, reductions = metric._defaults, metric._reductions
+        if defaults.keys() != reductions.keys():
+            raise StateError(
+                f"{type(metric).__name__} has {len(defaults)} states and reductions for "
+                f"{len(reductions)}: {', '.join(reductions)}",
+                do="make each state by add_state.",
+            )
+        states = []
+        for name, default in defaults.items():
+            states.append((name, reductions[name], getattr(default, "shape", None)))
+        return _specs(type(metric), *states)
+
+    def updates(self, metric: Metric) -> int:
+        """Return the update count; state that was loaded, not updated, counts as one update."""
+        if metric._update_count:
+            return int(metric._update_count)
+        return 0 if all(_is_default(metric, name) for name in metric._defaults) else 1
+
+    def arguments(self, metric: Metric) -> dict[str, str]:
+        """Return the plain public attributes of a metric of torchmetrics' own.
+
+        States alone do not tell what a metric was made with: F1 scores of ``average="macro"`` and
+        ``average="micro"`` hold the same. Those of other classes may differ between ranks for
+        reasons of theirs.
+        """
+        return self.arguments_among(self.attributes(metric), metric)
+
+    def arguments_among(self, attributes: Mapping[str, Any], metric: Metric) -> dict[str, str]:
+        """Do what :meth:`arguments` does."""
+        arguments = {}
+        if _is_of_torchmetrics(type(metric)):
+            for name, value in attributes.items():
+                if type(value) in _ARGUMENT_TYPES and name[0] != "_":
+                    arguments[name] = repr(value)
+        return arguments
+
+    def attributes(self, metric: Metric) -> dict[str, Any]:
+        """Return what is neither a state nor of the base class; modules and parameters too."""
+        values, states = vars(metric), metric._defaults
+        names = _own_names(type(metric), tuple(values))
+        attributes = {name: values[name] for name in names if name not in states}
+        attributes.update(metric._modules)
+        attributes.update(metric._parameters)
+        return attributes
+
+
+class DelegatingAdapter(TorchmetricsAdapter):
+    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does."""
+
+    def states(self, metric: Metric) -> list[StateSpec]:
+        """Return nothing: they are the child's."""
+        return []
+
+    def updates(self, metric: Metric) -> int:
+        """Return the update count."""
+        return int(metric._update_count)
+
+
+class CollectionAdapter(_AnyAdapter):
+    """Suspends the compute groups of a collection while the global state is in.
+
+    Groups are formed from the first batch that a rank saw, so ranks may have formed different ones;
+    a group that is right for local state would overwrite global state.
+    """
+
+    synced_flags: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
+
+    def states(self, metric: MetricCollection) -> list[StateSpec]:
+        """Return nothing: a collection has no state of its own."""
+        return []
+
+    def updates(self, metric: MetricCollection) -> int:
+        """Return 0: a collection has no state of its own."""
+        return 0
+
+    def groups(self, metric: MetricCollection) -> list[list[Metric]]:
+        """Return the compute groups; nothing before the first update, which forms them."""
+        if not metric._groups_checked:  # the public groups are one for each metric then
+            return []
+        groups = metric.compute_groups.values()
+        return [[_holder(metric._modules[name]) for name in group] for group in groups]
+
+
+ADAPTER = _METRICS = TorchmetricsAdapter()
+_DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
+
+
+class _Bare(Metric):
+    """A metric with nothing of its own."""
+
+    def update(self) -> None:
+        """Do nothing."""
+
+    def compute(self) -> None:
+        """Do nothing."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
+    """Return what says something of a metric, in order: not what every one, or a rank, has."""
+    others = {*vars(_Bare()), *[state.name for state in _unregistered_states(kind)]}
+    if _is_of_torchmetrics(kind):
+        others |= _OF_THE_RANK
+    return sorted({*names} - others)
+
+
+def _is_of_torchmetrics(kind: type[Metric]) -> bool:
+    return kind.__module__.startswith("torchmetrics.")
+
+
+def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
+    """Add the targets of a module and of all below it, in the order of their definition.
+
+    Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
+    """
+    if isinstance(module, MetricCollection):
+        _share_in_groups(module)
+        found.append(Target.of(path, module, _COLLECTIONS))
+    elif isinstance(module, Metric):
+        adapter = _METRICS if _holder(module) is module else _DELEGATING
+        found.append(Target.of(path, module, adapter))
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{path}.{name}" if path else name, found)
+
+
+def _share_in_groups(collection: MetricCollection) -> None:
+    """Give the members of a compute group the first one's state, as the collection does when asked.
+
+    Only the first of a group is updated. The collection's own method goes through
+    ``nn.Module.__setattr__`` for every state, which costs more than the rest of a sync.
+    """
+    if collection._state_is_copy:  # the members' states are their own, since someone looked at them
+        return
+    for first, *others in collection.compute_groups.values():
+        storage = _holder(collection._modules[first]).__dict__
+        names = (*storage["_defaults"], TorchmetricsAdapter.counter)
+        shared = {name: storage[name] for name in names}
+        for other in others:
+            _holder(collection._modules[other]).__dict__.update(shared)
+
+
+def _holder(metric: Metric) -> Metric:
+    """Return the metric that holds the states that ``metric`` shows: itself, or a wrapper's child.
+
+    Raises:
+        StateError: a state is no plain attribute, as where a parameter was assigned to it.
+    """
+    if metric._reductions.keys() <= metric.__dict__.keys():
+        return metric
+    for child in metric._modules.values():
+        if isinstance(child, Metric) and child._reductions is metric._reductions:
+            return _holder(child)
+    name = next(name for name in metric._reductions if name not in metric.__dict__)
+    places: dict[str, Mapping[str, Any]]
+    places = {"a parameter": metric._parameters, "a buffer": metric._buffers}
+    what = next((what for what, names in places.items() if name in names), "missing")
+    raise StateError(
+        f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain "
+        "attribute",
+        do="assign a tensor, such as x.detach(), under the name that was given to add_state.",
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
+    names = {base.__name__ for base in kind.__mro__}
+    return [StateSpec(name, "sum") for owner, name in _UNREGISTERED if owner in names]
+
+
+@functools.lru_cache(maxsize=1024)
+def _specs(
+    kind: type[Metric], *states: tuple[str, Any, tuple[int, ...] | None]
+) -> tuple[StateSpec, ...]:
+    """Describe states by name, reduction and their default's shape, which is None for a list."""
+    specs = []
+    for name, registered, shape in states:
+        reduction = _FAULTS.get((kind.__name__, name), registered)
+        if reduction is dim_zero_cat:
+            specs.append(StateSpec(name, "cat"))
+        elif shape is None:
+            specs.append(StateSpec(name, "items", reduction))
+        elif reduction in _KINDS:
+            specs.append(StateSpec(name, _KINDS[reduction], shape=tuple(shape)))
+        else:
+            specs.append(StateSpec(name, "stack", reduction, tuple(shape)))
+    return (*specs, *_unregistered_states(kind))
+
+
+def _is_default(metric: Metric, name: str) -> bool:
+    default, value = metric._defaults[name], getattr(metric, name)
+    if not (isinstance(default, Tensor) and isinstance(value, Tensor)):
+        return isinstance(value, list) and not value
+    if default.shape != value.shape:
+        return False
+    default = default.to(value.device)
+    same = (default == value) | (default.isnan() & value.isnan())  # NaN is a default too
+    return bool(same.all())
+
+
+def _at_most_two(rows: Tensor) -> Tensor:
+    """Refuse what NormalizedRootMeanSquaredError would get wrong; two ranks are merged right."""
+    if len(rows) > 2 and _overwrites():
+        raise StateError(
+            f"NormalizedRootMeanSquaredError cannot merge the data of {len(rows)} ranks: in "
+            "torchmetrics its _final_aggregation overwrites the totals that it iterates over, and "
+            "then fails or is wrong",
+            do="use MeanSquaredError(squared=False), and normalize by a MeanMetric, MaxMetric or "
+            "MinMetric of the target.",
+        )
+    return rows
+
+
+@functools.cache
+def _overwrites() -> bool:
+    """Return True if the installed torchmetrics has the fault: its mean over three ranks tells."""
+    from torchmetrics.regression.nrmse import _final_aggregation
+
+    one, means = torch.ones(3, 1), torch.tensor([[1.0], [2.0], [3.0]])
+    try:
+        merged = _final_aggregation(one, one, means, one, one, one, "mean")
+    except IndexError:
+        return True
+    return float(merged) != 2.0
+
+
+# Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
+# over all images that was never registered as a state.
+_FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
+_UNREGISTERED = (("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"),)

@@ -1,0 +1,95 @@
+"""Metrics computed over all ranks in the background, while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from functools import partial
+from typing import Any
+
+import torch
+
+from distmetrics.collectives.exchange import exchange_alike
+from distmetrics.collectives.header import Header, Problem
+from distmetrics.comm.background import Handle, start
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.errors import Site, StateError
+from distmetrics.metrics.adapters.registry import targets
+from distmetrics.metrics.metric_set import MetricSet, communicator_of
+from distmetrics.metrics.sync import sync_and_compute
+
+
+def sync_async(
+    metrics: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+) -> Handle[Any]:
+    """Begin what :func:`~distmetrics.sync_and_compute` does; return a handle of its result.
+
+    The metrics are copied, and free at once: they may be updated or reset. Every rank must call it,
+    in the same order with its other calls in the background. A few may be under way; the next one
+    waits for the first of them.
+
+    Args:
+        metrics: as for :func:`~distmetrics.sync_and_compute`.
+        allow_pickle: likewise.
+        comm: likewise. The exchange has a process group of its own.
+        name: shown in errors.
+
+    Returns: a handle; ``result()`` returns the values, or raises on every rank what
+        :func:`~distmetrics.sync_and_compute` raises.
+
+    >>> from torchmetrics import MeanMetric
+    >>> def score(comm):
+    ...     metric = MeanMetric()
+    ...     metric.update(torch.arange(1 + 2 * comm.rank))
+    ...     handle = sync_async(metric, comm=comm)
+    ...     metric.reset()
+    ...     return handle.result()
+    >>> run(2, score)
+    [tensor(0.7500), tensor(0.7500)]
+    """
+    talking = chosen(comm)
+    if comm is None:
+        try:
+            talking = communicator_of(targets(metrics), talking)
+        except StateError:  # told to all ranks where the state is read
+            talking = chosen(comm)
+    try:
+        snapshot = _snapshot(metrics)
+    except Exception as error:  # noqa: BLE001  (of the metrics' own; result() raises it)
+        kind = type(metrics).__name__
+        what = f"a {kind} cannot be copied: {type(error).__name__}: {error}"
+        problem = Problem("StateError", what, "keep what cannot be copied out of the metric.")
+        return start(partial(_refused, problem, name, call_site()), talking)
+    return start(partial(_computed, snapshot, allow_pickle, name), talking)
+
+
+def _snapshot(metrics: Any) -> Any:
+    """Return a copy that later updates do not change.
+
+    States are copied here: copying a tensor by ``deepcopy`` takes ten times as long, and mean
+    average precision has thousands.
+    """
+    copies: dict[int, Any] = {}
+    with contextlib.suppress(StateError):  # told to all ranks where the state is read
+        for _, _, _, value in MetricSet(targets(metrics)).states:
+            for part in value if isinstance(value, list) else [value]:
+                if type(part) is torch.Tensor:
+                    copies[id(part)] = part.detach().clone()
+    return copy.deepcopy(metrics, copies)
+
+
+def _computed(metrics: Any, allow_pickle: bool, name: str, comm: Communicator) -> Any:
+    return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm, name=name)
+
+
+def _refused(problem: Problem, name: str, site: Site | None, comm: Communicator) -> Any:
+    return _refuse(problem, name, site, comm=comm)
+
+
+@one_call
+def _refuse(problem: Problem, name: str, site: Site | None, *, comm: Communicator) -> None:
+    """Tell all ranks why this one does not compute; raises on each."""
+    header = Header("sync of metrics", name, site=site, problem=problem)
+    exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8))

@@ -1,0 +1,178 @@
+"""States that are DTensors: this rank's part of each takes part in the sync.
+
+Of copies one is sent, terms of sums are sent as they are, and rows are joined. A state of fixed
+size that ranks hold in pieces stays in pieces: each is reduced among the ranks that hold the same
+one, and what the metric is given is a DTensor again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from distmetrics.collectives.dtensor import (
+    Part,
+    Shared,
+    is_dtensor,
+    part_of,
+    rows_of,
+    term_of,
+    whole_part,
+)
+from distmetrics.collectives.reduce import reduce_large
+from distmetrics.comm.communicator import Communicator
+from distmetrics.errors import InputTypeError, StateError
+from distmetrics.metrics.adapters import StateSpec, compute
+from distmetrics.metrics.adapters.base import Piece
+from distmetrics.metrics.combine import HALF
+from distmetrics.metrics.metric_set import ABSENT, MetricSet
+from distmetrics.metrics.plan import StatePlan, SyncPlan
+from distmetrics.tree import map_leaves
+
+_REDUCED = ("sum", "max", "min")
+_PLAIN = "update the metric with plain tensors: x.full_tensor(), or x.to_local()."
+
+
+def take_parts(local: MetricSet, comm: Communicator) -> None:
+    """Read this rank's part of each state that is a DTensor.
+
+    Args:
+        local: of which the states are replaced; the metrics stay as they are.
+        comm: that syncs them.
+
+    Raises:
+        StateError: the states of a metric cannot be synced, or not together.
+        LayoutError: a role says something else of an axis than a placement.
+    """
+    for place, target in enumerate(local.targets):
+        if not local.updates[place]:
+            continue
+        indices = [at for at, state in enumerate(local.states) if state[1] == place]
+        if not any(_dtensors(local.states[at][3]) for at in indices):
+            continue
+        rows: set[str] = set()  # lists of one metric belong together, row by row
+        shared = []
+        for at in indices:
+            path, _, spec, value = local.states[at]
+            if value is ABSENT or (isinstance(value, list) and not value):
+                continue
+            try:
+                spec, value, parts = _taken(path, spec, value, comm)
+            except InputTypeError as error:
+                raise StateError(f"the state {error.what}", do=_PLAIN) from error
+            local.states[at] = path, place, spec, value
+            about = sorted({part.placements for part in parts})
+            rows.update(about if spec.kind in ("cat", "items") else ())
+            text = f"{'; '.join(about)}, {local.updates[place]} updates"
+            shared.append(Shared(spec.name, parts[0].holders, text))
+        if len(rows) > 1:
+            name = target.path or type(target.metric).__name__
+            raise StateError(
+                f"the lists of {name} hold DTensors of {' and '.join(sorted(rows))}: their rows "
+                "would not go together",
+                do=_PLAIN,
+            )
+        local.shared[place] = tuple(shared)
+
+
+def _dtensors(value: Any) -> list[Any]:
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if is_dtensor(item)]
+
+
+def _taken(
+    path: str, spec: StateSpec, value: Any, comm: Communicator
+) -> tuple[StateSpec, Any, list[Part]]:
+    """Return how a state is synced, what of it is sent, and the parts of its DTensors."""
+    items = value if isinstance(value, list) else [value]
+    if len(_dtensors(value)) < len(items):
+        raise InputTypeError(
+            f"{path} is no DTensor, and another of its metric is: whether it counts once for a "
+            "mesh or on each rank is not said"
+        )
+    parts = [part_of(item, comm, path) for item in items]
+    if spec.kind in ("cat", "items"):
+        take = rows_of if spec.kind == "cat" else whole_part
+        rows = [take(part, path) for part in parts]
+        kept = [row for row, part in zip(rows, parts, strict=True) if part.counts]
+        if isinstance(value, list):
+            return spec, kept, parts
+        return spec, kept[0] if kept else ABSENT, parts
+    (part,) = parts
+    if part.pieces:
+        return _piece(path, spec, value, part), _term_of_piece(path, spec, part), parts
+    if spec.kind in _REDUCED:
+        term_of(part, path, spec.kind)  # raises if it cannot be
+        value = term_of(part._replace(counts=True), path, spec.kind)
+    elif spec.kind == "mean" and {*part.pending} <= {"avg"}:
+        value = part.local
+    else:
+        value = whole_part(part, path)
+    return spec, value if part.counts else ABSENT, parts
+
+
+def _term_of_piece(path: str, spec: StateSpec, part: Part) -> Tensor:
+    if spec.kind not in _REDUCED:
+        raise InputTypeError(
+            f"{path} is a DTensor of {part.placements}, and of pieces there is no {spec.kind}"
+        )
+    return term_of(part._replace(pieces={}), path, spec.kind)
+
+
+def _piece(path: str, spec: StateSpec, value: Any, part: Part) -> StateSpec:
+    """Return how a piece is reduced, and becomes a DTensor again."""
+    which = ";".join(f"{dim}:{piece}" for dim, piece in sorted(part.pieces.items()))
+    part_of_whole = Piece(spec.kind, which, tuple(value.shape))  # type: ignore[arg-type]
+    return replace(spec, kind="piece", piece=part_of_whole, finish=partial(_as_dtensor, value))
+
+
+def _as_dtensor(like: Any, piece: Tensor) -> Any:
+    """Return a reduced piece as a DTensor of which nothing is left to be reduced."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    placements = [Replicate() if each.is_partial() else each for each in like.placements]
+    return DTensor.from_local(
+        piece,
+        like.device_mesh,
+        placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def reduce_pieces(
+    plan: SyncPlan, tensors: Mapping[str, Tensor], comm: Communicator
+) -> dict[str, Tensor]:
+    """Return the pieces of this rank, each reduced among the ranks that hold the same one."""
+    result = {}
+    for state in plan.states.values():
+        if state.kind == "piece":
+            result[state.path] = _reduced(state, tensors[state.path], comm)
+    return result
+
+
+def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
+    group = comm.transport
+    if len(state.ranks) == 1:
+        return piece
+    if len(state.ranks) < comm.world_size:
+        group = group.subgroup(state.ranks)
+    wide = piece.float() if piece.dtype in HALF else piece
+    assert state.piece is not None
+    return reduce_large(group, wide.to(group.device), state.piece.op).to(piece.dtype)
+
+
+def computed(metrics: Any, plan: SyncPlan | None) -> Any:
+    """Compute metrics from the state that is in; where states are DTensors, values are none."""
+    if plan is None or all(state.kind != "piece" for state in plan.states.values()):
+        return compute(metrics)
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    with implicit_replication():  # of the plain tensors beside them
+        values = compute(metrics)
+        return map_leaves(lambda leaf: leaf.full_tensor() if is_dtensor(leaf) else leaf, values)

@@ -1,0 +1,241 @@
+"""A plain function as a metric: what it reads is accumulated here, and reduced over ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from distmetrics.comm.communicator import fold
+from distmetrics.errors import InputError, InputTypeError, StateError
+
+Reduction = Literal["sum", "mean", "max", "min", "cat"]
+T = TypeVar("T")
+# Kept beside the states; no argument of ``update`` can be called so.
+COUNT, SYNCED = "(updates)", "(synced)"
+_WEIGHT = "weight"
+_WITHOUT_DATA = {"sum": 0, "mean": math.nan, "max": -math.inf, "min": math.inf}
+
+
+def from_function(
+    compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
+) -> FunctionMetric[T]:
+    """Make a metric of a function and of what it reads.
+
+    ``update(name=value, …)`` accumulates on this rank, ``compute()`` calls the function with what
+    this rank has, and :func:`sync_and_compute` with what all ranks have together. ``reset()``
+    forgets.
+
+    Args:
+        compute: called with a dict from each name to a tensor; its result is the metric's value.
+        reduce: how each value is accumulated, over updates and over ranks alike. ``"sum"``,
+            ``"max"``, ``"min"``: elementwise, so all updates bring equal shapes; sums are kept in
+            float64 or int64. ``"cat"``: joined along dim 0, in rank order. ``"mean"``: Σ wᵢxᵢ / Σ
+            wᵢ in float64; every update that brings one must say ``weight=``, the number of samples
+            behind it, since batches and shards differ in size.
+
+    Returns: the metric. What was never updated is 0 for a sum, NaN for a mean, -inf and inf for max
+        and min, empty for cat. A rank without data is neutral.
+
+    Raises:
+        InputError: a name or a reduction that cannot be.
+
+    >>> sums = {"correct": "sum", "total": "sum"}
+    >>> accuracy = from_function(lambda s: s["correct"] / s["total"], reduce=sums)
+    >>> accuracy.update(correct=torch.tensor([True, True, False]).sum(), total=3)
+    >>> accuracy.compute()
+    tensor(0.6667)
+    >>> def shard(comm):
+    ...     loss = from_function(lambda s: s["loss"], reduce={"loss": "mean"})
+    ...     loss.update(loss=torch.tensor(1.0 + comm.rank), weight=1 + 2 * comm.rank)
+    ...     return sync_and_compute(loss, comm=comm)
+    >>> run(2, shard)
+    [tensor(1.7500, dtype=torch.float64), tensor(1.7500, dtype=torch.float64)]
+    """
+    return FunctionMetric(compute, reduce)
+
+
+class FunctionMetric(Generic[T]):
+    """A metric that :func:`from_function` made."""
+
+    def __init__(
+        self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
+    ) -> None:
+        _check(reduce)
+        self.reduce = dict(reduce)
+        self._compute = compute
+        self._held: dict[str, Any] = {}
+        self.reset()
+
+    def __repr__(self) -> str:
+        name = getattr(self._compute, "__name__", type(self._compute).__name__)
+        return f"FunctionMetric({name}, reduce={self.reduce})"
+
+    def reset(self) -> None:
+        """Forget everything.
+
+        >>> total = from_function(lambda s: s["x"], reduce={"x": "sum"})
+        >>> total.update(x=2)
+        >>> total.reset()
+        >>> total.compute()
+        tensor(0)
+        """
+        self._held = {COUNT: 0, SYNCED: False}
+        for name, reduction in self.reduce.items():
+            self._held[name] = []
+            if reduction == "mean":
+                self._held[weight_of(name)] = []
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are: the first device that is not the CPU, if there is one."""
+        for value in self._held.values():
+            for x in value if isinstance(value, list) else [value]:
+                if isinstance(x, Tensor) and x.device.type != "cpu":
+                    return x.device
+        return torch.device("cpu")
+
+    def update(self, **values: Tensor | float) -> None:
+        """Add values of one batch, tensors or numbers.
+
+        ``weight=`` says how many samples are behind a mean. Not all names need be given. Either all
+        that is given is added, or nothing.
+
+        Raises:
+            InputError: a name that was not declared, a shape that differs from the last one, a mean
+                without a weight.
+            StateError: inside a block of :func:`synced`, where it would be lost.
+
+        >>> highest = from_function(lambda s: s["x"], reduce={"x": "max"})
+        >>> highest.update(x=torch.tensor([1.0, 5.0]))
+        >>> highest.update(x=torch.tensor([3.0, 4.0]))
+        >>> highest.compute()
+        tensor([3., 5.])
+        """
+        if self._held[SYNCED]:
+            raise StateError(
+                "update: this metric holds the state of all ranks, and what is added now would "
+                "be lost",
+                do="update before or after the block of synced(…).",
+            )
+        weight = self._weight(values)
+        added: dict[str, Any] = {}
+        with torch.no_grad():
+            for name, value in values.items():
+                for part, op, x in self._parts(name, _tensor(name, value), weight):
+                    added[part] = _joined(name, op, self._held[part], x)
+        self._held |= added
+        self._held[COUNT] += 1
+
+    def compute(self) -> T:
+        """Return the function's value of what is held.
+
+        >>> from_function(lambda s: len(s["x"]), reduce={"x": "cat"}).compute()
+        0
+        """
+        return self._compute({name: self._state(name) for name in self.reduce})
+
+    def _state(self, name: str) -> Tensor:
+        reduction, value = self.reduce[name], self._held[name]
+        if isinstance(value, list) and reduction == "cat":
+            return torch.cat(value) if value else torch.empty(0, device=self.device)
+        if isinstance(value, list):  # no rank has brought any
+            return torch.tensor(_WITHOUT_DATA[reduction], device=self.device)
+        assert isinstance(value, Tensor)
+        return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
+
+    def _weight(self, values: dict[str, Any]) -> float:
+        """Take the weight out of the values; refuse values that cannot be."""
+        means = [name for name in values if self.reduce.get(name) == "mean"]
+        weight = values.pop(_WEIGHT, None) if "mean" in self.reduce.values() else None
+        unknown = [name for name in values if name not in self.reduce]
+        if unknown:
+            raise InputError(f"update: {unknown[0]!r} is none of {', '.join(self.reduce)}")
+        if not means:
+            return 1.0
+        if weight is None:
+            raise InputError(
+                f"update: the mean {means[0]!r} needs a weight, or batches of different size "
+                "would count the same",
+                do=f"update({means[0]}=…, weight=len(batch)), or divide a sum by a count in the "
+                "function.",
+            )
+        if not 0 <= float(weight) < math.inf:
+            raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
+        return float(weight)
+
+    def _parts(self, name: str, x: Tensor, weight: float) -> Iterator[tuple[str, str, Tensor]]:
+        """Yield what one value adds to which states, and how."""
+        reduction = self.reduce[name]
+        if reduction != "mean":
+            yield name, reduction, x
+            return
+        x = _wide(x.float() if not x.dtype.is_floating_point else x)
+        # The mean of no samples is NaN most often.
+        yield name, "sum", x * weight if weight else torch.zeros_like(x)
+        yield weight_of(name), "sum", torch.tensor(weight, dtype=x.dtype, device=x.device)
+
+
+def weight_of(name: str) -> str:
+    """Return the name of the state that holds the weight of a mean."""
+    return f"{name} (weight)"
+
+
+def _check(reduce: Mapping[str, str]) -> None:
+    if not reduce:
+        raise InputError(
+            'from_function: reduce must name at least one value, such as reduce={"correct": "sum"}'
+        )
+    for name, reduction in reduce.items():
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise InputError(f"from_function: {name!r} cannot be an argument of update")
+        if reduction not in get_args(Reduction):
+            known = ", ".join(get_args(Reduction))
+            raise InputError(
+                f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}"
+            )
+    if _WEIGHT in reduce and "mean" in reduce.values():
+        raise InputError(
+            "from_function: beside a mean, 'weight' is the weight of update; give the value "
+            "another name"
+        )
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, Integral):  # bool too
+        return torch.tensor(int(value), device="cpu")
+    if isinstance(value, Real):
+        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
+    raise InputTypeError(f"update: {name!r} is a {type(value).__name__}; give a tensor or a number")
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return ``x`` in a dtype in which many can be added: counts past 2²⁴ are lost in float32."""
+    if x.dtype.is_complex:
+        return x.to(torch.complex128)
+    if not x.dtype.is_floating_point:
+        return x.to(torch.int64)
+    # There is no float64 on mps.
+    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
+
+
+def _joined(name: str, op: Any, held: Any, x: Tensor) -> Any:
+    """Return ``held`` and ``x`` together, neither changed; ``[]`` holds nothing."""
+    if op == "cat":
+        return [*held, x.reshape(1) if x.ndim == 0 else x.clone()]
+    x = _wide(x) if op == "sum" else x
+    if isinstance(held, list):
+        return x.clone()
+    if held.shape != x.shape:
+        raise InputError(
+            f"update: {name!r} had the shape {list(held.shape)} and now has {list(x.shape)}; a "
+            f"{op} is elementwise",
+            do=f"reduce over the batch first, such as {name}=x.sum(0), or declare it as cat.",
+        )
+    return fold([held, x.to(held.device)], op)

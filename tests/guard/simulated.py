@@ -1,0 +1,137 @@
+"""A store, a clock and ranks that are objects: the guard's own code, without threads, processes or waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from distmetrics.errors import rank_ranges
+from distmetrics.guard.diagnosis import Diagnosis, first_look
+from distmetrics.guard.rank_status import Answer, Identity, Wait
+from distmetrics.guard.store import GuardStore
+from distmetrics.guard.tombstones import Departures
+
+
+class MemoryStore:
+    """What a store does, and how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, str] = {}
+        self.calls: Counter[str] = Counter()
+
+    def set(self, key: str, value: str) -> None:
+        self.calls["set"] += 1
+        self.content[key] = value
+
+    def add(self, key: str, amount: int) -> int:
+        self.calls["add"] += 1
+        self.content[key] = str(int(self.content.get(key, "0")) + amount)
+        return int(self.content[key])
+
+    def check(self, keys: list[str]) -> bool:
+        self.calls["check"] += 1
+        return all(key in self.content for key in keys)
+
+    def get(self, key: str) -> bytes:
+        self.calls["get"] += 1
+        return self.content[key].encode()
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.calls["multi_get"] += 1
+        return [self.content[key].encode() for key in keys]
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        self.calls["compare_set"] += 1
+        return self.content.setdefault(key, value).encode()
+
+    def delete_key(self, key: str) -> bool:
+        self.calls["delete_key"] += 1
+        return self.content.pop(key, None) is not None
+
+
+class Rank:
+    """One rank: what it waits in, if it does, and how it answers."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank = job, rank
+        self.me = Identity(rank, job.world_size, "machine", 100 + rank, "then", "world")
+        self.store = GuardStore(job.store, rank, job.world_size)
+        self.diagnosis: Diagnosis | None = None
+        self.serial = 0
+        self.next = 0.0
+        self.where = f"is at train.py:{rank} in main"
+        self.still, self.issued, self.calls = 0.0, {"world": 3}, {"world": 0}
+        self.deaf = False
+        self.store.publish(self.me.status(None))
+
+    def wait(
+        self,
+        group: str = "world",
+        members: str = "",
+        call: int = 1,
+        *,
+        kind: str = "all_gather",
+        timeout: float = 300.0,
+        after: float = 0.0,
+        alone: bool = True,
+        issued: int = 3,
+        counts_exactly: bool = False,
+    ) -> None:
+        """Begin to wait."""
+        self.serial += 1
+        members = members or rank_ranges(range(self.job.world_size))
+        text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
+        wait = Wait(self.serial, group, members, call, kind, text, alone, issued, counts_exactly)
+        begun = self.job.now + after
+        self.diagnosis = Diagnosis(
+            self.me, wait, timeout, self.store, Departures(self.job.store), begun, state_of=self.job.state_of
+        )
+        self.next = begun + first_look(self.me)
+
+    def go_on(self) -> None:
+        """The wait is over."""
+        assert self.diagnosis is not None
+        self.diagnosis.close()
+        self.diagnosis = None
+
+    def answer(self) -> None:
+        """Answer what was asked, as the thread of a rank does."""
+        if self.deaf or (question := self.store.next_question()) is None:
+            return
+        waits = self.serial if self.diagnosis is not None else 0
+        self.store.answer(Answer(question, waits, "" if waits else self.where, self.still, self.issued, self.calls))
+
+
+class Job:
+    """All ranks of a job, and its time."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.store = MemoryStore()
+        self.now = 1000.0
+        self.states: dict[int, str] = {}
+        self.ranks = [Rank(self, rank) for rank in range(world_size)]
+
+    def state_of(self, pid: int, born: str) -> str:
+        return self.states.get(pid - 100, "alive")
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time go by, in steps of 50 ms; answers come with the next step."""
+        end = self.now + seconds
+        while self.now < end and not until():
+            self.now += 0.05
+            for rank in self.ranks:
+                diagnosis = rank.diagnosis
+                if diagnosis is not None and diagnosis.verdict is None and self.now >= rank.next:
+                    rank.next = self.now + diagnosis.step(self.now)
+            for rank in self.ranks:
+                rank.answer()
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        """The first line of each rank's verdict."""
+        found = []
+        for rank in self.ranks:
+            verdict = None if rank.diagnosis is None else rank.diagnosis.verdict
+            found.append(None if verdict is None else verdict.what)
+        return found

@@ -1,0 +1,344 @@
+"""Finding out why a rank waits: the verdicts, when they come, and what it asks of the store."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distmetrics.errors import who
+from distmetrics.comm.verdict import Departure
+from distmetrics.guard.tombstones import Departures
+from tests.guard.simulated import Job
+
+
+def test_a_rank_that_comes_late_is_no_verdict_until_the_users_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    """Slow is not wrong: a line in the log, then an error as late as the user wants it."""
+    job = Job(2)
+    job.ranks[0].wait(timeout=30)
+    with caplog.at_level(logging.WARNING, "distmetrics.guard"):
+        job.run(29)
+    assert job.verdicts == [None, None]
+    assert "rank 0 waits since 5 s in all_gather" in caplog.text
+    assert "rank 1 is at train.py:1 in main" in caplog.text
+    assert len(caplog.records) == 3  # after 5, 10 and 20 seconds
+    job.run(2)
+    assert job.verdicts == ["rank 1 did not come to a collective within 30 s", None]
+
+
+def test_the_wait_of_all_ranks_in_one_call_ends_only_at_the_deadline() -> None:
+    """A large transfer over a slow link."""
+    job = Job(3)
+    for rank in job.ranks:
+        rank.wait(timeout=60)
+    job.run(59)
+    assert job.verdicts == [None] * 3
+    job.run(2)
+    assert job.verdicts == ["all ranks came to a collective, and it did not end within 60 s"] * 3
+
+
+def test_two_groups_in_another_order_are_a_deadlock_within_a_second() -> None:
+    """Both ranks get the same text, though they wait in different groups."""
+    job = Job(2)
+    job.ranks[0].wait("a")
+    job.ranks[1].wait("b")
+    job.run(1)
+    assert job.verdicts == ["deadlock: ranks 0-1 wait for each other in different calls"] * 2
+    texts = {str(rank.diagnosis.verdict) for rank in job.ranks if rank.diagnosis}
+    assert len(texts) == 1
+
+
+def test_ranks_with_several_threads_are_no_deadlock() -> None:
+    """Another thread may be about to make the call that is waited for."""
+    job = Job(2)
+    job.ranks[0].wait("a", alone=False)
+    job.ranks[1].wait("b", alone=False)
+    job.run(30)
+    assert job.verdicts == [None, None]
+
+
+def test_a_circle_of_three_groups() -> None:
+    """0 waits for 1, 1 for 2, 2 for 0."""
+    job = Job(3)
+    for rank, (group, members) in enumerate([("a", "0-1"), ("b", "1-2"), ("c", "0, 2")]):
+        job.ranks[rank].wait(group, members)
+    job.run(1.5)
+    assert job.verdicts == ["deadlock: ranks 0-2 wait for each other in different calls"] * 3
+
+
+def test_a_chain_of_waits_is_no_deadlock() -> None:
+    """0 waits for 1, which waits for 2, which is busy: it will come."""
+    job = Job(3)
+    job.ranks[0].wait("a", "0-1")
+    job.ranks[1].wait("b", "1-2")
+    job.run(200)
+    assert job.verdicts == [None] * 3
+
+
+def test_a_wait_that_ended_meanwhile_confirms_nothing() -> None:
+    """What a status says may be old: only a rank that still waits in that very call makes a circle."""
+    job = Job(2)
+    job.ranks[0].wait("a")
+    job.ranks[1].wait("b")
+    job.run(0.2)  # both have published
+    job.ranks[1].diagnosis = None  # it goes on, and has not said so yet
+    job.run(3)
+    assert job.verdicts == [None, None]
+
+
+def test_ranks_further_on_in_the_same_group_are_not_missing() -> None:
+    """A broadcast's source is done first, and waits in the next call for those who still receive."""
+    job = Job(2)
+    job.ranks[0].wait(call=2)
+    job.ranks[1].wait(call=1)
+    job.run(100)
+    assert job.verdicts == [None, None]
+
+
+def test_different_operations_in_the_same_place_are_a_mismatch() -> None:
+    """Direct calls of the transport, which nobody agrees upon before."""
+    job = Job(2)
+    job.ranks[0].wait(kind="all_reduce sum")
+    job.ranks[1].wait(kind="barrier")
+    job.run(0.5)
+    assert job.verdicts == ["ranks disagree on a collective"] * 2
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_departure_ends_the_wait_at_once(failed: bool) -> None:
+    """Of a rank that has not made this call; one that has made it is welcome to leave."""
+    job = Job(2)
+    Departures(job.store).leave(Departure(1, "raised ValueError: x", failed, {"world": 1}))
+    job.ranks[0].wait(call=1)
+    job.run(5)
+    assert job.verdicts == [None, None]
+    job.ranks[0].go_on()
+    job.ranks[0].wait(call=2)
+    job.run(0.3)
+    headline = "rank 1 failed and will never answer" if failed else "rank 1 has returned, and others still wait for it"
+    assert job.verdicts == [headline, None]
+
+
+def test_a_process_that_is_gone_without_a_word() -> None:
+    """Whoever watches it gets a moment to say how it ended."""
+    job = Job(2)
+    job.states[1] = "gone"
+    job.ranks[0].wait()
+    job.run(0.4)
+    assert job.verdicts == [None, None]
+    job.run(0.5)
+    assert job.verdicts == ["the process of rank 1 is gone, and others wait for it", None]
+
+
+def test_a_process_that_is_stopped_may_go_on_soon() -> None:
+    """A short stop is no verdict; one of three seconds is."""
+    job = Job(2)
+    job.ranks[0].wait()
+    job.states[1] = "stopped"
+    job.run(2.5)
+    job.states[1] = "alive"
+    job.run(1)
+    job.states[1] = "stopped"
+    job.run(2.5)
+    assert job.verdicts == [None, None]
+    job.run(2)
+    assert job.verdicts == ["rank 1 is stopped by a signal (SIGSTOP), and others wait for it", None]
+
+
+@pytest.mark.parametrize(
+    ("still", "issued", "calls", "exactly", "is_stuck"),
+    [
+        (1.0, 4, 0, False, True),
+        (0.0, 4, 0, False, False),  # it computes; it has sent to one rank more than this one, say
+        (1.0, 3, 0, False, False),  # it waits in what this rank has issued as well
+        (1.0, 4, 1, False, False),  # it has made the call: a broadcast's source is done first
+        (0.0, 4, 0, True, True),  # collectives alone are counted
+        (0.0, 3, 0, True, False),
+    ],
+)
+def test_a_collective_of_torchs_own(still: float, issued: int, calls: int, exactly: bool, is_stuck: bool) -> None:
+    """The ranks can't meet once one has issued it in the place of the other's call."""
+    job = Job(3)
+    bad = job.ranks[1]
+    bad.where, bad.still = "is in a backward pass  train.py:3 in main", still
+    bad.issued, bad.calls = {"world": issued}, {"world": calls}
+    for rank in (0, 2):
+        job.ranks[rank].wait(counts_exactly=exactly)
+    job.run(2)
+    text = "rank 1 waits in a collective of torch.distributed, and this rank in another" if is_stuck else None
+    assert job.verdicts == [text, None, text]
+
+
+_OF_ONE = r"\branks [-\d, ]*\d +(has|is|was|does|waits|its|it)\b"
+_OF_SEVERAL = r"\branks? \d+ +(have|are|were|do|wait|their|they)\b"
+
+
+@settings(max_examples=40)
+@given(
+    st.sets(st.integers(0, 4), min_size=1), st.sampled_from(["late", "gone", "stopped", "returned", "failed", "torch"])
+)
+def test_verbs_agree_with_the_number_of_ranks(bad: set[int], how: str) -> None:
+    """In the headline, in the lines of ranks and in the advice, whoever it is about."""
+    job = Job(6)
+    for rank in bad:
+        job.ranks[rank].where = "is at train.py:7 in main"
+        if how in ("gone", "stopped"):
+            job.states[rank] = how
+        elif how in ("returned", "failed"):
+            departure = Departure(rank, "has returned" if how == "returned" else "was killed", how == "failed")
+            Departures(job.store).leave(departure)
+        elif how == "torch":
+            job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
+    for rank in {*range(6)} - bad:
+        job.ranks[rank].wait(timeout=10)
+    job.run(12)
+    verdict = job.ranks[5].diagnosis.verdict
+    text = str(verdict)
+    assert verdict.peers == tuple(sorted(bad))
+    assert f"  {who(bad)} " in text  # a line of its own
+    assert not re.search(_OF_ONE, text)
+    assert not re.search(_OF_SEVERAL, text)
+    one, several = {"wait for it", "it is"}, {"wait for them", "they are"}
+    found = {phrase for phrase in one | several if phrase in text}
+    assert found <= (one if len(bad) == 1 else several)
+
+
+def test_a_rank_that_comes_to_a_wait_and_does_not_stand_still_is_left_alone() -> None:
+    """It stands still when it is asked first, and goes on."""
+    job = Job(2)
+    job.ranks[1].still, job.ranks[1].issued = 0.3, {"world": 4}
+    job.ranks[0].wait()
+    job.run(0.7)
+    job.ranks[1].still = 0.0
+    job.run(20)
+    assert job.verdicts == [None, None]
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+def test_the_same_call_after_other_numbers_of_torchs_own(exactly: bool) -> None:
+    """NCCL's ranks run on and meet in our next call, which pairs up with another collective."""
+    job = Job(2)
+    job.ranks[0].wait(counts_exactly=exactly)
+    job.ranks[1].wait(counts_exactly=exactly, issued=5)
+    job.run(2)
+    text = "ranks came to a collective after different numbers of torch.distributed's own"
+    assert job.verdicts == [text if exactly else None] * 2
+
+
+def test_a_rank_in_torchs_own_is_found_late_in_a_long_wait() -> None:
+    """As fast as at its beginning."""
+    job = Job(4)
+    for rank in (0, 2, 3):
+        job.ranks[rank].wait()
+    job.run(60)
+    assert job.verdicts == [None] * 4
+    stuck_at = job.now
+    job.ranks[1].issued = {"world": 4}
+    while job.verdicts[0] is None:
+        job.ranks[1].still = job.now - stuck_at
+        job.run(0.05)
+    assert job.now - stuck_at < 2.0
+
+
+def test_who_comes_later_hears_the_same() -> None:
+    """A group that is broken stays broken."""
+    job = Job(2)
+    Departures(job.store).leave(Departure(1, "has returned", failed=False))
+    job.ranks[0].wait()
+    job.run(1)
+    job.ranks[1].wait(call=7)
+    job.run(0.3)
+    assert job.verdicts[0] == job.verdicts[1] is not None
+
+
+def test_a_rank_that_never_made_a_communicator_is_named_so() -> None:
+    """Its script does not use distmetrics there, or has not come to it."""
+    job = Job(2)
+    del job.store.content["at/1"]
+    job.ranks[1].deaf = True
+    job.ranks[0].wait(timeout=2)
+    job.run(3)
+    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
+    assert verdict
+    assert "rank 1  has not made a call of distmetrics yet" in str(verdict)
+
+
+def test_a_deaf_rank_is_named_so() -> None:
+    """Its process lives, and its answering thread gets no turn: C code holds the interpreter, say."""
+    job = Job(2)
+    job.ranks[1].deaf = True
+    job.ranks[0].wait(timeout=2)
+    job.run(3)
+    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
+    assert verdict
+    assert "rank 1  does not answer" in str(verdict)
+
+
+def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:
+    """The others look for the verdict alone, now and then."""
+    job = Job(200)
+    for rank in job.ranks[:-1]:
+        rank.wait(timeout=20)
+    job.run(15)
+    quiet = dict(job.store.calls)
+    assert quiet["add"] <= 199 + 15 * 3 * 2  # each rank once; then the questions of three
+    assert sum(rank.diagnosis is not None and rank.diagnosis._asks for rank in job.ranks) == 3
+    job.run(15)
+    assert job.verdicts[:-1] == ["rank 199 did not come to a collective within 20 s"] * 199
+    text = str(job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict)
+    assert "ranks 0-198  wait in" in text
+    assert "rank 199     is at train.py:199 in main" in text
+
+
+def test_the_store_forgets_a_wait_that_is_over() -> None:
+    """A long run must not fill the store: what is left has one size, however many waits there were."""
+    job = Job(70)
+
+    def wait_once() -> int:
+        for rank in job.ranks[1:]:
+            rank.wait(call=1)
+        job.run(2)
+        for rank in job.ranks[1:]:
+            rank.go_on()
+        job.run(1)
+        return len(job.store.content)
+
+    first = wait_once()
+    assert [wait_once() for _ in range(5)] == [first] * 5
+
+
+@given(st.data())
+def test_ranks_that_only_take_their_time_are_never_blamed(data: st.DataObject) -> None:
+    """Right programs with any delays, in groups that overlap: nobody hears a verdict before the deadline."""
+    size = data.draw(st.integers(2, 4))
+    job = Job(size)
+    groups = {"world": tuple(range(size)), "pair": (0, 1)}
+    order = data.draw(st.lists(st.sampled_from([*groups]), min_size=1, max_size=4))
+    plan = {rank: [group for group in order if rank in groups[group]] for rank in range(size)}
+    done: dict[int, int] = dict.fromkeys(range(size), 0)
+    ready = {rank: data.draw(st.floats(0, 3)) + job.now for rank in range(size)}
+    came: dict[int, tuple[str, int]] = {}
+    for _ in range(4000):
+        job.run(0.05)
+        for rank in range(size):
+            if rank not in came and done[rank] < len(plan[rank]) and job.now >= ready[rank]:
+                group = plan[rank][done[rank]]
+                call = plan[rank][: done[rank]].count(group) + 1
+                members = ", ".join(map(str, groups[group])) if group == "pair" else ""
+                job.ranks[rank].wait(group, members.replace("0, 1", "0-1"), call)
+                came[rank] = group, call
+        assert job.verdicts == [None] * size
+        for place in list(came.values()):
+            if all(came.get(other) == place for other in groups[place[0]]):
+                for other in groups[place[0]]:
+                    job.ranks[other].go_on()
+                    del came[other]
+                    done[other] += 1
+                    ready[other] = job.now + data.draw(st.floats(0, 3))
+                break
+        if all(done[rank] == len(plan[rank]) for rank in range(size)):
+            return
+    raise AssertionError("the simulated job did not end")

@@ -1,0 +1,117 @@
+"""The numbers in docs/guard.md that no other test holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from distmetrics.comm.communicator import Call
+from distmetrics.guard import tombstones as last_words
+from distmetrics.comm.work import PendingCall
+from distmetrics.guard.call_log import CallLog, ReportWriter
+from distmetrics.guard.diagnosis import first_look
+from distmetrics.guard.process_info import this_process
+from distmetrics.guard.rank_status import Identity
+from distmetrics.guard.store import GuardStore
+from tests.guard.simulated import MemoryStore
+
+ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
+
+
+def pending(number: int = 1) -> PendingCall:
+    return PendingCall(Call("barrier"), "world", "0-1", number, "barrier")
+
+
+def test_a_report_has_the_last_50_calls(tmp_path: Path) -> None:
+    log = CallLog()
+    for number in range(1, 61):
+        log.enter(pending(number))
+    ReportWriter(tmp_path, ME, log).write()
+    calls = json.loads((tmp_path / "rank-0.json").read_text())["calls"]
+    assert [call["number"] for call in calls] == [*range(11, 61)]
+
+
+def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> None:
+    """One that was caught long ago is not why the job has ended; what broke the group is."""
+    log = CallLog()
+    reports = ReportWriter(tmp_path, ME, log)
+
+    def error() -> object:
+        written = json.loads((tmp_path / "rank-0.json").read_text())["error"]
+        return written and written["text"]
+
+    reports.write(ValueError("caught"))
+    reports.write()
+    assert error() == "caught"
+    log.enter(pending())
+    reports.write()
+    assert error() is None
+    reports.write(ValueError("broken"), final=True)
+    reports.write(ValueError("raised while that one was handled"))
+    reports.write()
+    assert error() == "broken"
+
+
+def test_an_exit_that_the_script_has_caught_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it makes a further call; and only an exit code of failure is noted at all."""
+    monkeypatch.delattr(sys, "last_value", raising=False)  # pytest's
+    original = sys.exit
+    last_words.note_exits(True)
+    try:
+        for status in (0, None, 3):
+            with pytest.raises(SystemExit):
+                sys.exit(status)
+            assert (last_words.what_ended() is not None) == (status == 3)
+        last_words.forget_exits()
+        assert last_words.what_ended() is None
+    finally:
+        last_words.note_exits(False)
+    assert sys.exit is original
+
+
+def test_an_exit_after_an_error_leaves_the_error_in_the_report(tmp_path: Path) -> None:
+    """The script catches what was raised, and ends by an exit code."""
+    reports = ReportWriter(tmp_path, ME, CallLog())
+    for error in (ValueError("why"), SystemExit(1)):
+        reports.write(error)
+    assert json.loads((tmp_path / "rank-0.json").read_text())["error"]["text"] == "why"
+
+
+def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole or not at all, and no half of one."""
+    reports = ReportWriter(tmp_path, ME, CallLog())
+    reports.write()
+    before = (tmp_path / "rank-0.json").read_text()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("json.dump", full)
+    reports.write(ValueError("a bad batch"))
+    assert [file.name for file in tmp_path.iterdir()] == ["rank-0.json"]
+    assert (tmp_path / "rank-0.json").read_text() == before
+
+
+def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:
+    """The guard is made in a thread of its own."""
+    logs: list[CallLog] = []
+    thread = threading.Thread(target=lambda: logs.append(CallLog()))
+    thread.start()
+    thread.join()
+    assert "test_promises.py" in str(logs[0].place())
+
+
+def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
+    assert first_look(ME) == 0.15
+
+
+@pytest.mark.parametrize("world_size", [2, 64, 400, 4096])
+def test_ranks_look_ten_times_a_second_and_never_more_than_4000_times_in_all(world_size: int) -> None:
+    pause = GuardStore(MemoryStore(), 0, world_size).pause
+    assert pause >= 0.1
+    assert world_size / pause <= 4000

@@ -1,0 +1,210 @@
+"""The guard's one connection to a store that is slow, dead, or not there for every rank."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+
+from distmetrics.comm.communicator import Call
+from distmetrics.guard import watchdog
+from distmetrics.comm.work import PendingCall
+from distmetrics.guard.rank_status import Identity
+from distmetrics.guard.settings import Settings
+from distmetrics.guard.store import StoreLink
+from distmetrics.comm.verdict import Verdict
+from distmetrics.guard.watchdog import Watchdog
+
+
+def serve(pipe: Connection) -> None:
+    """Have a store until the process is killed."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    pipe.send(store.port)
+    signal.pause()
+
+
+class Host:
+    """A store in a process of its own, and a connection of this process to it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        ours, theirs = context.Pipe()
+        with ours, theirs:
+            self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+            self.process.start()
+            self.port = ours.recv()
+        long = timedelta(seconds=60)
+        self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=long)  # type: ignore[attr-defined]
+        self.store.set_timeout(timedelta(seconds=3))  # a guard's thread may wait so long at the end of a test
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def connections(self) -> int:
+        """How many this process has to it."""
+        mine = psutil.Process().net_connections()
+        return sum(each.raddr != () and each.raddr.port == self.port for each in mine)
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.process.kill()
+    made.process.join()
+
+
+@pytest.fixture
+def guard_of(host: Host) -> Iterator[Callable[[], Watchdog]]:
+    """Makes rank 0's guard in a job of two."""
+    made: list[Watchdog] = []
+
+    def make() -> Watchdog:
+        me = Identity(0, 2, "", os.getpid(), "", "world")
+        made.append(Watchdog(me, host.store, Settings(), None))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each._closed.set()
+        each._bell.set()
+        each._says_goodbye = False
+    host.process.kill()  # nobody who waits for an answer gets one any more
+    for each in made:
+        each._thread.join(10)
+
+
+def waits(guard: Watchdog) -> PendingCall:
+    """A call that the guard has been asked about."""
+    pending = PendingCall(Call("all_gather", "float32[2]", None), "world", "0-1", 1, "all_gather")
+    assert guard.look(pending) is None
+    return pending
+
+
+def verdict_within(guard: Watchdog, seconds: float) -> Verdict | None:
+    pending, until = waits(guard), time.monotonic() + seconds
+    while (verdict := guard.look(pending)) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return verdict
+
+
+def test_a_guard_has_one_connection(host: Host, guard_of: Callable[[], Watchdog]) -> None:
+    """Each one more is a question to the name server in the store's only thread."""
+    before = host.connections()
+    assert guard_of().connected.wait(60)
+    assert host.connections() == before + 1
+
+
+def test_nobody_waits_for_a_store_that_is_slow(
+    host: Host, guard_of: Callable[[], Watchdog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user goes on at once, there is no verdict, and the guard is there once the store answers."""
+    monkeypatch.setattr(watchdog, "SILENT", 0.2)
+    host.send(signal.SIGSTOP)
+    begun = time.monotonic()
+    guard = guard_of()
+    assert time.monotonic() - begun < 5
+    assert verdict_within(guard, 2) is None
+    assert not guard.connected.wait(0)
+    host.send(signal.SIGCONT)
+    assert guard.connected.wait(60)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_store_that_is_dead_is_told(
+    host: Host, guard_of: Callable[[], Watchdog], monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    """Nobody listens where it was."""
+    monkeypatch.setattr(watchdog, "SILENT", 0.2)
+    if connected:
+        guard = guard_of()
+        assert guard.connected.wait(60)
+    host.process.kill()
+    host.process.join()
+    verdict = verdict_within(guard if connected else guard_of(), 30)
+    assert verdict is not None
+    assert verdict.what.startswith("the job's key-value store does not answer")
+
+
+def test_a_store_that_is_silent_for_long_is_told(
+    host: Host, guard_of: Callable[[], Watchdog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may be stopped on another machine, which takes connections all the same."""
+    monkeypatch.setattr(watchdog, "SILENT", 0.2)
+    monkeypatch.setattr(watchdog, "SILENT_AT_MOST", 1.0)
+    guard = guard_of()
+    assert guard.connected.wait(60)
+    host.send(signal.SIGSTOP)
+    assert verdict_within(guard, 30) is not None
+
+
+def test_a_broken_connection_is_made_again(host: Host, guard_of: Callable[[], Watchdog]) -> None:
+    """The store lives: who waits must not hear that it is dead."""
+    guard = guard_of()
+    assert guard.connected.wait(60)
+
+    class Broken:
+        """Fails whatever the guard asks of it first."""
+
+        def __getattr__(self, name: str) -> Any:
+            def fails(*_: Any) -> Any:
+                raise RuntimeError("Connection reset by peer")
+
+            return fails
+
+    guard._guard.store = Broken()
+    guard._bell.set()
+    until = time.monotonic() + 30
+    while isinstance(guard._guard.store, Broken) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert guard.connected.wait(30)
+    assert not guard.store_failed
+
+
+def test_ranks_connect_one_after_the_other(host: Host) -> None:
+    """At once in a small world, and within seconds in a large one."""
+    delays = [StoreLink(host.store, rank, 16).delay for rank in range(16)]
+    assert delays == sorted({*delays})
+    assert StoreLink(host.store, 4095, 4096).delay < 5
+
+
+def test_all_hear_of_a_rank_without_a_guard(
+    host: Host,
+    guard_of: Callable[[], Watchdog],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here rank 1 of two: both have made the second call, and it has not said who it is."""
+    monkeypatch.setattr(watchdog, "GUARDED", 0.2)
+    guard = guard_of()
+    guard.log.counts["world"] = 2
+    until = time.monotonic() + 30
+    while not caplog.messages and time.monotonic() < until:
+        time.sleep(0.05)
+    assert caplog.messages[0].startswith("no guard watches rank 1: ")
+
+
+def test_a_rank_without_a_guard_says_so_itself(
+    host: Host,
+    guard_of: Callable[[], Watchdog],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, though it goes on trying."""
+    monkeypatch.setattr(watchdog, "GUARDED", 0.0)
+    host.send(signal.SIGSTOP)
+    guard = guard_of()
+    pending = waits(guard)
+    for _ in range(2):
+        guard.leave(pending)
+    assert [text.partition(":")[0] for text in caplog.messages] == ["no guard watches rank 0"]

@@ -1,0 +1,240 @@
+"""Metrics of every kind of state, and batches for them whose values lie away from cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torchmetrics as tm
+from torch import Tensor
+from torchmetrics import aggregation, classification, regression, retrieval, wrappers
+
+from distmetrics.collectives import exchange
+from distmetrics.metrics import plan
+
+CLASSES = 4
+
+
+def scores(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Scores on a grid, so that ties occur; multiclass."""
+    logits = torch.randint(1, 32, (n, CLASSES), generator=generator) / 32
+    return logits / logits.sum(1, keepdim=True), torch.randint(0, CLASSES, (n,), generator=generator)
+
+
+def binary(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return torch.randint(0, 65, (n,), generator=generator) / 64, torch.randint(0, 2, (n,), generator=generator)
+
+
+def multilabel(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    rows = (n, CLASSES)
+    return torch.randint(0, 65, rows, generator=generator) / 64, torch.randint(0, 2, rows, generator=generator)
+
+
+def ranked(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Labels of which each row has one that is relevant and one that is not.
+
+    A batch of other rows only counts as one row in torchmetrics' ranking loss, so its value depends on the batches.
+    """
+    scores, labels = multilabel(n, generator)
+    labels[:, 0], labels[:, 1] = 1, 0
+    return scores, labels
+
+
+def numbers(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    x = torch.randint(16, 160, (n,), generator=generator) / 16
+    return x + torch.randint(1, 16, (n,), generator=generator) / 16, x
+
+
+def values(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return (torch.randint(16, 160, (n,), generator=generator) / 16,)
+
+
+def queries(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    preds, target = binary(n, generator)
+    return preds, target, torch.randint(0, 3, (n,), generator=generator)
+
+
+def two_outputs(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    x = torch.randint(16, 160, (n, 2), generator=generator) / 16
+    return x + torch.randint(1, 16, (n, 2), generator=generator) / 16, x
+
+
+def product(x: Tensor) -> Tensor:
+    return x.prod(0)
+
+
+def longest(x: list[Tensor]) -> list[Tensor]:
+    return [max(x, key=lambda item: (item.numel(), item.sum().item()))]
+
+
+class Items(tm.Metric):
+    """List state without a reduction."""
+
+    items: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("items", [], dist_reduce_fx=None)
+
+    def update(self, x: Tensor) -> None:
+        self.items.append(x)
+
+    def compute(self) -> tuple[int, Tensor]:
+        return sum(item.numel() for item in self.items), torch.stack([item.sum() for item in self.items]).sum()
+
+
+class Product(tm.Metric):
+    """A tensor state with a reduction of the metric's own."""
+
+    value: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("value", torch.tensor(1.0, dtype=torch.float64), dist_reduce_fx=product)
+
+    def update(self, x: Tensor) -> None:
+        self.value = self.value * (1 + x.double() / 100).prod()
+
+    def compute(self) -> Tensor:
+        return self.value
+
+
+class Extremes(tm.Metric):
+    """Maximum, minimum, sum and a flag, of several dtypes, in one metric."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("high", torch.tensor(-(2**31)), dist_reduce_fx="max")
+        self.add_state("low", torch.tensor(float("inf")), dist_reduce_fx="min")
+        self.add_state("count", torch.tensor(0, dtype=torch.int32), dist_reduce_fx="sum")
+        self.add_state("any", torch.tensor(False), dist_reduce_fx="max")
+
+    def update(self, x: Tensor) -> None:
+        self.high = torch.maximum(self.high, (x * 16).long().max())  # type: ignore[has-type]
+        self.low = torch.minimum(self.low, x.min())  # type: ignore[has-type]
+        self.count += x.numel()  # type: ignore[misc,operator]
+        self.any |= (x > 9.5).any()  # type: ignore[misc,operator]
+
+    def compute(self) -> tuple[Any, ...]:
+        return self.high, self.low, self.count, self.any
+
+
+class Sample(NamedTuple):
+    make: Callable[[], Any]
+    batch: Callable[[int, torch.Generator], tuple[Tensor, ...]]
+    rounds: int = 1  # 2 with states that grow with the data, where they do not ride along
+
+
+def collection(groups: bool) -> tm.MetricCollection:
+    made = {
+        "accuracy": classification.MulticlassAccuracy(CLASSES),
+        "precision": classification.MulticlassPrecision(CLASSES),
+        "f1": classification.MulticlassF1Score(CLASSES, average="micro"),
+        "confusion": classification.MulticlassConfusionMatrix(CLASSES),
+        "kappa": classification.MulticlassCohenKappa(CLASSES),
+    }
+    return tm.MetricCollection(made, compute_groups=groups)
+
+
+SAMPLES: dict[str, Sample] = {
+    "SumMetric": Sample(aggregation.SumMetric, values),
+    "MeanMetric": Sample(aggregation.MeanMetric, values),
+    "MaxMetric": Sample(aggregation.MaxMetric, values),
+    "MinMetric": Sample(aggregation.MinMetric, values),
+    "CatMetric": Sample(aggregation.CatMetric, values, 2),
+    "MulticlassAccuracy": Sample(lambda: classification.MulticlassAccuracy(CLASSES), scores),
+    "MulticlassConfusionMatrix": Sample(lambda: classification.MulticlassConfusionMatrix(CLASSES), scores),
+    "MulticlassF1Score": Sample(lambda: classification.MulticlassF1Score(CLASSES), scores),
+    "MulticlassCalibrationError": Sample(lambda: classification.MulticlassCalibrationError(CLASSES), scores, 2),
+    "MulticlassAUROC binned": Sample(lambda: classification.MulticlassAUROC(CLASSES, thresholds=9), scores),
+    "MulticlassAveragePrecision": Sample(lambda: classification.MulticlassAveragePrecision(CLASSES), scores, 2),
+    "samplewise MulticlassAccuracy": Sample(
+        lambda: classification.MulticlassAccuracy(CLASSES, multidim_average="samplewise"),
+        lambda n, g: tuple(x.unsqueeze(-1).expand(*x.shape, 3) for x in scores(n, g)),
+        2,
+    ),
+    "BinaryAUROC": Sample(classification.BinaryAUROC, binary, 2),
+    "BinaryPrecisionRecallCurve": Sample(classification.BinaryPrecisionRecallCurve, binary, 2),
+    "BinaryStatScores": Sample(classification.BinaryStatScores, binary),
+    "MultilabelRankingLoss": Sample(lambda: classification.MultilabelRankingLoss(CLASSES), ranked),
+    "MultilabelExactMatch": Sample(lambda: classification.MultilabelExactMatch(CLASSES), multilabel),
+    "MeanSquaredError": Sample(regression.MeanSquaredError, numbers),
+    "MeanAbsoluteError of two outputs": Sample(lambda: regression.MeanAbsoluteError(num_outputs=2), two_outputs),
+    "R2Score": Sample(regression.R2Score, numbers),
+    "ExplainedVariance": Sample(regression.ExplainedVariance, numbers),
+    "PearsonCorrCoef": Sample(regression.PearsonCorrCoef, numbers),
+    "SpearmanCorrCoef": Sample(regression.SpearmanCorrCoef, numbers, 2),
+    "CosineSimilarity": Sample(regression.CosineSimilarity, two_outputs, 2),
+    "RetrievalMAP": Sample(retrieval.RetrievalMAP, queries, 2),
+    "RetrievalNormalizedDCG": Sample(retrieval.RetrievalNormalizedDCG, queries, 2),
+    "MinMaxMetric": Sample(lambda: wrappers.MinMaxMetric(classification.BinaryAccuracy()), binary),
+    "ClasswiseWrapper": Sample(
+        lambda: wrappers.ClasswiseWrapper(classification.MulticlassRecall(CLASSES, average=None)), scores
+    ),
+    "MultioutputWrapper": Sample(lambda: wrappers.MultioutputWrapper(regression.R2Score(), 2), two_outputs),
+    "composition": Sample(lambda: regression.MeanSquaredError() + 2 * regression.MeanAbsoluteError(), numbers),
+    "collection with groups": Sample(lambda: collection(True), scores),
+    "collection without groups": Sample(lambda: collection(False), scores),
+    "list without reduction": Sample(Items, values, 2),
+    "reduction of its own": Sample(Product, values),
+    "several reductions": Sample(Extremes, values),
+}
+
+
+@contextmanager
+def lists_follow() -> Iterator[None]:
+    """Send lists in a round of their own, as long ones are, however short they are; for all threads."""
+
+    def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
+        return bulk_bytes + (inline_bytes if inline_bytes > capacity else 0)
+
+    plan.plan.cache_clear()
+    try:
+        with mock.patch.object(exchange, "follows", follows), mock.patch.object(plan, "follows", follows):
+            yield
+    finally:
+        plan.plan.cache_clear()
+
+
+def flat(value: Any) -> list[Tensor]:
+    """All numbers of a result, whatever its form."""
+    if isinstance(value, dict):
+        return [x for key in sorted(value) for x in flat(value[key])]
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in flat(item)]
+    return [torch.as_tensor(value)]
+
+
+def states(metrics: Any) -> list[Any]:
+    """Copies of every state and flag of every metric in a module, to be compared bit for bit."""
+    found: list[Any] = []
+    for module in metrics.modules():
+        if isinstance(module, tm.MetricCollection):
+            found.append((repr(module._groups), module._state_is_copy))
+        elif isinstance(module, tm.Metric):
+            held = [getattr(module, name) for name in module._defaults]
+            found.append([[x.clone() for x in item] if isinstance(item, list) else item.clone() for item in held])
+            found.append((module._update_count, module._is_synced, module._to_sync, module._should_unsync))
+            found.append(None if module._computed is None else [x.clone() for x in flat(module._computed)])
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bitwise."""
+    if isinstance(one, Tensor):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.numpy().tobytes() == other.numpy().tobytes()
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def batches(sample: Sample, total: int, seed: int) -> tuple[Tensor, ...]:
+    return sample.batch(total, torch.Generator().manual_seed(seed))
+
+
+def shard(data: tuple[Tensor, ...], cuts: list[int], rank: int) -> tuple[Tensor, ...]:
+    """Rank ``rank``'s rows: from one cut to the next."""
+    return tuple(x[cuts[rank] : cuts[rank + 1]] for x in data)

@@ -1,0 +1,258 @@
+"""Compute groups that ranks have formed differently: the value of metrics kept apart, or an error on every rank."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics as tm
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torchmetrics.classification import BinaryAccuracy, BinaryF1Score, BinaryPrecision
+
+from distmetrics import StateError, sync_and_compute, sync_async, synced
+from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.testing import outcomes, run
+from tests.backends import both_backends, same_error
+from tests.metrics.samples import same, states
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")  # no rank has data
+
+Batch = tuple[list[float], list[int]]
+Epoch = list[Batch]
+KINDS = {"accuracy": BinaryAccuracy, "precision": BinaryPrecision}  # their states are always equal
+LIMITS = {"high": 0.7, "low": 0.3, "middle": 0.5}
+# Between these two no score lies in the first batch of rank 0, and some do in that of rank 1.
+MERGED: list[Epoch] = [[([0.9, 0.1], [1, 0]), ([0.6, 0.9], [1, 1])]]
+APART: list[Epoch] = [[([0.6, 0.4], [1, 0]), ([0.9, 0.1], [0, 1])]]
+NOTHING: list[Epoch] = [[]]
+
+
+def update(metric: Any, batches: Sequence[Batch]) -> Any:
+    for scores, labels in batches:
+        metric.update(torch.tensor(scores), torch.tensor(labels))
+    return metric
+
+
+def scored(epochs: Sequence[Epoch], groups: Any = True, call: bool = False) -> tm.MetricCollection:
+    """Return F1 scores of several thresholds that have seen these epochs, and were reset in between."""
+    metrics = tm.MetricCollection({name: BinaryF1Score(limit) for name, limit in LIMITS.items()}, compute_groups=groups)
+    for epoch in epochs:
+        metrics.reset()
+        for batch in epoch:
+            metrics(*map(torch.tensor, batch)) if call else update(metrics, [batch])
+    return metrics
+
+
+def numbers(values: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def expected(per_rank: Sequence[Sequence[Epoch]]) -> dict[str, float] | None:
+    """Return the values of all data, None where a rank has lost a state; what all merge alike is upstream's fault."""
+    formed = set()
+    for epochs in per_rank:
+        groups = scored(epochs).compute_groups.values()
+        if epochs[-1]:
+            formed.add(tuple(sorted((name, group[0]) for group in groups for name in group)))
+    if len(formed) > 1:
+        return None
+    whole = [batch for epochs in per_rank for batch in epochs[-1]]
+    shown = dict(formed.pop()) if formed else {name: name for name in LIMITS}
+    return numbers({name: update(BinaryF1Score(LIMITS[shown[name]]), whole).compute() for name in LIMITS})
+
+
+def verdict(comm: Any, per_rank: Sequence[Sequence[Epoch]]) -> dict[str, float] | str:
+    metrics = scored(per_rank[comm.rank])
+    before = states(metrics)
+    try:
+        return numbers(sync_and_compute(metrics, comm=comm))
+    except StateError as error:
+        return str(error)
+    finally:
+        assert same(states(metrics), before)
+
+
+def check(verdicts: Sequence[Any], per_rank: Sequence[Sequence[Epoch]]) -> None:
+    right = expected(per_rank)
+    assert len({repr(each) for each in verdicts}) == 1
+    if right is None:
+        assert "compute_groups=False" in verdicts[0]
+    else:
+        assert verdicts[0] == pytest.approx(right)
+
+
+def batches() -> st.SearchStrategy[Batch]:
+    scores = st.lists(st.sampled_from([0.1, 0.4, 0.6, 0.9]), min_size=1, max_size=3)
+    return scores.flatmap(
+        lambda x: st.tuples(st.just(x), st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
+    )
+
+
+epochs = st.lists(st.lists(batches(), max_size=2), min_size=1, max_size=2)
+
+
+@settings(max_examples=60)
+@given(per_rank=st.integers(2, 3).flatmap(lambda count: st.lists(epochs, min_size=count, max_size=count)))
+@example(per_rank=[MERGED, APART])
+@example(per_rank=[MERGED, MERGED])
+@example(per_rank=[MERGED + NOTHING, APART])  # no data, so nothing is lost
+@example(per_rank=[MERGED + APART, APART, NOTHING])  # the groups outlive the reset
+def test_the_value_of_all_data_or_an_error_on_every_rank(per_rank: list[list[Epoch]]) -> None:
+    check(run(len(per_rank), verdict, per_rank), per_rank)
+
+
+def drawn(world_size: int) -> list[list[list[Epoch]]]:
+    """Draw shards for processes, some of each kind."""
+    rng = random.Random(world_size)
+    kinds = [MERGED, APART, NOTHING, MERGED + APART, MERGED + NOTHING, APART + MERGED]
+    return [[rng.choice(kinds) for _ in range(world_size)] for _ in range(20)]
+
+
+def all_verdicts(comm: Any) -> list[Any]:
+    return [verdict(comm, per_rank) for per_rank in drawn(comm.world_size)]
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_real_processes_end_alike(world_size: int) -> None:
+    """The world is in step after each error."""
+    ended = run(world_size, all_verdicts, backend="gloo")
+    cases = drawn(world_size)
+    for case, verdicts in zip(cases, zip(*ended, strict=True), strict=True):
+        check(verdicts, case)
+    assert len({expected(case) is None for case in cases}) == 2
+
+
+SHARDS = [MERGED, APART]
+
+
+def nested(comm: Any, metrics: tm.MetricCollection) -> Any:
+    return sync_and_compute({"val": nn.ModuleList([metrics])}, comm=comm)
+
+
+def in_background(comm: Any, metrics: tm.MetricCollection) -> Any:
+    return sync_async(metrics, comm=comm).result()
+
+
+def in_a_block(comm: Any, metrics: tm.MetricCollection) -> Any:
+    with synced(metrics, comm=comm):
+        return metrics.compute()
+
+
+def looked_at(comm: Any, metrics: tm.MetricCollection) -> Any:
+    """Looking at the members copies their states."""
+    if comm.rank == 0:
+        assert metrics["low"].tp is not metrics["high"].tp
+    return sync_and_compute(metrics, comm=comm)
+
+
+def tracked(comm: Any, metrics: tm.MetricCollection) -> Any:
+    tracker = tm.MetricTracker(metrics)
+    tracker.increment()
+    update(tracker, SHARDS[comm.rank][0])
+    return sync_and_compute(tracker, comm=comm)
+
+
+@pytest.mark.parametrize("way", [nested, in_background, in_a_block, looked_at, tracked])
+def test_every_way_of_a_sync(way: Any) -> None:
+    def work(comm: Any) -> Any:
+        return way(comm, scored([] if way is tracked else SHARDS[comm.rank]))
+
+    same_error(outcomes(2, work), StateError)
+
+
+def test_groups_that_a_user_has_given() -> None:
+    """Where one rank has them; the same on all ranks are what was asked for."""
+    mine: list[list[str]] = [["high", "low"]]
+
+    def one(comm: Any) -> Any:
+        return sync_and_compute(scored(APART, mine if comm.rank else True), comm=comm)
+
+    def both(comm: Any) -> Any:
+        return numbers(sync_and_compute(scored(APART, mine), comm=comm))
+
+    same_error(outcomes(2, one), StateError)
+    for values in run(2, both):
+        assert values == pytest.approx(numbers(scored([APART[0] * 2], mine).compute()))
+
+
+@both_backends
+def test_the_text(backend: Any) -> None:
+    """Pinned: who has lost what, and the argument that helps."""
+    error = same_error(outcomes(3, on_rank_of_three, backend=backend), StateError)
+    assert error.peers == (0, 2)
+    assert error.what == (
+        'sync of metrics "val": low shows the state of high on ranks 0, 2, and has lost its own; on rank 1 they differ'
+    )
+    assert {rank: line.partition("  ")[0] for rank, line in error.per_rank.items()} == {
+        0: "one state for high and low",
+        1: "a state for high, and another for low",
+        2: "one state for high and low",
+    }
+    assert str(error).endswith(
+        "No data was moved; every metric keeps its local state.\n"
+        "Likely: compute groups: MetricCollection merges metrics whose states are equal after a rank's first batch, "
+        "and updates one of them alone (Lightning-AI/torchmetrics#2596).\n"
+        "Do:     make the collection with compute_groups=False."
+    )
+
+
+def on_rank_of_three(comm: Any) -> Any:
+    return sync_and_compute(scored([MERGED, APART, MERGED][comm.rank]), comm=comm, name="val")
+
+
+@pytest.mark.parametrize("call", [True, False])
+def test_a_rank_without_groups_compares_its_states(call: bool) -> None:
+    """One that only calls the collection, or has switched groups off: equal states are no reason for an error."""
+
+    def different(comm: Any) -> Any:
+        return sync_and_compute(scored(SHARDS[comm.rank], call or comm.rank == 0, call and comm.rank == 1), comm=comm)
+
+    def alike(comm: Any) -> tuple[dict[str, float], int]:
+        made: dict[str, Any] = {name: kind() for name, kind in KINDS.items()}
+        metrics = tm.MetricCollection(made, compute_groups=call or comm.rank == 0)
+        for batch in SHARDS[comm.rank][0]:
+            metrics(*map(torch.tensor, batch)) if call and comm.rank else update(metrics, [batch])
+        record = RecordingCommunicator(comm)
+        return numbers(sync_and_compute(metrics, comm=record)), len(record.calls)
+
+    same_error(outcomes(2, different), StateError)
+    whole = [*MERGED[0], *APART[0]]
+    right = {name: update(kind(), whole).compute() for name, kind in KINDS.items()}
+    for values, rounds in run(2, alike):
+        assert values == pytest.approx(numbers(right))
+        assert rounds == 2
+
+
+def test_members_that_were_updated_one_by_one_are_apart() -> None:
+    """Their states stay their own, however often they are synced."""
+
+    def work(comm: Any) -> Any:
+        metrics = scored([*MERGED, []])
+        for metric in metrics.values():
+            update(metric, APART[0])
+        before = states(metrics)
+        twice = [numbers(sync_and_compute(metrics, comm=comm)) for _ in range(2)]
+        assert same(states(metrics), before)
+        return twice
+
+    right = numbers(scored([APART[0] * 2], groups=False).compute())
+    assert run(2, work) == [[pytest.approx(right)] * 2] * 2
+
+
+def test_when_torchmetrics_forms_groups() -> None:
+    """What the adapter reads: only an update forms them, and before the public groups are one for each metric."""
+    metrics = scored(MERGED, call=True)
+    assert (metrics._groups_checked, len(metrics.compute_groups)) == (False, 3)
+    update(metrics, MERGED[0][:1])
+    metrics = update(scored([]), MERGED[0])
+    assert (metrics._groups_checked, len(metrics.compute_groups)) == (True, 1)
+    assert metrics._modules["low"].tp is metrics._modules["high"].tp
+    metrics.reset()
+    assert (metrics._groups_checked, len(metrics.compute_groups)) == (True, 1)
+    assert not scored(MERGED, groups=False)._groups_checked
