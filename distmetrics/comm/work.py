@@ -99,6 +99,10 @@ class Watcher:
         """Return why a call that lasts can't end, as far as is known."""
         return None
 
+    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call can't end whose connection broke, as far as is known."""
+        return self.departed(f"waits in {pending.call}")
+
     def departed(self, doing: str) -> Verdict | None:
         """Return that ranks have said that they leave, or that somebody has said so for them."""
         return None
@@ -309,9 +313,7 @@ class WaitingCommunicator(Communicator):
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection."""
         doing = f"waits in {pending.call}"
-        verdict, gone = self._found_out(
-            lambda: self.watcher.look(pending) or self.watcher.departed(doing)
-        )
+        verdict, gone = self._found_out(lambda: self.watcher.look_after_loss(pending))
         return self._break(verdict or self._unnamed(doing, error, gone), pending.call.site)
 
     def _found_out(self, look: Callable[[], Verdict | None]) -> tuple[Verdict | None, list[int]]:

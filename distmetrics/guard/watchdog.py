@@ -206,6 +206,10 @@ class Watchdog(Watcher):
         if self.settings.report is not None:
             self._tell(lambda: [self._guard.ask(peer, report=True) for peer in error.peers])
 
+    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call can't end whose connection broke, as far as is known."""
+        return self.look(pending)
+
     def departed(self, doing: str) -> Verdict | None:
         """Return that ranks have said that they leave, or that somebody has said so for them."""
         return departed_of(self._published, self._me.rank, doing)
