@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from distmetrics.comm.call_site import begun_at, call_site
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.communicator import Communicator, Tasks
 from distmetrics.errors import in_short
 
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class Handle(Generic[R]):
         self._comm = comm
         self._then = then
         self._site = call_site()
-        self._told = comm.whole.transport
+        self._tasks = comm.whole.transport.tasks
         self._over = threading.Event()
         self._results: list[R] = []
         self.error: BaseException | None = None
@@ -59,7 +59,7 @@ class Handle(Generic[R]):
         self._ready = _event() if comm.device.type == "cuda" else None
         if self._ready is not None:
             self._ready.record()
-        self._told.begin_task()
+        self._tasks.begin()
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
@@ -67,7 +67,7 @@ class Handle(Generic[R]):
 
     def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
         try:
-            self._told.enter_task()
+            self._tasks.enter()
             if before is not None:
                 before._over.wait()
             with begun_at(self._site), _after(self._ready):
@@ -76,7 +76,7 @@ class Handle(Generic[R]):
             self.error = error
         finally:
             self._over.set()
-            self._told.end_task()
+            self._tasks.end()
 
     @property
     def is_done(self) -> bool:
@@ -96,7 +96,7 @@ class Handle(Generic[R]):
 
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
-        self._told.await_task(self._over)
+        self._tasks.wait(self._over)
 
     def tell_unheard(self) -> None:
         """Tell of an error, or a result for somebody else, that nobody has asked for."""
@@ -135,7 +135,7 @@ def start(
         queue = _of_thread.queue = deque(maxlen=_MOST)
         if threading.current_thread() is threading.main_thread():
             # What is registered last comes first: then the guard tells that this rank has left.
-            atexit.register(_finish_script, os.getpid(), comm.whole.transport)
+            atexit.register(_finish_script, os.getpid(), comm.whole.transport.tasks)
     if len(queue) == _MOST:
         queue[0].wait()
     handle = Handle(make, twin, queue[-1] if queue else None, then)
@@ -153,9 +153,9 @@ def _begun() -> list[Handle[Any]]:
     return [*getattr(_of_thread, "queue", ())]
 
 
-def _finish_script(pid: int, comm: Communicator) -> None:
+def _finish_script(pid: int, tasks: Tasks) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
-    if os.getpid() == pid and not comm.script_failed():  # a forked child has none of these threads
+    if os.getpid() == pid and not tasks.script_failed():  # a forked child has none of these threads
         finish()
         for handle in _begun():  # the queue holds them still, so that nothing else would tell
             handle.tell_unheard()

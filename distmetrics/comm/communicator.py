@@ -41,6 +41,30 @@ _PAIRWISE: dict[str, Callable[..., Tensor]] = {
 }
 
 
+class Tasks:
+    """Calls in the background of a rank: who decides on deadlocks must know of them."""
+
+    def begin(self) -> None:
+        """Note that this rank has begun something in its background."""
+
+    def enter(self) -> None:
+        """Note that this thread makes it."""
+
+    def end(self) -> None:
+        """Note that what this thread has made is over."""
+
+    def wait(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        over.wait()
+
+    def script_failed(self) -> bool:
+        """Return whether an error has ended the script."""
+        return getattr(sys, "last_value", None) is not None
+
+
+_NO_TASKS = Tasks()
+
+
 class Communicator(ABC):
     """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
 
@@ -133,24 +157,10 @@ class Communicator(ABC):
         if self.inner is not None:
             self.inner.report(error)
 
-    # A second thread of this rank makes calls: who decides on deadlocks must know.
-
-    def begin_task(self) -> None:
-        """Note that this rank has begun something in its background."""
-
-    def enter_task(self) -> None:
-        """Note that this thread is the one of the background."""
-
-    def end_task(self) -> None:
-        """Note that what this thread has made is over."""
-
-    def await_task(self, over: threading.Event) -> None:
-        """Wait until something in the background is over."""
-        over.wait()
-
-    def script_failed(self) -> bool:
-        """Return whether an error has ended the script."""
-        return getattr(sys, "last_value", None) is not None
+    @property
+    def tasks(self) -> Tasks:
+        """The calls that this rank makes in its background."""
+        return _NO_TASKS if self.inner is None else self.inner.tasks
 
     # What a layout changes: ranks that hold the same samples, and ranks without values.
 

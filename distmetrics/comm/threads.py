@@ -28,6 +28,7 @@ from distmetrics.comm.communicator import (
     Call,
     Communicator,
     Op,
+    Tasks,
     check_parts,
     check_src,
     current_call,
@@ -478,6 +479,13 @@ def _lost(what: str) -> Verdict:
     return Verdict(PeerLostError, what, notes=())
 
 
+class _TasksOfRank(Tasks):
+    def __init__(self, meetings: Rendezvous, rank: int) -> None:
+        self.begin = functools.partial(meetings.begin_task, rank)  # type: ignore[method-assign]
+        self.end = functools.partial(meetings.end_task, rank)  # type: ignore[method-assign]
+        self.wait = functools.partial(meetings.await_task, rank)  # type: ignore[method-assign]
+
+
 class ThreadCommunicator(Communicator):
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
@@ -522,17 +530,10 @@ class ThreadCommunicator(Communicator):
         """Return a communicator of the same ranks, for a second thread of each."""
         return ThreadCommunicator(self._world, self._me, self._members, in_background=True)
 
-    def begin_task(self) -> None:
-        """Note that this rank's second thread has begun something."""
-        self._meetings.begin_task(self._me)
-
-    def end_task(self) -> None:
-        """Note that it is over."""
-        self._meetings.end_task(self._me)
-
-    def await_task(self, over: threading.Event) -> None:
-        """Wait until it is over, or no wait of this world can be met."""
-        self._meetings.await_task(self._me, over)
+    @property
+    def tasks(self) -> Tasks:
+        """The calls that this rank makes in its background."""
+        return _TasksOfRank(self._meetings, self._me)
 
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]

@@ -7,8 +7,6 @@ nobody watches, a connection that breaks is told with who has left.
 from __future__ import annotations
 
 import ctypes
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ import torch
 
 from distmetrics.comm.call_lock import break_after
 from distmetrics.comm.call_site import call_site, raise_sites
-from distmetrics.comm.communicator import Call, Communicator, call_under_way
+from distmetrics.comm.communicator import Call, Communicator, Tasks, call_under_way
 from distmetrics.comm.verdict import BROKEN, Departure, Verdict, reason
 from distmetrics.errors import (
     DistmetricsError,
@@ -81,10 +79,12 @@ class Watcher:
     Attributes:
         patience: seconds that a wait lasts before it looks for a verdict.
         grace: seconds that a broken connection waits for somebody to say who has left.
+        tasks: the calls that this rank makes in its background.
     """
 
     patience = SLICE
     grace = 0.0
+    tasks = Tasks()
 
     def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
         """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
@@ -129,23 +129,6 @@ class Watcher:
 
     def leave_job(self, departure: Departure) -> None:
         """Publish that this rank leaves the job, where its launcher reads it."""
-
-    def begin_task(self) -> None:
-        """Note that this rank has begun something in its background."""
-
-    def enter_task(self) -> None:
-        """Note that this thread is the one of the background."""
-
-    def end_task(self) -> None:
-        """Note that what this thread has made is over."""
-
-    def await_task(self, over: threading.Event) -> None:
-        """Wait until something in the background is over."""
-        over.wait()
-
-    def script_failed(self) -> bool:
-        """Return whether an error has ended the script."""
-        return getattr(sys, "last_value", None) is not None
 
 
 class WaitingCommunicator(Communicator):
@@ -270,25 +253,10 @@ class WaitingCommunicator(Communicator):
         self.state.verdict = verdict
         self.watcher.depart(left)
 
-    def begin_task(self) -> None:
-        """Note that this rank has begun something in its background."""
-        self.watcher.begin_task()
-
-    def enter_task(self) -> None:
-        """Note that this thread is the one of the background."""
-        self.watcher.enter_task()
-
-    def end_task(self) -> None:
-        """Note that what this thread has made is over."""
-        self.watcher.end_task()
-
-    def await_task(self, over: threading.Event) -> None:
-        """Wait until something in the background is over."""
-        self.watcher.await_task(over)
-
-    def script_failed(self) -> bool:
-        """Return whether an error has ended the script."""
-        return self.watcher.script_failed()
+    @property
+    def tasks(self) -> Tasks:
+        """The calls that this rank makes in its background."""
+        return self.watcher.tasks
 
     def _wait(self, work: Any, pending: PendingCall) -> None:
         patience = self.watcher.patience

@@ -13,9 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from distmetrics.comm.call_site import raise_sites
+from distmetrics.comm.communicator import Tasks
 from distmetrics.comm.work import PendingCall, is_connection_error
 from distmetrics.errors import DistmetricsError
 from distmetrics.guard import postmortem as report_file
+from distmetrics.guard.last_words import what_ended
 from distmetrics.guard.process_info import Place, place_of
 from distmetrics.guard.rank_status import Identity
 from distmetrics.guard.settings import REPORT
@@ -24,7 +26,7 @@ _KEPT = 50  # calls that a report has
 _log = logging.getLogger("distmetrics.guard")
 
 
-class CallLog:
+class CallLog(Tasks):
     """The last calls of this rank over all its groups, and the thread that made the last one.
 
     Attributes:
@@ -33,7 +35,6 @@ class CallLog:
         thread: the thread that has made the last call, or else the main thread; none of the
             background.
         background: the threads that make calls for another one, one after the other.
-        tasks: as many as calls are under way in the background.
         awaits: whether the main thread waits for them.
         serial: number of the last call.
         counters: by the name of a group, returns how many collectives this rank has issued on it.
@@ -45,14 +46,14 @@ class CallLog:
         self.counts: dict[str, int] = {}
         self.thread = threading.main_thread().ident or 0  # until there is a call
         self.background: set[int] = set()
-        self.tasks: deque[None] = deque()
+        self._under_way: deque[None] = deque()
         self.awaits = False
         self._main_only = True
         self.serial = 0
         self.counters: dict[str, Callable[[], int]] = {}
         self.counts_exactly: set[str] = set()
 
-    def enter(self, pending: PendingCall) -> None:
+    def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
         thread = threading.get_ident()
         if thread not in self.background:
@@ -63,20 +64,20 @@ class CallLog:
         self.counts[pending.group] = pending.number
         self.calls.append(pending)
 
-    def begin_task(self) -> None:
+    def begin(self) -> None:
         """Note that this rank has begun something in its background."""
-        self.tasks.append(None)
+        self._under_way.append(None)
 
-    def enter_task(self) -> None:
+    def enter(self) -> None:
         """Note that this thread is one of the background."""
         self.background.add(threading.get_ident())
 
-    def end_task(self) -> None:
+    def end(self) -> None:
         """Note that what this thread has made is over."""
         self.background.discard(threading.get_ident())
-        self.tasks.pop()
+        self._under_way.pop()
 
-    def await_task(self, over: threading.Event) -> None:
+    def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
         self.awaits = threading.current_thread() is threading.main_thread()
         try:
@@ -84,7 +85,7 @@ class CallLog:
         finally:
             self.awaits = False
 
-    def leave(self, pending: PendingCall, *, begun: bool) -> None:
+    def end_call(self, pending: PendingCall, *, begun: bool) -> None:
         """Note that a call is over, or was never begun."""
         pending.ended = time.time()
         self.counts[pending.group] = pending.number - (not begun)
@@ -92,7 +93,11 @@ class CallLog:
     @property
     def alone(self) -> bool:
         """True if this rank goes on in one thread: in its main thread, or while that waits."""
-        return self._main_only and (not self.tasks or self.awaits)
+        return self._main_only and (not self._under_way or self.awaits)
+
+    def script_failed(self) -> bool:
+        """Return whether an error, or sys.exit of a failure, has ended the script."""
+        return what_ended() is not None
 
     def waits(self) -> int:
         """Return the serial number of the call that this rank is in, or 0.

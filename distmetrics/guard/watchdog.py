@@ -133,7 +133,7 @@ class Watchdog(Watcher):
         self, me: Identity, store: Any, settings: Settings, departures: Departures | None
     ) -> None:
         self.settings = settings
-        self.log = CallLog()
+        self.log = self.tasks = CallLog()
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self.patience = first_look(self._me)
@@ -172,11 +172,11 @@ class Watchdog(Watcher):
 
     def enter(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
-        self.log.enter(pending)
+        self.log.begin_call(pending)
 
     def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
         """Note that the call is over, or was never begun."""
-        self.log.leave(pending, begun=begun)
+        self.log.end_call(pending, begun=begun)
         forget_exits()
         if pending.watched:
             self._bell.set()
@@ -235,30 +235,6 @@ class Watchdog(Watcher):
     def leave_job(self, departure: Departure) -> None:
         """Tell the other ranks that this rank leaves the job."""
         publish(self._published, replace(departure, calls={**self.log.counts}))
-
-    def begin_task(self) -> None:
-        """Note that this rank has begun something in its background."""
-        self.log.begin_task()
-
-    def enter_task(self) -> None:
-        """Note that this thread is the one of the background."""
-        self.log.enter_task()
-
-    def end_task(self) -> None:
-        """Note that what this thread has made is over."""
-        self.log.end_task()
-
-    def await_task(self, over: threading.Event) -> None:
-        """Wait until something in the background is over."""
-        self.log.await_task(over)
-
-    def script_failed(self) -> bool:
-        """Return whether an error, or sys.exit of a failure, has ended the script."""
-        return what_ended() is not None
-
-    def _tell(self, tell: Callable[[], object]) -> None:
-        if not self._link.error and not self._closed.is_set():
-            within(_LAST, tell)
 
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""

@@ -30,7 +30,7 @@ def pending(number: int = 1) -> PendingCall:
 def test_a_report_has_the_last_50_calls(tmp_path: Path) -> None:
     log = CallLog()
     for number in range(1, 61):
-        log.enter(pending(number))
+        log.begin_call(pending(number))
     ReportWriter(tmp_path, ME, log).write()
     calls = json.loads((tmp_path / "rank-0.json").read_text())["calls"]
     assert [call["number"] for call in calls] == [*range(11, 61)]
@@ -48,7 +48,7 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     reports.write(ValueError("caught"))
     reports.write()
     assert error() == "caught"
-    log.enter(pending())
+    log.begin_call(pending())
     reports.write()
     assert error() is None
     reports.write(ValueError("broken"), final=True)
