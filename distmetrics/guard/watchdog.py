@@ -236,6 +236,10 @@ class Watchdog(Watcher):
         """Tell the other ranks that this rank leaves the job."""
         publish(self._published, replace(departure, calls={**self.log.counts}))
 
+    def _tell(self, tell: Callable[[], object]) -> None:
+        if not self._link.error and not self._closed.is_set():
+            within(_LAST, tell)
+
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""
         if self._closed.is_set() or os.getpid() != self._me.pid:
