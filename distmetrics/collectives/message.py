@@ -1,4 +1,4 @@
-"""What ranks tell each other: one typed schema a message, encoded and decoded by type.
+"""Messages of peers, decoded by type: malformed bytes are our error, which names the rank.
 
 A peer may run another version, or be in hands that mean harm. So bytes are read as data of the
 announced type alone, sizes are checked before memory is taken, and nothing raw of Python, torch or
@@ -7,15 +7,28 @@ msgspec gets out.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from distmetrics.comm.call_site import is_of_python, is_user_code
 from distmetrics.errors import DistmetricsError, MismatchError, Ranks
+from distmetrics.message import Message, encode, parse
+
+__all__ = [
+    "LARGEST_DATA",
+    "LARGEST_HEADER",
+    "Message",
+    "Shape",
+    "Size",
+    "decode",
+    "encode",
+    "is_raised_by_user",
+    "not_ours",
+    "reading",
+]
 
 LARGEST_HEADER = 1 << 24  # bytes of what one rank tells of a call
 LARGEST_DATA = 1 << 40  # bytes that one rank sends in a call
@@ -24,37 +37,6 @@ _SHOWN_OF_CAUSE = 200  # characters
 M = TypeVar("M")
 Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_DATA)]
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=64)]  # torch's most dimensions
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of messages: equal ones give equal bytes, and they can be keys of a dict."""
-
-    def but(self, **changes: Any) -> Self:
-        """Return a copy with other values of some fields."""
-        return msgspec.structs.replace(self, **changes)
-
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encode(message: Any) -> bytes:
-    """Return the bytes of a message."""
-    try:
-        return _encoder.encode(message)
-    except UnicodeEncodeError:  # a file's name, say, that is not UTF-8
-        return _encoder.encode(_with_escapes(msgspec.to_builtins(message, builtin_types=(bytes,))))
-
-
-def _with_escapes(value: Any) -> Any:
-    """Return lists and texts with escapes for what UTF-8 cannot hold."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return [_with_escapes(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-@functools.cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
 
 
 def decode(kind: type[M], data: bytes, what: str, rank: int | None = None) -> M:
@@ -70,8 +52,7 @@ def decode(kind: type[M], data: bytes, what: str, rank: int | None = None) -> M:
         MismatchError: it is not such a message.
     """
     with reading(what, rank):
-        message: M = _decoder(kind).decode(data)  # type: ignore[arg-type]
-        return message
+        return parse(kind, data)
 
 
 def not_ours(why: str, rank: int | None = None) -> MismatchError:
