@@ -330,25 +330,20 @@ class Rendezvous:
         waits = rank in self._gone or rank in self._for_task or (rank, False) in self._waiting
         return waits and (not self._tasks[rank] or (rank, True) in self._waiting)
 
-    def end(self, verdict: Verdict) -> None:
-        """End every wait, and refuse later calls.
+    def end(self, verdict: Verdict, group: Group | None = None) -> None:
+        """End every wait, or those in a group, and refuse later calls.
 
         Also in groups that could go on: a rank that they wait for may call next, and hear it then.
         """
         with self._lock:
-            self._broken = verdict
-            waiting = [*self._waiting.values()]
-            self._waiting.clear()
-            for meeting in waiting:
-                meeting.verdict = verdict
-                meeting.wake_all()
-
-    def break_group(self, group: Group, verdict: Verdict) -> None:
-        """End every wait in a group, and refuse later calls on it."""
-        with self._lock:
-            self._broken_groups[group] = verdict
-            for meeting in self._waiting.values():
-                if meeting.group == group:
+            if group is None:
+                self._broken = verdict
+            else:
+                self._broken_groups[group] = verdict
+            for key, meeting in [*self._waiting.items()]:
+                if group in (None, meeting.group):
+                    del self._waiting[key]
+                    meeting.verdict = verdict
                     meeting.wake_all()
 
 
@@ -518,7 +513,7 @@ class ThreadCommunicator(Communicator):
 
     def break_off(self, verdict: Verdict) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
-        self._meetings.break_group(self._group, verdict)
+        self._meetings.end(verdict, self._group)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""

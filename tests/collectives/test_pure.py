@@ -36,7 +36,7 @@ headers = st.builds(
     names,
     names,
     st.lists(leaf_specs, max_size=4).map(tuple),
-    st.none() | st.builds(Site, names, st.integers(0), names),
+    st.none() | st.builds(Site, names, st.integers(0, 1 << 40), names),
     st.none() | st.builds(Problem, st.just("InputError"), names, names),
 )
 
