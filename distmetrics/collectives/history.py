@@ -18,8 +18,8 @@ from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.message import LARGEST_HEADER, Message, decode, encode, not_ours
 from distmetrics.comm.communicator import Communicator, gather_padded
-from distmetrics.comm.verdict import Verdict
-from distmetrics.errors import DistmetricsError, DivergedError, MismatchError
+from distmetrics.comm.verdict import Verdict, left_a_call
+from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
 from distmetrics.guard.settings import current_settings
 
 # Calls from unequal lines, since ranks were last at one line, that are compared.
@@ -31,10 +31,11 @@ _SAME_ORDER = (
 
 
 class History(Message, frozen=True):
-    """The number of a rank's call, and its last direct calls."""
+    """The number of a rank's call, its last direct calls, and how it has left calls."""
 
     count: int
     direct_calls: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def refuse_histories(comm: Communicator) -> DistmetricsError:
@@ -43,7 +44,9 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
     Every rank must call this.
     """
     state = comm.state
-    run = from_bytes(encode(History(state.count, tuple(state.direct_calls)))).to(comm.device)
+    run = from_bytes(encode(History(state.count, tuple(state.direct_calls), tuple(state.left)))).to(
+        comm.device
+    )
     sizes = [int(x) for x in comm.all_gather(torch.tensor([run.numel()], device=comm.device))]
     if not 0 <= min(sizes) <= max(sizes) <= LARGEST_HEADER:
         raise not_ours(f"histories of {sizes} bytes")
@@ -51,20 +54,27 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
     per_rank = []
     for rank, (row, size) in enumerate(zip(rows, sizes, strict=True)):
         per_rank.append(decode(History, to_bytes(row[:size]), "its earlier calls", rank))
-    if len({history.count for history in per_rank}) == 1:
+    ranks = comm.members
+    lefts = {rank: history.left for rank, history in zip(ranks, per_rank, strict=True)}
+    if len({*lefts.values()}) > 1:
+        peers = tuple(rank for rank, left in lefts.items() if left)
+        state.verdict = left_a_call(
+            peers,
+            f"{who(peers)} left a call by an exception and went on, so the ranks are out of step",
+            {rank: left[-1] if left else "left none" for rank, left in lefts.items()},
+        )
+    elif len({history.count for history in per_rank}) > 1:
+        state.verdict = Verdict(
+            DivergedError,
+            "ranks are at different calls: some have made more than others, and no number of "
+            "theirs can be trusted",
+            per_rank={r: f"this is call {h.count}" for r, h in zip(ranks, per_rank, strict=True)},
+            likely="a communicator of one's own that does not pass every call on.",
+            do="make every rank call the same collectives, in the same order.",
+        )
+    else:
         return _other_direct_calls(comm, [history.direct_calls for history in per_rank])
-    state.verdict = Verdict(
-        DivergedError,
-        "ranks are at different calls: some have made more than others, and no number of theirs "
-        "can be trusted",
-        per_rank={
-            rank: f"this is call {history.count}"
-            for rank, history in zip(comm.members, per_rank, strict=True)
-        },
-        likely="a communicator of one's own that does not pass every call on.",
-        do="make every rank call the same collectives, in the same order.",
-    )
-    return state.verdict.error(comm.members[comm.rank])
+    return state.verdict.error(ranks[comm.rank])
 
 
 def _other_direct_calls(comm: Communicator, per_rank: Sequence[Sequence[str]]) -> DistmetricsError:

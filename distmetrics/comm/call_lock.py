@@ -2,9 +2,10 @@
 
 Calls of two threads on one communicator must not overlap: the ranks could take them in another
 order. An exception that only this rank raises, such as that of a signal's handler, leaves the other
-ranks in the call. Nobody knows whether the caller will repeat the call or leave it out. So the
-communicator is broken from then on: it refuses every later call of this rank, and the other ranks
-are told.
+ranks in the call. Nobody knows whether the caller will repeat the call or leave it out. So where
+data were exchanged the communicator is broken from then on: it refuses every later call of this
+rank, and the other ranks are told. Where none were, the next call compares what all ranks have
+left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls, unname_calls
-from distmetrics.comm.verdict import Verdict
+from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError
 
 P = ParamSpec("P")
@@ -27,16 +28,31 @@ _of_thread = threading.local()
 
 
 class CallLock:
-    """One call of this thread, and the transports that it has taken; over with its last exchange.
+    """One call of this thread, and the transports that it has taken.
+
+    Attributes:
+        call: that exchanges data; None before the first exchange.
+        exchanged: whether the last exchange is over.
+        in_layout: whether a layout exchanges data once the call itself is over.
+        is_over: whether all that follows is the caller's own code.
 
     A transport holds it weakly: one that is gone and is not over was ended by two exceptions at
     once.
     """
 
-    __slots__ = ("__weakref__", "_taken", "_token", "call", "in_layout", "is_over", "thread")
+    __slots__ = (
+        "__weakref__",
+        "_taken",
+        "_token",
+        "call",
+        "exchanged",
+        "in_layout",
+        "is_over",
+        "thread",
+    )
 
     def __init__(self) -> None:
-        self.is_over = self.in_layout = False
+        self.is_over = self.in_layout = self.exchanged = False
         self.thread = threading.get_ident()
         self._taken: list[Communicator] = []
         self.call: Call | None = None  # that exchanges data now
@@ -62,7 +78,7 @@ class CallLock:
             self._taken.append(comm)
             if left and state.verdict is None:
                 _break(comm, _interrupted(comm, call, "an exception"))
-        self.call = call
+        self.call, self.exchanged = call, False
         name_calls(call)
         if state.verdict is not None:
             raise state.verdict.error(comm.members[comm.rank], call.site)
@@ -77,12 +93,19 @@ class CallLock:
             if comm.state.refusal is not None:
                 _break(comm, comm.state.refusal)
 
-    def fail(self, error: BaseException) -> None:
-        """Break the transports that the call has taken, unless all ranks raise the error."""
-        if not self.is_over and self.call is not None and not isinstance(error, DistmetricsError):
-            for comm in self._taken:
-                if comm.state.verdict is None:
-                    _break(comm, _interrupted(comm, self.call, type(error).__name__))
+    def fail(self, error: BaseException, comm: Communicator) -> None:
+        """Break the transports that the call has taken, unless all ranks raise the error.
+
+        Args:
+            error: that ends the call.
+            comm: on which it was to be made.
+        """
+        alike = self.is_over or self.exchanged or isinstance(error, DistmetricsError)
+        if not alike and self.call is None:
+            comm.state.note_left(type(error).__name__, call_site())
+        for taken in self._taken if not alike else ():
+            if taken.state.verdict is None and self.call is not None:
+                _break(taken, _interrupted(taken, self.call, type(error).__name__))
         self.release()
         self.is_over = True
 
@@ -109,10 +132,13 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
                 lock.release()
                 lock.is_over = True  # no function is called from here on: no interrupt strikes
         except BaseException as error:
+            comm = chosen(kwargs.get("comm"))
             if isinstance(error, DistmetricsError):
-                error.call_ranks(chosen(kwargs.get("comm")).members)
+                error.call_ranks(comm.members)
+            if lock is None and _lock_of_thread() is None:  # interrupted before it had one
+                lock = CallLock()
             if lock is not None:
-                lock.fail(error)
+                lock.fail(error, comm)
             raise
         return result
 
@@ -135,8 +161,7 @@ def exchanges_over(*, of_layout: bool = False) -> None:
     """
     lock = _lock_of_thread()
     if lock is not None and (of_layout or not lock.in_layout):
-        lock.in_layout = False
-        lock.call = None
+        lock.in_layout, lock.exchanged = False, True
 
 
 def enter_layout(comm: Communicator, call: Call) -> None:
@@ -168,16 +193,10 @@ def _break(comm: Communicator, verdict: Verdict) -> None:
 def _interrupted(comm: Communicator, call: Call, name: str) -> Verdict:
     """Return the verdict for a call that an exception of this rank alone has ended."""
     rank = comm.members[comm.rank]
-    return Verdict(
-        DivergedError,
-        f"rank {rank} left a call by {name}, so the ranks are out of step",
+    return left_a_call(
         (rank,),
+        f"rank {rank} left a call by {name} and went on, so the ranks are out of step",
         {rank: f"left {call.op} by {name}  {call_site() or call.site or ''}".rstrip()},
-        likely="an exception of a signal's handler (Ctrl-C, a timer) that was caught.",
-        do="let it end the job; or bring all ranks to the same place by other means, and let each "
-        "make a communicator of a new group there: "
-        "GroupCommunicator(torch.distributed.new_group()).",
-        notes=("Every later call on this communicator raises at once.",),
     )
 
 

@@ -106,6 +106,21 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
     return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
 
 
+def left_a_call(peers: Sequence[int], what: str, lines: Mapping[int, str]) -> Verdict:
+    """Return the verdict that ranks have left a call that others made."""
+    return Verdict(
+        DivergedError,
+        what,
+        tuple(peers),
+        lines,
+        likely="an exception of a signal's handler (Ctrl-C, a timer) that was caught.",
+        do="let it end the job; or bring all ranks to the same place by other means, and let each "
+        "make a communicator of a new group there: "
+        "GroupCommunicator(torch.distributed.new_group()).",
+        notes=("Every later call on this communicator raises at once.",),
+    )
+
+
 def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks wait for each other in groups that overlap."""
     likely = "collectives of overlapping groups in a different order on different ranks."
