@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import Token
 from typing import Any, ParamSpec, TypeVar
 
 from distmetrics.comm.call_site import call_site
@@ -56,7 +57,7 @@ class CallLock:
         self.thread = threading.get_ident()
         self._taken: list[Communicator] = []
         self.call: Call | None = None  # that exchanges data now
-        self._token = name_calls(None)
+        self._token: Token[Call | None] | None = name_calls(None)
         _of_thread.lock = weakref.ref(self)
 
     def take(self, comm: Communicator, call: Call) -> None:
@@ -87,7 +88,9 @@ class CallLock:
         """Let other threads make calls, once, before ``is_over`` is set."""
         if self.is_over:
             return
-        unname_calls(self._token)
+        token, self._token = self._token, None
+        if token is not None:
+            unname_calls(token)
         for comm in self._taken:
             comm.state.holder = None
             if comm.state.refusal is not None:

@@ -15,9 +15,8 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
@@ -38,123 +37,6 @@ from distmetrics.comm.communicator import (
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.verdict import Departure, Verdict, deadlock, departed, reason
 from distmetrics.errors import MismatchError, PeerLostError
-
-_LAST = 1.0  # seconds at the end for a thread that has no more work
-
-
-class ThreadPool:
-    """Threads for worlds that follow each other; they end with the block.
-
-    What a rank leaves in a ``threading.local`` is forgotten, as at the end of a thread of its own.
-
-    >>> from distmetrics.comm.threads import ThreadWorld
-    >>> with ThreadPool() as pool:
-    ...     [ThreadWorld(2, pool=pool).run(lambda comm: comm.rank + step) for step in range(2)]
-    [[0, 1], [1, 2]]
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._idle: list[Worker] = []
-        self._closed = False
-
-    def __enter__(self) -> ThreadPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def start(self, name: str, fn: Callable[[], None]) -> Task:
-        """Call a function in a thread; return what tells when it is done."""
-        with self.lock:
-            worker = self._idle.pop() if self._idle else None
-        worker = worker or Worker(self)
-        task = Task(self, name, fn, worker.ident or 0)
-        worker.tasks.put(task)
-        return task
-
-    def take_back(self, worker: Worker, task: Task, *, whole: bool) -> bool:
-        """Note that a task is over; return True if its thread, if it is ``whole``, goes on."""
-        with self.lock:
-            goes_on = whole and not (task.abandoned or self._closed)
-            if goes_on:
-                self._idle.append(worker)
-            task.over.set()
-        return goes_on
-
-    def close(self) -> None:
-        """End the threads that have nothing to do, and the others when they are done."""
-        with self.lock:
-            self._closed = True
-            workers, self._idle = self._idle, []
-        for worker in workers:
-            worker.tasks.put(None)
-        for worker in workers:
-            worker.join(_LAST)
-
-
-class Task:
-    """One function call in a thread of a pool.
-
-    Attributes:
-        name: of the thread meanwhile.
-        fn: the function.
-        ident: of the thread.
-        over: set once it is over.
-        abandoned: whether it was told to end.
-    """
-
-    def __init__(self, pool: ThreadPool, name: str, fn: Callable[[], None], ident: int) -> None:
-        self.name, self.fn, self.ident = name, fn, ident
-        self.over = threading.Event()
-        self.abandoned = False
-        self._pool = pool
-
-    def abandon(self, error: type[BaseException]) -> None:
-        """Raise an exception in the thread, where it runs Python code, unless the task is over."""
-        with self._pool.lock:
-            if not self.over.is_set():
-                self.abandoned = True
-                ident = ctypes.c_ulong(self.ident)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
-
-
-class Worker(threading.Thread):
-    """A thread of a pool."""
-
-    def __init__(self, pool: ThreadPool) -> None:
-        super().__init__(daemon=True)
-        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._pool = pool
-        self.start()
-
-    def run(self) -> None:
-        """Do tasks until there are no more, or one has left this thread in pieces."""
-        goes_on = True
-        while goes_on and (task := self.tasks.get()) is not None:
-            self.name = task.name
-            whole = False
-            try:
-                task.fn()
-                _forget_locals()
-                whole = True
-            finally:
-                goes_on = self._pool.take_back(self, task, whole=whole)
-            del task  # and with it what the rank's function holds
-
-
-_thread_dict = ctypes.pythonapi.PyThreadState_GetDict
-_thread_dict.restype = ctypes.c_void_p  # not py_object, which takes the reference that is only lent
-
-
-def _forget_locals() -> None:
-    """Forget what this thread keeps in any ``threading.local``: it is in a dict of the thread."""
-    address = _thread_dict()
-    if address:
-        # Lent by the interpreter, and held from here on.
-        names: dict[object, object] = ctypes.cast(address, ctypes.py_object).value
-        names.clear()
-
 
 _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 
@@ -372,7 +254,6 @@ class ThreadWorld:
 
     Args:
         world_size: number of ranks.
-        pool: whose threads they are; by default new ones each time.
 
     Attributes:
         meetings: the collectives of the run under way.
@@ -381,11 +262,10 @@ class ThreadWorld:
     [tensor(3), tensor(3)]
     """
 
-    def __init__(self, world_size: int, *, pool: ThreadPool | None = None) -> None:
+    def __init__(self, world_size: int) -> None:
         if world_size < 1:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
-        self._pool = pool
         self.meetings = Rendezvous(world_size)
 
     def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
@@ -409,10 +289,8 @@ class ThreadWorld:
         outcomes: dict[int, Outcome] = {}
 
         def main(rank: int) -> None:
-            comm = self.communicator(rank)
-            # As in a new thread, whatever the last rank in this one has left.
-            torch.set_grad_enabled(True)
             try:
+                comm = self.communicator(rank)
                 with use(comm):
                     outcome = Outcome(rank, fn(comm, *args))
             except BaseException as error:  # noqa: BLE001  (handed to the caller, whatever it is)
@@ -420,40 +298,33 @@ class ThreadWorld:
             outcomes[rank] = outcome
             self.meetings.leave(outcome)
 
-        pool = self._pool or ThreadPool()
-        try:
-            tasks = []
-            for rank in range(self.world_size):
-                task = functools.partial(contextvars.copy_context().run, main, rank)
-                tasks.append(pool.start(f"rank {rank}", task))
-            self._wait_for(tasks, limit)
-            ended = dict(outcomes)
-            late = [rank for rank in range(self.world_size) if rank not in ended]
-            ended |= self._leave_behind(late, tasks, limit or 0)
-        finally:
-            if pool is not self._pool:
-                pool.close()
-        return [ended[rank] for rank in range(self.world_size)]
-
-    def _wait_for(self, tasks: Sequence[Task], limit: float | None) -> None:
+        threads = []
+        for rank in range(self.world_size):
+            run = functools.partial(contextvars.copy_context().run, main, rank)
+            threads.append(threading.Thread(target=run, name=f"rank {rank}", daemon=True))
         deadline = None if limit is None else time.monotonic() + limit
         try:
-            for task in tasks:
-                task.over.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
             self.meetings.end(_lost(f"the world was stopped: {error!r}"))
             raise
+        late = [rank for rank in range(self.world_size) if rank not in outcomes]
+        ended = outcomes | self._leave_behind({rank: threads[rank] for rank in late}, limit or 0)
+        return [ended[rank] for rank in range(self.world_size)]
 
     def _leave_behind(
-        self, late: Sequence[int], tasks: Sequence[Task], limit: float
+        self, late: Mapping[int, threading.Thread], limit: float
     ) -> dict[int, Outcome]:
         """Return where ranks are that have not ended, and end what can be ended."""
         frames = sys._current_frames()
         outcomes = {}
-        for rank in late:
+        for rank, thread in late.items():
             text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
             error = PeerLostError(f"rank {rank} {text}", rank=rank)
-            frame = frames.get(tasks[rank].ident)
+            frame = frames.get(thread.ident or 0)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
                 own = [depth for depth, call in enumerate(stack, 1) if call.filename == __file__]
@@ -462,11 +333,12 @@ class ThreadWorld:
             outcomes[rank] = Outcome(rank, error=error)
         if late:
             self.meetings.end(_lost("the limit of this run is over"))
-        for rank in late:  # ends a loop of Python code; a call that never returns stays
-            tasks[rank].abandon(LeftBehind)
+        for thread in late.values():  # ends a loop of Python code; a call that never returns stays
+            ident, error_class = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(LeftBehind)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error_class)
         until = time.monotonic() + _LAST_WORDS
-        for rank in late:
-            tasks[rank].over.wait(max(0.0, until - time.monotonic()))
+        for thread in late.values():
+            thread.join(max(0.0, until - time.monotonic()))
         return outcomes
 
 

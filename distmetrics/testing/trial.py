@@ -10,7 +10,7 @@ from typing import Any
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
 from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.comm.threads import ThreadPool, ThreadWorld
+from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.work import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
@@ -34,8 +34,7 @@ def worlds(backend: str) -> Iterator[RunWorld]:
         with pools() as pool_of:
             yield lambda size, job: pool_of(size).outcomes(job)
     else:
-        with ThreadPool() as pool:
-            yield lambda size, job: ThreadWorld(size, pool=pool).outcomes(job)
+        yield lambda size, job: ThreadWorld(size).outcomes(job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -209,3 +210,18 @@ def test_each_rank_has_its_own_communicator_in_force() -> None:
     """Threads share a process; the communicator in force is per thread."""
     assert run(3, lambda comm: current() is comm) == [True] * 3
     assert current().world_size == 1
+
+
+def busy(comm: Any) -> None:
+    """Never come back, on one rank."""
+    while comm.rank:
+        time.sleep(0.01)
+
+
+def test_a_rank_that_never_comes_back_is_left_behind() -> None:
+    """Its outcome says where it was, and its thread is told to end."""
+    first, second = ThreadWorld(2).outcomes(busy, limit=0.2)
+    assert first.error is None
+    assert isinstance(second.error, PeerLostError)
+    assert "in busy" in "".join(second.error.__notes__)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rank 1"]
