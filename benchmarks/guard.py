@@ -28,6 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.sync import RESULTS
 from benchmarks.sync_cases import CASES
 from distmetrics import GroupCommunicator, all_reduce, synced
+from distmetrics.comm.work import Watcher
+from distmetrics.guard.watchdog import Watchdog
 from distmetrics.launch.processes import launch
 
 BLOCK = 25
@@ -37,15 +39,15 @@ IDLE = 5.0  # seconds of doing nothing
 
 def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) -> dict[str, float]:
     """Return the median seconds of an act with the guard on, and off."""
-    watchdog = comm.watchdog
-    assert watchdog is not None
+    watchdog = comm.watcher
+    assert isinstance(watchdog, Watchdog)
     found: dict[str, list[float]] = {"on": [], "off": []}
     for turn in range(-(-repeats // BLOCK) * 2):
         way = (
             ("on", "off") if turn % 4 in (0, 3) else ("off", "on")
         )  # on off off on: a drift is no difference
         name = way[turn % 2]
-        comm.watchdog = watchdog if name == "on" else None
+        comm.watcher = watchdog if name == "on" else Watcher()
         act()
         gc.collect()
         gc.disable()
@@ -55,7 +57,7 @@ def on_and_off(comm: GroupCommunicator, act: Callable[[], Any], repeats: int) ->
             act()
             found[name].append(time.perf_counter() - start)
         gc.enable()
-    comm.watchdog = watchdog
+    comm.watcher = watchdog
     return {name: statistics.median(times) for name, times in found.items()}
 
 

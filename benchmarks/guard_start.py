@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 import distmetrics as dm
 from distmetrics import DistmetricsError, GroupCommunicator, guard
+from distmetrics.guard.watchdog import Watchdog
 from distmetrics.launch.joining import use_loopback
 
 WORLDS = (2, 4, 8, 16, 24)
@@ -70,7 +71,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
 def has_guard() -> bool:
     """True once this rank's guard has its connection, if that is in time."""
     comm = GroupCommunicator.of(dist.group.WORLD)
-    return comm.watchdog is not None and comm.watchdog.connected.wait(CONNECTED)
+    return isinstance(comm.watcher, Watchdog) and comm.watcher.connected.wait(CONNECTED)
 
 
 def start(world_size: int, mode: str) -> list[Told | None]:

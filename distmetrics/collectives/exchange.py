@@ -37,6 +37,7 @@ from distmetrics.errors import InputError, Ranks
 # Mark and protocol; bytes of the header, of inline and of bulk data; the number of this call, and
 # a hash of what else the rank has done; what it has read of streams.
 _HEAD = struct.Struct(f"<6Q{2 * KEPT}Q")
+_NO_READS = (0,) * (2 * KEPT)
 _LENGTH = struct.Struct(">Q")  # of a header, before its compressed bytes; starts with a zero
 _MARK = 0x646D6574_00000007  # "dmet", protocol 7
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
@@ -199,7 +200,8 @@ def exchange(
         frames = _gather_frames(comm, header, *mine)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
-    check_reads(comm, [frame.reads for frame in frames])
+    if any(any(frame.reads) for frame in frames):
+        check_reads(comm, [frame.reads for frame in frames])
     blobs = tuple(_inflated(frame.header, rank) for rank, frame in enumerate(frames))
     return Round(comm, blobs, mine, frames)
 
@@ -246,7 +248,8 @@ def _all_alike(comm: Communicator, header: Header, inline: Tensor, bulk: Tensor)
 
 def _head(comm: Communicator, header_bytes: int, inline: Tensor, bulk: Tensor) -> bytes:
     sizes = header_bytes, inline.numel(), bulk.numel()
-    return _HEAD.pack(_MARK, *sizes, comm.state.count, comm.state.past, *reads_of(comm))
+    reads = reads_of(comm) if comm.state.reads else _NO_READS
+    return _HEAD.pack(_MARK, *sizes, comm.state.count, comm.state.past, *reads)
 
 
 def _gather_frames(

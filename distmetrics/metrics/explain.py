@@ -23,8 +23,7 @@ from distmetrics.comm.communicator import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
 from distmetrics.metrics.adapters import targets
-from distmetrics.metrics.describe import describe
-from distmetrics.metrics.metric_set import MetricSet, communicator_of
+from distmetrics.metrics.metric_set import MetricSet, communicator_of, describe
 from distmetrics.metrics.plan import SyncPlan, count_of, plan, reductions
 from distmetrics.metrics.schema import FIXED
 

@@ -25,10 +25,9 @@ from distmetrics.metrics.adapters import targets
 from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.combine import alone, as_before, combine, copied, on_device
 from distmetrics.metrics.compute_groups import check_merged
-from distmetrics.metrics.describe import describe
 from distmetrics.metrics.dtensor import computed, reduce_pieces, take_parts
 from distmetrics.metrics.duplicate_ranks import duplicates
-from distmetrics.metrics.metric_set import ABSENT, MetricSet, Values, communicator_of
+from distmetrics.metrics.metric_set import ABSENT, MetricSet, Values, communicator_of, describe
 from distmetrics.metrics.plan import SyncPlan, plan
 from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
 from distmetrics.metrics.schema import UPDATES

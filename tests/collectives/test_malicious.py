@@ -18,8 +18,8 @@ from torchmetrics import Metric, SumMetric
 import distmetrics as dm
 from distmetrics.collectives import exchange
 from distmetrics.collectives.buckets import from_bytes, to_bytes
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.header import Header
+from distmetrics.collectives.message import reading
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.errors import DistmetricsError, MismatchError

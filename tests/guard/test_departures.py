@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from distmetrics.errors import DivergedError, PeerLostError
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.verdict import Departure
+from distmetrics.errors import DivergedError, PeerLostError
 from distmetrics.guard.tombstones import Departures, meet
 
 

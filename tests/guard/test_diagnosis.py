@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distmetrics.errors import who
 from distmetrics.comm.verdict import Departure
+from distmetrics.errors import who
 from distmetrics.guard.tombstones import Departures
 from tests.guard.simulated import Job
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distmetrics.comm.communicator import Call
-from distmetrics.guard import tombstones as last_words
 from distmetrics.comm.work import PendingCall
+from distmetrics.guard import tombstones as last_words
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import first_look
 from distmetrics.guard.process_info import this_process

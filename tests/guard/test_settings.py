@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics import ConfigurationError
-from distmetrics.errors import rank_ranges
-from distmetrics.errors import ranks_in
+from distmetrics.errors import rank_ranges, ranks_in
 from distmetrics.guard.rank_status import Answer, RankStatus, Wait, encode
 from distmetrics.guard.settings import Settings, current_settings, use_settings
 

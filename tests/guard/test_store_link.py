@@ -16,12 +16,12 @@ import pytest
 import torch.distributed as dist
 
 from distmetrics.comm.communicator import Call
-from distmetrics.guard import watchdog
+from distmetrics.comm.verdict import Verdict
 from distmetrics.comm.work import PendingCall
+from distmetrics.guard import watchdog
 from distmetrics.guard.rank_status import Identity
 from distmetrics.guard.settings import Settings
 from distmetrics.guard.store import StoreLink
-from distmetrics.comm.verdict import Verdict
 from distmetrics.guard.watchdog import Watchdog
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 
 from distmetrics.comm.communicator import Call
-from distmetrics.errors import Site
+from distmetrics.comm.verdict import Departure
 from distmetrics.comm.work import PendingCall
+from distmetrics.errors import Site
 from distmetrics.guard.settings import Settings
 from distmetrics.guard.store import StoreLink
-from distmetrics.comm.verdict import Departure
 from distmetrics.guard.tombstones import Departures
 from distmetrics.guard.watchdog import Roster, Watchdog
 from distmetrics.testing import outcomes

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distmetrics.errors import ConfigurationError
 from distmetrics.comm.outcome import settle
+from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.processes import launch
 from distmetrics.strategies import DDPFork, Strategy
