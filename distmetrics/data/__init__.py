@@ -1,4 +1,4 @@
-"""Every sample once: loaders that deal a data set out to the ranks, whatever dealt it before."""
+"""Every sample once: loaders that split a data set over the ranks, whatever split it before."""
 
 from distmetrics.data.check import RepeatedSamplesWarning
 from distmetrics.data.exact import exact

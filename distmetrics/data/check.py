@@ -4,7 +4,6 @@ No data is read, and nothing is imported from the frameworks. Where their state 
 answer is that nothing is repeated.
 """
 
-import weakref
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
@@ -70,11 +69,11 @@ def repeats(loader: Any) -> Repeats:
 
 def _of_sampler(sampler: DistributedSampler[Any], batches: Any) -> Repeats:
     """Return the repeats of torch's sampler: they are the last sample of some ranks."""
-    inside = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around any sampler
+    dataset = getattr(sampler, "dataset", None)
+    inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
         return _UNKNOWN  # a sampler of the user's own
-    count = len(sampler.dataset)  # type: ignore[arg-type]
-    repeated = max(sampler.total_size - count, 0)
+    repeated = max(sampler.total_size - len(sampler.dataset), 0)  # type: ignore[arg-type]
     left_out = 0
     if batches is not None and batches.drop_last:
         left_out = len(sampler) % batches.batch_size
@@ -88,10 +87,8 @@ def _evened(shard: Any) -> Repeats:
     batches = shard.batch_sampler
     if not _is_plain(batches) or batches.drop_last or deals(batches.sampler):
         return _UNKNOWN
-    count = len(batches.sampler)
-    ranks = shard.num_processes
-    size = batches.batch_size if shard.split_batches else batches.batch_size * ranks
-    return Repeats(*_filled(count, size), ranks, _is_drawn(batches.sampler))
+    is_drawn = not isinstance(batches.sampler, SequentialSampler)
+    return _filled(len(batches.sampler), batches.batch_size, shard, is_drawn)
 
 
 def _of_stream(loader: Any) -> Repeats:
@@ -100,11 +97,15 @@ def _of_stream(loader: Any) -> Repeats:
     is_known = deals(shard) and hasattr(shard, "dataset") and hasattr(shard.dataset, "__len__")
     if not is_known or shard.drop_last or loader.drop_last or loader.num_workers:
         return _UNKNOWN
-    size = shard.batch_size
+    return _filled(len(shard.dataset), shard.batch_size, shard, _draws(shard.dataset))
+
+
+def _filled(count: int, size: int, shard: Any, is_drawn: bool) -> Repeats:
+    """Return the repeats where ``count`` samples are filled up to whole rounds of batches."""
     if not getattr(shard, "split_batches", False):
         size *= shard.num_processes
-    filled = _filled(len(shard.dataset), size)
-    return Repeats(*filled, shard.num_processes, _draws(shard.dataset))
+    repeated = -count % size
+    return Repeats(count + repeated, repeated, shard.num_processes, is_drawn)
 
 
 def _dispatched(loader: Any, base: Any) -> Repeats:
@@ -115,33 +116,21 @@ def _dispatched(loader: Any, base: Any) -> Repeats:
     """
     if loader._drop_last or getattr(loader, "submesh_tp", None):
         return _UNKNOWN
-    batches, data = base.batch_sampler, base.dataset
+    batches, data, batch_size = base.batch_sampler, base.dataset, base.batch_size
     if has_order(base):
         if not _is_plain(batches) or deals(batches.sampler):
             return _UNKNOWN
         data, batch_size = batches.sampler, batches.batch_size
-        is_drawn = _is_drawn(data)
+        is_drawn = not isinstance(data, SequentialSampler)
+    elif not hasattr(data, "__len__") or base.num_workers or batch_size is None:
+        return _UNKNOWN
     else:
-        if not hasattr(data, "__len__") or base.num_workers or base.batch_size is None:
-            return _UNKNOWN
-        batch_size = base.batch_size
         is_drawn = _draws(data)
     ranks, count = loader.state.num_processes, len(data)
     size = batch_size if loader.split_batches else batch_size * ranks
     last = count % size or min(count, size)
-    missing = -last % ranks
-    repeated = min(missing, ranks, count, size)
+    repeated = min(-last % ranks, count, size)
     return Repeats(count + repeated, repeated, ranks, is_drawn)
-
-
-def _filled(count: int, size: int) -> tuple[int, int]:
-    """Return how many samples there are when ``count`` are filled up to rounds, and how many more.
-
-    >>> _filled(597, 128)
-    (640, 43)
-    """
-    dealt = -(-count // size) * size
-    return dealt, dealt - count
 
 
 def _is_plain(batches: Any) -> bool:
@@ -149,31 +138,6 @@ def _is_plain(batches: Any) -> bool:
     return type(batches) is BatchSampler
 
 
-def _is_drawn(sampler: Any) -> bool:
-    return not isinstance(sampler, SequentialSampler)
-
-
 def _draws(dataset: Any) -> bool:
     """True for a data set that draws its order: frameworks give it the epoch, or a generator."""
     return hasattr(dataset, "set_epoch") or hasattr(dataset, "generator")
-
-
-_settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by identity
-
-
-def settle(loader: Any) -> None:
-    """Note that no more need be said of a loader's repeats.
-
-    That is so where another loader was made of it that repeats nothing, where its repeats are cut
-    off, and once a warning was given.
-    """
-    while (inner := inner_loader(loader)) is not None:
-        _settled[id(loader)] = loader
-        loader = inner
-    if isinstance(loader, DataLoader):
-        _settled[id(loader)] = loader
-
-
-def is_settled(loader: Any) -> bool:
-    """True for a loader that :func:`settle` was called with, or one inside of it."""
-    return _settled.get(id(loader)) is loader

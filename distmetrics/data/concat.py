@@ -1,4 +1,4 @@
-"""Trees of tensors, a batch each, joined into one along the rows."""
+"""Concatenate trees of tensors, one per batch, along the rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.errors import InputError
+from distmetrics.tree import flatten
 
 _FILLER = -100  # a label that losses ignore, as Hugging Face fills up
 
@@ -32,33 +33,16 @@ def join(trees: Sequence[Any]) -> Any:
     tensor([[   1, -100],
             [   2,    3]])
     """
-    first = trees[0]
-    if any(type(tree) is not type(first) for tree in trees):
-        raise _cannot_join("of several types")
-    if isinstance(first, Tensor):
-        return _cat(trees)
-    if isinstance(first, dict):
-        if any(tree.keys() != first.keys() for tree in trees):
-            raise _cannot_join("dicts with different keys")
-        return {key: join([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, list | tuple):
-        if len({len(tree) for tree in trees}) > 1:
-            raise _cannot_join(f"{type(first).__name__}s of different lengths")
-        return type(first)(join(column) for column in zip(*trees, strict=True))
-    if first is not None:
-        raise _cannot_join(f"of type {type(first).__name__}, not tensors")
-    return None
+    columns, specs = zip(*map(flatten, trees), strict=True)
+    if len(texts := {spec.text: None for spec in specs}) > 1:
+        raise _cannot_join(f"of different structures, such as {' and '.join([*texts][:2])}")
+    return specs[0].unflatten([_cat(column) for column in zip(*columns, strict=True)])
 
 
-def _cannot_join(problem: str) -> InputError:
-    return InputError(
-        f"evaluate: what the model gives for each batch can't be joined: some are {problem}",
-        do="let TrainingArguments(eval_do_concat_batches=False) give lists, one item a batch, or "
-        "leave them out: predict(…, ignore_keys=[name]).",
-    )
-
-
-def _cat(tensors: Sequence[Tensor]) -> Tensor:
+def _cat(tensors: Sequence[Any]) -> Tensor:
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            raise _cannot_join(f"of type {type(x).__name__}, not tensors")
     shapes = {tuple(x.shape[1:]) for x in tensors}
     if len({len(sizes) for sizes in shapes}) > 1:
         raise _cannot_join("tensors with more dimensions")
@@ -71,3 +55,11 @@ def _cat(tensors: Sequence[Tensor]) -> Tensor:
         wide[(slice(None), *(slice(size) for size in x.shape[1:]))] = x
         filled.append(wide)
     return torch.cat(filled)
+
+
+def _cannot_join(problem: str) -> InputError:
+    return InputError(
+        f"evaluate: what the model gives for each batch can't be joined: some are {problem}",
+        do="let TrainingArguments(eval_do_concat_batches=False) give lists, one item a batch, or "
+        "leave them out: predict(…, ignore_keys=[name]).",
+    )

@@ -1,23 +1,24 @@
 """A loader in which every rank sees its part of the data, and no sample is seen twice."""
 
 import zlib
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.header import Header
+from distmetrics.collectives.message import Message, reading
+from distmetrics.collectives.ops import gather_messages
+from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.call_site import call_site
-from distmetrics.comm.communicator import Communicator, chosen, current, numbered
-from distmetrics.data.check import settle
-from distmetrics.data.rank_loader import LoaderPart, Share, StreamPart
-from distmetrics.data.rng import held, random_state, set_generator
+from distmetrics.comm.communicator import Communicator, chosen, current
+from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
+from distmetrics.data.rng import State, held, random_state, restore
 from distmetrics.data.same_stream import SameOrder, SameStream
 from distmetrics.data.sharding import (
     RUNS,
-    EvaluationBatches,
     EvaluationSampler,
-    Layout,
+    Sharding,
     as_sampler,
     clone,
     has_order,
@@ -80,7 +81,7 @@ def exact(
     [[0, 1], [2, 3], [4]]
     """
     ranks = chosen(comm)
-    part = exact_by(loader, ranks, RUNS, dealt=dealt, equal_batches=equal_batches, seed=seed)
+    part = exact_by(loader, ranks, dealt=dealt, equal_batches=equal_batches, seed=seed)
     part.is_alone = comm is None and ranks.world_size == 1
     return part
 
@@ -88,25 +89,39 @@ def exact(
 def exact_by(
     loader: Any,
     comm: Communicator,
-    layout: Layout,
+    sharding: Sharding = RUNS,
     *,
     dealt: bool | None = None,
     equal_batches: bool = False,
     seed: int = 0,
     device: torch.device | None = None,
-) -> Any:
-    """Do what :func:`exact` does, by a layout of ``dealing``; batches go to a device if given."""
+) -> RankLoader:
+    """Do what :func:`exact` does, with a sharding; batches go to a device if given."""
     whole = comm.whole  # ranks of a layout that have one shard must draw one order
-    with numbered(whole):
-        unwrapped = _agree(loader, whole, dealt, equal_batches=equal_batches, seed=seed)
-    settle(loader)
-    return _part(
+    mine = _LoaderMessage("nothing")
+    drawn: State = []
+    unwrapped = Unwrapped(None, None)
+    try:
+        unwrapped = unwrap(loader, dealt)
+        is_drawn = isinstance(unwrapped.loader, DataLoader) and not unwrapped.dealt
+        parts = list(parts_of(unwrapped.loader)) if is_drawn else []
+        drawn = random_state(parts)
+        mine = _message(unwrapped, parts, drawn, equal_batches=equal_batches, seed=seed)
+    except InputError as error:
+        mine = _LoaderMessage(error.what, error.do)
+    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
+        text = f"samplers that can't be read: {type(error).__name__}: {error}"
+        mine = _LoaderMessage(text, "give samplers and batch samplers a length.")
+    state = _agree(mine, comm=whole)
+    with reading("its generators", 0):
+        restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
+    return deal(
         unwrapped,
-        world_size=comm.world_size,
-        rank=comm.rank,
+        comm.world_size,
+        comm.rank,
         comm=comm,
         same=SameOrder(comm) if comm.world_size > 1 else None,
-        layout=layout,
+        sharding=sharding,
         equal_batches=equal_batches,
         seed=seed,
         device=device,
@@ -114,106 +129,76 @@ def exact_by(
 
 
 def deal(
-    loader: Any,
-    *,
+    unwrapped: Unwrapped,
     world_size: int,
     rank: int,
+    *,
     comm: Communicator | None = None,
-    layout: Layout = RUNS,
+    same: SameOrder | None = None,
+    sharding: Sharding = RUNS,
     equal_batches: bool = False,
     seed: int = 0,
     device: torch.device | None = None,
-) -> Any:
-    """Return a loader of a rank's part, as :func:`exact` does, without asking other ranks.
-
-    Those of ``comm`` are asked when a stream is read.
-    """
-    settle(loader)
-    return _part(
-        unwrap(loader),
-        world_size=world_size,
-        rank=rank,
-        comm=comm,
-        layout=layout,
-        equal_batches=equal_batches,
-        seed=seed,
-        device=device,
-    )
-
-
-def _part(
-    unwrapped: Unwrapped,
-    *,
-    world_size: int,
-    rank: int,
-    comm: Communicator | None,
-    layout: Layout,
-    equal_batches: bool,
-    seed: int,
-    device: torch.device | None,
-    same: SameOrder | None = None,
-) -> Any:
-    """Return a loader of a rank's part of an unwrapped loader's data."""
+) -> RankLoader:
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
     whole, device = unwrapped.loader, device or unwrapped.device
     if not getattr(whole, "in_order", True):
         whole = clone(whole, in_order=True)  # what a batch is follows from its place
     if unwrapped.dealt:
         return Share(whole, device, comm or current(), equal_batches=equal_batches)
     if not has_order(whole):
-        is_asked = comm is not None and world_size > 1 and unwrapped.dealt is None
-        return StreamPart(
-            whole,
-            device,
-            world_size,
-            rank,
-            dealt=unwrapped.dealt,
-            equal_batches=equal_batches,
-            same=SameStream(comm) if comm and is_asked else None,
-        )
-    options: dict[str, Any] = {"seed": seed, "layout": layout, "fill": equal_batches}
-    dealer: EvaluationSampler
+        stream = None
+        if comm is not None and world_size > 1 and unwrapped.dealt is None:
+            stream = SameStream(comm)
+        options: dict[str, Any] = {"dealt": unwrapped.dealt, "equal_batches": equal_batches}
+        return StreamPart(whole, device, world_size, rank, same=stream, **options)
+    name = "sampler" if whole.batch_sampler is None else "batch_sampler"
+    order = getattr(whole, name)
+    options = {"seed": seed, "sharding": sharding}
+    samplers, batching = {}, {}
     if type(whole.batch_sampler) is BatchSampler:
-        keys = as_sampler(whole.batch_sampler.sampler)
-        dealer = EvaluationBatches(
-            keys,
-            world_size,
-            rank,
-            batch_size=unwrapped.batch_size,
-            multiple_of=whole.batch_sampler.batch_size if whole.batch_sampler.drop_last else 1,
-            same=same,
-            **options,
-        )
-        share = EvaluationSampler(keys, world_size, rank, seed=seed, layout=layout)
-        part = clone(whole, batch_sampler=dealer, sampler=share)
-    else:
-        name = "sampler" if whole.batch_sampler is None else "batch_sampler"
-        order = getattr(whole, name)
-        dealer = EvaluationSampler(as_sampler(order), world_size, rank, same=same, **options)
-        part = clone(whole, **{name: dealer})
-    return LoaderPart(part, device, dealer)
+        batching["batch_size"] = unwrapped.batch_size
+        batching["multiple_of"] = order.batch_size if order.drop_last else 1
+        order = order.sampler
+        samplers["sampler"] = EvaluationSampler(as_sampler(order), world_size, rank, **options)
+    options |= {"fill": equal_batches, "same": same, **batching}
+    dealer = EvaluationSampler(as_sampler(order), world_size, rank, **options)
+    return LoaderPart(clone(whole, **samplers | {name: dealer}), device, dealer)
 
 
-def _agree(
-    loader: Any, comm: Communicator, dealt: bool | None, *, equal_batches: bool, seed: int
-) -> Unwrapped:
-    """Return the loader of the whole data, if the ranks' are alike, with rank 0's random state."""
-    unwrapped, drawn, state, problem = Unwrapped(None, None), [], [], ""
-    try:
-        unwrapped = unwrap(loader, dealt)
-        whole = unwrapped.loader
-        options = f", equal_batches={equal_batches}, seed={seed}" if equal_batches or seed else ""
-        options += "" if unwrapped.dealt is None else f", dealt={unwrapped.dealt}"
-        is_drawn = isinstance(whole, DataLoader) and not unwrapped.dealt
-        parts = list(parts_of(whole)) if is_drawn else []
-        drawn = random_state(parts)
-        state = [value for *_, value in drawn]
-        text = _text(whole, unwrapped.batch_size, len(state)) + _checksum(parts) + options
-    except InputError as error:
-        text, problem = error.what, error.do
-    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        text = f"samplers that can't be read: {type(error).__name__}: {error}"
-        problem = "give samplers and batch samplers a length."
-    ranks = gather_objects([text, problem, state], _read, "exact", call_site(), comm=comm)
+class _LoaderMessage(Message, frozen=True):
+    """What a rank tells of its loader.
+
+    Attributes:
+        text: what it is; the same on all ranks that have the same.
+        problem: what to do where it cannot be dealt out, or "".
+        state: what decides the order that its samplers draw.
+    """
+
+    text: str
+    problem: str = ""
+    state: tuple[bytes, ...] = ()
+
+
+def _message(
+    unwrapped: Unwrapped, parts: list[Any], drawn: State, *, equal_batches: bool, seed: int
+) -> _LoaderMessage:
+    text = _text(unwrapped.loader, unwrapped.batch_size, len(drawn)) + _checksum(parts)
+    if equal_batches or seed:
+        text += f", equal_batches={equal_batches}, seed={seed}"
+    if unwrapped.dealt is not None:
+        text += f", dealt={unwrapped.dealt}"
+    return _LoaderMessage(text, state=tuple(value for *_, value in drawn))
+
+
+@one_call
+def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
+    """Return rank 0's random state.
+
+    Raises:
+        InputError: the ranks' loaders are not alike, or one cannot be dealt out (on every rank).
+    """
+    ranks = gather_messages(comm, mine, Header("exact", site=call_site()), "its loader")
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
     problems = [theirs.problem for theirs in ranks if theirs.problem]
     if problems or len(set(texts.values())) > 1:
@@ -225,30 +210,11 @@ def _agree(
             do=(problems or [_DO])[0],
             rank=comm.rank,
         )
-    for (part, name, _), value in zip(drawn, ranks[0].state, strict=True):
-        if name == "generator":
-            set_generator(part.generator, value)
-        else:
-            setattr(part, name, value)
-    return unwrapped
-
-
-class _Theirs(NamedTuple):
-    """What a rank has told of its loader: what it is, what to do if that is wrong, its state."""
-
-    text: str
-    problem: str
-    state: list[Any]
-
-
-def _read(data: Any) -> _Theirs:
-    """Return what a peer has told; raise ValueError or TypeError for anything else."""
-    text, problem, state = data
-    return _Theirs(str(text), str(problem), list(state))
+    return ranks[0].state
 
 
 def _text(whole: Any, batch_size: int, seeds: int) -> str:
-    """Say what a loader of the whole data is, alike on all ranks that have the same."""
+    """Say what a loader of the whole data is."""
     drawn = f", drawn by {seeds} seeds or generators" if seeds else ""
     if not has_order(whole):
         return f"batches without an order, of a {type(whole).__name__}{drawn}"

@@ -1,12 +1,12 @@
-"""Which rows of the batch that is being read count: for loops that need padded batches."""
+"""Which rows of the batch that is being read are valid: for loops that need padded batches."""
 
 import copy
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from distmetrics.data.check import settle
 from distmetrics.data.rank_loader import rows_being_read
+from distmetrics.data.unwrap import settle
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
 
@@ -23,7 +23,8 @@ def fresh(rows: Any) -> Any:
             dicts: the batch, or what the model made of it. Tensors without dimensions stay.
 
     Raises:
-        InputError: no such loader is being read, or it can't know its padding.
+        InputError: no such loader is being read, or it can't know its padding; or several are read
+            in turn (``zip``), and their batches have different fresh rows.
 
     >>> import torch
     >>> from distmetrics.data import exact
@@ -33,7 +34,7 @@ def fresh(rows: Any) -> Any:
     tensor([4.])
     """
     being_read = rows_being_read()
-    count = _rows_of_accelerate() if being_read is None else being_read.count
+    count = _rows_of_accelerate() if being_read is None else being_read.number
     return rows if count is None else _first(rows, count)
 
 
@@ -46,9 +47,9 @@ def _first(tree: Any, count: int) -> Any:
         for key, value in tree.items():
             result[key] = _first(value, count)  # type: ignore[index]
         return result
-    if isinstance(tree, list | tuple) and _is_one_a_row(tree):
-        return tree[:count]
     if isinstance(tree, list | tuple):
+        if _is_one_a_row(tree):
+            return tree[:count]
         children = [_first(child, count) for child in tree]
         return type(tree)._make(children) if hasattr(tree, "_make") else type(tree)(children)
     if tree is None or isinstance(tree, str | bytes | int | float):
@@ -67,7 +68,7 @@ def _is_one_a_row(items: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def _rows_of_accelerate() -> int | None:
-    """Return how many rows count of the batch that Accelerate's loader has just given."""
+    """Return how many rows are valid of the batch that Accelerate's loader has just given."""
     state = sys.modules.get("accelerate.state")
     loader = None if state is None else state.GradientState().active_dataloader
     if loader is None:
@@ -77,14 +78,8 @@ def _rows_of_accelerate() -> int | None:
             "Accelerate has prepared; a loader of exact(loader) repeats nothing, and needs no "
             "fresh.",
         )
-    return rows_that_count(loader)
-
-
-def rows_that_count(loader: Any) -> int | None:
-    """Return how many rows count of the last batch of a loader of Accelerate; None for all."""
     settle(loader)
-    batches = loader.batch_sampler
-    pads = getattr(batches, "even_batches", True) and not loader._drop_last
+    pads = getattr(loader.batch_sampler, "even_batches", True) and not loader._drop_last
     if not loader.end_of_dataloader or not pads:
         return None
     process = sys.modules["accelerate.state"].PartialState()
@@ -100,7 +95,7 @@ def rows_that_count(loader: Any) -> int | None:
 
 
 def _last_round(loader: Any, world_size: int) -> tuple[int, int]:
-    """Return how many rows a round of all ranks' batches has, and how many count in the last.
+    """Return how many rows a round of all ranks' batches has, and how many are valid in the last.
 
     Raises:
         InputError: the data set has no length.

@@ -1,29 +1,26 @@
-"""Loaders of a rank's part that are no ``DataLoader``: they move, count out or fill up batches."""
+"""Loaders of a rank's part that are not a ``DataLoader``: they move, pick or fill up batches."""
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.ops import all_gather, all_gather_object
 from distmetrics.comm.communicator import Communicator, current
 from distmetrics.data.same_stream import SameStream
 from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import InputError
 from distmetrics.tree import move
 
-T = TypeVar("T")
-
 
 class Step(NamedTuple):
     """A batch of this rank in a round, for which other ranks have theirs.
 
     Attributes:
-        batch: the batch.
-        rows: how many of its rows count; None for all.
+        rows: how many of its rows are valid; None for all.
         is_full: every rank has a batch in this round.
         is_absent: this rank has none, and others do.
     """
@@ -43,16 +40,20 @@ class RankLoader:
 
     Attributes:
         dealt: what was said of a stream, as :func:`distmetrics.data.exact` takes it.
+        equal_batches: whether it fills up.
         filler: the number of the first batch that only fills up, once it was read; else None.
         is_alone: it was made where no other rank was known.
     """
 
     dealt: bool | None = None
+    filler: int | None = None
+    is_alone = False
 
-    def __init__(self, loader: Any, device: torch.device | None) -> None:
+    def __init__(
+        self, loader: Any, device: torch.device | None = None, *, equal_batches: bool = False
+    ) -> None:
         self.loader = loader
-        self.filler: int | None = None
-        self.is_alone = False
+        self.equal_batches = equal_batches
         self._device = device
 
     def __iter__(self) -> Iterator[Any]:
@@ -62,12 +63,15 @@ class RankLoader:
                 f"{current().world_size}: each would read all of the data",
                 do="call exact(loader) after torch.distributed.init_process_group.",
             )
+        return self._batches(next(_clock))
+
+    def _batches(self, opened: int) -> Iterator[Any]:
         self.filler = None
-        batches = (step for step in self.steps() if not step.is_absent)
-        for index, step in enumerate(batches):
+        steps = (step for step in self.steps() if not step.is_absent)
+        for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows):
+            with being_read(step.rows, opened, may_fill=self.equal_batches):
                 yield self.moved(step.batch)
 
     def moved(self, batch: Any) -> Any:
@@ -80,7 +84,7 @@ class RankLoader:
 
     def is_even(self) -> bool | None:
         """True if all ranks have as many batches; None if only reading can tell."""
-        raise NotImplementedError
+        return self.equal_batches or None
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch."""
@@ -93,55 +97,39 @@ class RankLoader:
 
 
 class LoaderPart(RankLoader):
-    """A part that samplers deal out.
-
-    Args:
-        loader: of this rank's part.
-        device: where batches go, or None.
-        dealer: the sampler that deals the batches out, and may fill up with one more.
-    """
+    """A part that a sampler picks."""
 
     def __init__(self, loader: Any, device: torch.device | None, dealer: EvaluationSampler) -> None:
-        super().__init__(loader, device)
+        super().__init__(loader, device, equal_batches=dealer.fill)
         self.dealer = dealer
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        own = self.dealer.steps_of(self.dealer.rank)
-        of_all = self.dealer.least_steps()
+        own, least, most = self.dealer.counts()
         for index, batch in enumerate(self.loader):
-            is_filler = self.dealer.fill and index >= own
-            is_full = self.dealer.fill or index < of_all
-            yield Step(batch, 0 if is_filler else None, is_full)
-        if own == of_all and not self.is_even():
+            is_filler = self.equal_batches and index >= own
+            yield Step(batch, 0 if is_filler else None, self.equal_batches or index < least)
+        if own < most and not self.equal_batches:
             yield _ABSENT
 
     def is_even(self) -> bool:
         """True if all ranks have as many batches."""
-        return self.dealer.fill or self.dealer.is_even()
+        return self.equal_batches or self.dealer.is_even()
 
     def __len__(self) -> int:
         return len(self.dealer)
 
 
 class StreamPart(RankLoader):
-    """Every ``world_size``-th batch of a loader that has no order to deal out.
+    """Every ``world_size``-th batch of a loader without an order, which every rank reads whole.
 
-    A rank keeps its batch until it knows whether the round is full.
-
-    Args:
-        whole_loader: read whole by every rank.
-        device: where batches go, or None.
-        world_size: number of ranks.
-        rank: this rank.
-        equal_batches: fill up with another rank's batch where the last round has none for this one.
-        dealt: False if it was said that the stream is not dealt out.
-        same: compares what ranks read; None where nothing is compared.
+    A rank keeps its batch until it knows whether the round is full. Where the last round has none
+    for it, another rank's batch fills up.
     """
 
     def __init__(
         self,
-        whole_loader: Any,
+        loader: Any,
         device: torch.device | None,
         world_size: int,
         rank: int,
@@ -150,70 +138,56 @@ class StreamPart(RankLoader):
         dealt: bool | None = None,
         same: SameStream | None = None,
     ) -> None:
-        super().__init__(whole_loader, device)
+        super().__init__(loader, device, equal_batches=equal_batches)
         self.dealt = dealt
         self._world_size = world_size
         self._rank = rank
-        self._equal_batches = equal_batches
         self._same = same
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        first, own, count = None, None, 0
-        for batch in self.loader if self._same is None else self._same.read(self.loader):
-            if count == 0:
-                first = batch
-            if count == self._rank:
-                own = batch
-            count += 1
-            if count == self._world_size:
-                yield Step(own)
-                first, own, count = None, None, 0
-        if count > self._rank:
-            yield Step(own, is_full=self._equal_batches)
-        elif count and self._equal_batches:
-            yield Step(first, 0)
-        elif count:
-            yield _ABSENT
+        kept: dict[int, Any] = {}  # of this round: the first batch, and this rank's
+        batches = self.loader if self._same is None else self._same.read(self.loader)
+        for count, batch in enumerate(batches):
+            turn = count % self._world_size
+            if turn in (0, self._rank):
+                kept[turn] = batch
+            if turn == self._world_size - 1:
+                yield Step(kept[self._rank])
+                kept = {}
+        if self._rank in kept:
+            yield Step(kept[self._rank], is_full=self.equal_batches)
+        elif kept:
+            yield Step(kept[0], 0) if self.equal_batches else _ABSENT
 
     def is_even(self) -> bool | None:
         """True if all ranks have as many batches; None if only reading can tell."""
-        if self._equal_batches:
-            return True
         try:
-            return len(self.loader) % self._world_size == 0
+            return self.equal_batches or len(self.loader) % self._world_size == 0
         except TypeError:
             return None
 
     def __len__(self) -> int:
         count = len(self.loader)
-        if self._equal_batches:
+        if self.equal_batches:
             return -(-count // self._world_size)
         return len(range(self._rank, count, self._world_size))
 
 
 class Share(RankLoader):
-    """All batches of a stream that is this rank's share already.
-
-    Args:
-        loader: of the share.
-        device: where batches go, or None.
-        comm: of the ranks that have shares.
-        equal_batches: fill up to as many batches as any rank has.
-    """
+    """All batches of a stream that is this rank's share already, and what fills up."""
 
     dealt = True
 
     def __init__(
         self, loader: Any, device: torch.device | None, comm: Communicator, *, equal_batches: bool
     ) -> None:
-        super().__init__(loader, device)
+        super().__init__(loader, device, equal_batches=equal_batches)
         self._comm = comm.whole
-        self._equal_batches = equal_batches
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        if self._equal_batches:
+        if self.equal_batches:
             yield from self._levelled()
             return
         for batch in self.loader:
@@ -223,49 +197,61 @@ class Share(RankLoader):
     def _levelled(self) -> Iterator[Step]:
         """Yield the batches; once there are no more, the first one for as long as others go on."""
         batches = iter(self.loader)
-        ahead = list(islice(batches, _AHEAD))
-        counts = self._gathered(len(ahead), int)
+        ahead, counts = self._read(batches)
         filler, most = ahead[:1], max(counts)
         if most and not min(counts):
             source = counts.index(most)
-            sent = self._gathered(filler if self._comm.rank == source else [], list)[source]
-            filler = filler or sent
+            sent = filler if self._comm.rank == source else []
+            ranks = all_gather_object(sent, comm=self._comm, name="exact")
+            filler = filler or ranks[source]
         while most:
             for batch in ahead:
                 yield Step(batch)
             for _ in range(most - len(ahead)):
                 yield Step(filler[0], 0)
-            ahead = list(islice(batches, _AHEAD))
-            most = max(self._gathered(len(ahead), int))
+            ahead, counts = self._read(batches)
+            most = max(counts)
 
-    def _gathered(self, mine: Any, read: Callable[[Any], T]) -> list[T]:
-        return gather_objects(mine, read, "exact", comm=self._comm)
-
-    def is_even(self) -> bool | None:
-        """True if all ranks have as many batches; None if only reading can tell."""
-        return self._equal_batches or None
+    def _read(self, batches: Iterator[Any]) -> tuple[list[Any], list[int]]:
+        """Return this rank's next batches, and how many each rank has."""
+        ahead = [*itertools.islice(batches, _AHEAD)]
+        counts = all_gather(torch.tensor(len(ahead), device="cpu"), comm=self._comm, name="exact")
+        return ahead, counts.tolist()
 
     def __len__(self) -> int:
-        if self._equal_batches:
+        if self.equal_batches:
             raise TypeError("how many batches the ranks get is only known once they are read")
         return len(self.loader)
 
 
+_clock = itertools.count()
 _reading = threading.local()  # a rank of a ThreadWorld is a thread
 
 
-class Rows:
-    """How many rows of a batch count, None for all; compared by identity."""
+class ValidRows(NamedTuple):
+    """How many rows of the batch that a loader has given last are valid.
 
-    def __init__(self, count: int | None) -> None:
-        self.count = count
+    Attributes:
+        number: how many; None for all.
+        opened: when the pass over the loader began, before its first batch.
+        given: when the batch was given.
+        may_fill: whether the loader has batches that only fill up.
+    """
+
+    number: int | None
+    opened: int
+    given: int
+    may_fill: bool
 
 
 @contextmanager
-def being_read(count: int | None) -> Iterator[None]:
+def being_read(
+    count: int | None, opened: int | None = None, *, may_fill: bool = True
+) -> Iterator[None]:
     """Let ``fresh`` keep ``count`` rows of the batch inside the block; None keeps all."""
-    stack: list[Rows] = _reading.__dict__.setdefault("stack", [])
-    mine = Rows(count)
+    stack: list[ValidRows] = _reading.__dict__.setdefault("stack", [])
+    given = next(_clock)
+    mine = ValidRows(count, given if opened is None else opened, given, may_fill)
     stack.append(mine)
     try:
         yield
@@ -273,7 +259,21 @@ def being_read(count: int | None) -> Iterator[None]:
         stack.remove(mine)  # not always the last: loaders that are zipped take turns
 
 
-def rows_being_read() -> Rows | None:
-    """Return the rows of the innermost batch that is being read, if there is one."""
-    stack: list[Rows] = _reading.__dict__.get("stack", [])
-    return stack[-1] if stack else None
+def rows_being_read() -> ValidRows | None:
+    """Return the valid rows of the innermost batch that is being read, if there is one.
+
+    Raises:
+        InputError: loaders are read in turn, and their batches have different numbers.
+    """
+    stack: list[ValidRows] = _reading.__dict__.get("stack", [])
+    if not stack:
+        return None
+    # Of loops in loops the inner loader begins after the outer one has given its batch.
+    in_turn = [each for each in stack if each.may_fill and each.given >= stack[-1].opened]
+    if len({each.number for each in in_turn}) > 1:
+        raise InputError(
+            "fresh can't know which loader's batch the rows are of: several loaders with "
+            "equal_batches=True are read in turn, and their batches have different fresh rows",
+            do="read one loader, of a data set that gives both (torch.utils.data.StackDataset).",
+        )
+    return in_turn[0] if in_turn else stack[-1]

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
-
-
-State = list[tuple[Any, str, Any]]
+# The part that draws, an attribute of it, its value: a generator's bytes, or a number's digits.
+State = list[tuple[Any, str, bytes]]
+_drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
 
 
 def held(part: Any, name: str, default: Any = None) -> Any:
@@ -31,44 +30,45 @@ def samplers_in(part: Any) -> Iterator[Any]:
 
 
 def random_state(parts: Iterable[Any]) -> State:
-    """Return what decides the order that samplers, or data sets, draw.
-
-    A list of: the part that draws, an attribute of it, its value. Accelerate's sampler has a seed
-    of its own, by default each rank's.
-    """
+    """Return what decides the order that samplers, or data sets, draw."""
     state: State = []
     for part in parts:
         generator = held(part, "generator")
         if isinstance(generator, torch.Generator):
             state.append((part, "generator", generator.get_state().numpy().tobytes()))
-        numbers = ("initial_seed", "seed", "epoch") if isinstance(part, Sampler) else ()
-        names = [name for name in numbers if type(held(part, name)) is int]
-        state.extend((part, name, held(part, name)) for name in names)
+        if isinstance(part, Sampler):
+            # Accelerate's sampler has a seed of its own, by default each rank's.
+            for name in ("initial_seed", "seed", "epoch"):
+                if type(value := held(part, name)) is int:
+                    state.append((part, name, str(value).encode()))
     return state
 
 
-def set_generator(generator: torch.Generator, state: bytes) -> torch.Generator:
-    """Return a generator that goes on from where another was."""
-    return generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+def restore(state: State) -> None:
+    """Let samplers and data sets go on from a state."""
+    for part, name, value in state:
+        if name == "generator":
+            part.generator.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+        else:
+            setattr(part, name, int(value))
 
 
 @contextmanager
 def as_at_first(state: State, epoch: int) -> Iterator[None]:
-    """Let samplers draw as they did in the state, and put everything back that drawing changes.
+    """Draw from the generators of a state inside the block; what drawing changes is put back.
 
     A rank may have read a pass that others have not.
     """
-    before = [(part, name, getattr(part, name)) for part, name, _ in state]
-    try:
-        for part, name, value in state:
-            if name == "generator":
-                part.generator = set_generator(torch.Generator(), value)
-                if epoch:
-                    part.generator.manual_seed(part.generator.initial_seed() + epoch)
-        yield
-    finally:
-        for each in before:
-            setattr(*each)
+    generators = [each for each in state if each[1] == "generator"]
+    with _drawing:
+        before = random_state({id(part): part for part, *_ in state}.values())
+        try:
+            restore(generators)
+            for part, *_ in generators if epoch else ():
+                part.generator.manual_seed(part.generator.initial_seed() + epoch)
+            yield
+        finally:
+            restore(before)
 
 
 @contextmanager
@@ -80,10 +80,10 @@ def seeded(seed: int, sampler: Any) -> Iterator[None]:
     """
     numpy: Any = sys.modules.get("numpy")
     generator = torch.Generator().manual_seed(seed)
-    # as torch's RandomSampler draws it from that of the process
+    # As torch's RandomSampler draws it from that of the process.
     generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
     without = [part for part in samplers_in(sampler) if held(part, "generator", part) is None]
-    with drawing, torch.random.fork_rng(devices=[]):
+    with _drawing, torch.random.fork_rng(devices=[]):
         states = random.getstate(), numpy and numpy.random.get_state()
         torch.default_generator.manual_seed(seed)
         random.seed(seed)

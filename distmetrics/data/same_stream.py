@@ -26,9 +26,6 @@ class SameStream:
     The first batches are compared before one is handed out, in the first pass alone: a rank may
     read the stream once more by itself. All batches of a pass are compared at the next call of all
     ranks, where all have read it to its end.
-
-    Args:
-        comm: of the ranks that read it.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -51,15 +48,14 @@ class SameStream:
             known = checksum(batch, waits=count <= self._first)
             crc = zlib.crc32(known.to_bytes(4, "little"), crc)
             if count == self._first:
-                self._meet(count, crc)
+                self._compare_first(count, crc)
             yield batch
         if count < self._first:
-            self._meet(count, crc)
+            self._compare_first(count, crc)
         note_read(self._comm, self._number, self._passes, count, crc)
 
-    def _meet(self, count: int, crc: int) -> None:
-        """Compare the first batches, unless that was done."""
-        if self._number:
+    def _compare_first(self, count: int, crc: int) -> None:
+        if self._number:  # done in an earlier pass
             return
         number = self._comm.state.count + 1
         note_read(self._comm, number, 0, count, crc)
@@ -70,8 +66,7 @@ class SameStream:
 class SameOrder:
     """Notes the orders that a sampler gives, which the ranks compare at their next call.
 
-    Args:
-        comm: of the ranks that share an order; their last call was about it.
+    The last call of the communicator was about the sampler.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -84,7 +79,7 @@ class SameOrder:
 
 
 def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
-    """Return the checksum of a batch; of what is no data, of its attributes.
+    """Return the checksum of a batch; of objects that are not data, of their attributes.
 
     Args:
         value: the batch.
@@ -104,7 +99,7 @@ def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
     elif isinstance(value, Tensor):
         known = _of_tensor(value, waits=waits)
     elif depth == _DEEPEST or callable(value) or isinstance(value, ModuleType):
-        pass  # its kind alone
+        pass  # its type alone
     elif isinstance(value, Mapping):
         known = sorted((inside(key), inside(item)) for key, item in value.items())
     elif isinstance(value, set | frozenset):

@@ -2,17 +2,17 @@
 
 In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even
 none. In training every rank takes the same number of steps, so the order is padded with its own
-beginning, or cut with ``drop_last``. Both deal out the order of the loader's own sampler, whatever
-that is.
+beginning, or cut with ``drop_last``. Both shard the order of the loader's own sampler.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
-from distmetrics.data.rng import as_at_first, drawing, random_state, samplers_in, seeded
+from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
 from distmetrics.data.same_stream import SameOrder
 from distmetrics.errors import InputError
 
@@ -36,13 +36,7 @@ def every_nth(count: int, world_size: int, rank: int) -> range:
 
 
 def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
-    """Return the batches of a rank whose share is one contiguous run.
-
-    Args:
-        count: number of places.
-        batch_size: the most places in a batch.
-        world_size: number of ranks.
-        rank: the rank.
+    """Return the batches of a rank that has one run, of ``batch_size`` places at most.
 
     >>> [runs(9, 2, 2, rank) for rank in range(2)]
     [[range(0, 2), range(2, 3), range(3, 4)], [range(4, 6), range(6, 8), range(8, 9)]]
@@ -60,7 +54,7 @@ def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]
 
 
 def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
-    """Return the batches of a rank that takes a part of each round; arguments as :func:`runs`.
+    """Return the batches of a rank that has a part of each round; arguments as :func:`runs`.
 
     >>> [rounds(9, 2, 2, rank) for rank in range(2)]
     [[range(0, 2), range(4, 6), range(7, 8)], [range(2, 4), range(6, 7), range(8, 9)]]
@@ -72,31 +66,31 @@ def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[rang
         left = count - start
         wanted = max(left - later * world_size, world_size)  # a place a rank for each later round
         size = min(largest, wanted, left)
-        first = -(-size * rank // world_size)
-        end = -(-size * (rank + 1) // world_size)
+        first = start - (-size * rank // world_size)
+        end = start - (-size * (rank + 1) // world_size)
         if first < end:
-            batches.append(range(start + first, start + end))
+            batches.append(range(first, end))
         start += size
     return batches
 
 
-class Layout(NamedTuple):
-    """A way to deal out an order.
+class Sharding(NamedTuple):
+    """A way to split an order over ranks.
 
     Attributes:
-        share: of single places: count, world size and rank to the rank's places.
+        places: count, world size and rank to the rank's places.
         batches: count, batch size, world size and rank to the places of the rank's batches.
     """
 
-    share: Callable[[int, int, int], range]
+    places: Callable[[int, int, int], range]
     batches: Callable[[int, int, int, int], list[range]]
 
 
-RUNS = Layout(run_of, runs)
-ROUNDS = Layout(every_nth, rounds)
+RUNS = Sharding(run_of, runs)
+ROUNDS = Sharding(every_nth, rounds)
 
 
-class Dealt(Sampler[Any]):
+class RankSampler(Sampler[Any]):
     """The part of an order that belongs to one rank."""
 
     def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
@@ -108,16 +102,17 @@ class Dealt(Sampler[Any]):
         self.seed = seed
         self.epoch = 0
 
-    def share(self, count: int) -> range:
-        """Return the rank's places in an order of ``count`` samples; it may run past its end."""
+    def steps(self, count: int, rank: int) -> Sequence[Any]:
+        """Return the place, or places, of each step of a rank in an order of ``count`` samples."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
-        return (order[place % len(order)] for place in self.share(len(order)))
+        for step in chain(self.steps(len(order), self.rank), self._fillers()):
+            yield self._pick(order, step)
 
     def __len__(self) -> int:
-        return len(self.share(len(self.source)))
+        return len(self.steps(len(self.source), self.rank))
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch; passed on to a source that wants to know."""
@@ -132,27 +127,38 @@ class Dealt(Sampler[Any]):
         with seeded(self.seed + self.epoch, self.source):
             return list(self.source)
 
+    def _fillers(self) -> Sequence[Any]:
+        """Return the places, or batches of places, that only fill up."""
+        return ()
 
-class EvaluationSampler(Dealt):
+    def _pick(self, order: Sequence[Any], step: Any) -> Any:
+        return order[step]
+
+
+class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
 
     Each rank gets a contiguous run, so that runs joined in rank order are the data set in its
-    order. Runs differ by at most one sample; with fewer samples than ranks some are empty.
+    order. Runs differ by at most one sample; with fewer samples than ranks some are empty. With a
+    batch size it gives batches: as many on every rank wherever each has enough samples.
 
     Args:
-        source: the data set, or a sampler whose order is dealt out.
+        source: the data set, or a sampler whose order is split.
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        layout: another way to deal out, of ``distmetrics.data.sharding``.
+        batch_size: the most samples in a batch; None gives single samples.
+        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
+            size of one process.
+        sharding: another way to split the order, of ``distmetrics.data.sharding``.
         fill: give a rank that has one step fewer than another the first sample once more.
         same: compares the orders that ranks draw; None where nothing is compared.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
+    >>> [list(EvaluationSampler("abcde", 2, rank, batch_size=2)) for rank in range(2)]
+    [[[0], [1]], [[2, 3], [4]]]
     """
-
-    filler: Any = 0  # the places of the step that fills up
 
     def __init__(
         self,
@@ -161,110 +167,67 @@ class EvaluationSampler(Dealt):
         rank: int,
         *,
         seed: int = 0,
-        layout: Layout = RUNS,
+        batch_size: int | None = None,
+        multiple_of: int = 1,
+        sharding: Sharding = RUNS,
         fill: bool = False,
         same: SameOrder | None = None,
     ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
-        self.layout = layout
+        self.batch_size = batch_size
+        self.multiple_of = multiple_of
+        self.sharding = sharding
         self.fill = fill
         self.same = same
         self._state = random_state(samplers_in(source))
 
-    def _order(self) -> Sequence[Any]:
-        """Draw the same order in every pass of an epoch."""
-        with drawing, as_at_first(self._state, self.epoch):
-            order = super()._order()
-        if self.same is not None and not isinstance(order, range):
-            self.same.note(order, self.epoch)
-        return order
+    def steps(self, count: int, rank: int) -> Sequence[Any]:
+        """Return the place, or places, of each step of a rank; a step that fills up is none."""
+        if self.batch_size is None:
+            return self.sharding.places(count, self.world_size, rank)
+        count -= count % self.multiple_of
+        return self.sharding.batches(count, self.batch_size, self.world_size, rank)
 
-    def share(self, count: int) -> range:
-        """Return the rank's places."""
-        return self.layout.share(count, self.world_size, self.rank)
-
-    def places(self, count: int, rank: int) -> Sequence[Any]:
-        """Return the places of each step of a rank, in an order of ``count`` samples."""
-        return self.layout.share(count, self.world_size, rank)
-
-    def steps_of(self, rank: int) -> int:
-        """Return the number of steps for which a rank has samples."""
-        return len(self.places(len(self.source), rank))
-
-    def least_steps(self) -> int:
-        """Return the number of steps for which every rank has samples."""
-        return min(self.steps_of(0), self.steps_of(self.world_size - 1))  # the first or the last
-
-    def most_steps(self) -> int:
-        """Return the number of steps for which some rank has samples."""
-        return max(self.steps_of(0), self.steps_of(self.world_size - 1))
+    def counts(self) -> tuple[int, int, int]:
+        """Return for how many steps this rank, every rank, and some rank has samples."""
+        ranks = self.rank, 0, self.world_size - 1  # the first or the last has the fewest, or most
+        own, *ends = (len(self.steps(len(self.source), rank)) for rank in ranks)
+        return own, min(ends), max(ends)
 
     def is_even(self) -> bool:
         """True if every rank has samples for as many steps."""
-        return self.least_steps() == self.most_steps()
+        _, least, most = self.counts()
+        return least == most
 
-    def __iter__(self) -> Iterator[Any]:
-        order = self._order()
+    def __len__(self) -> int:
+        own, _, most = self.counts()
+        return most if self.fill else own
+
+    def _order(self) -> Sequence[Any]:
+        """Draw the same order in every pass of an epoch."""
+        with as_at_first(self._state, self.epoch):
+            order = super()._order()
         if self.fill and len(order) != len(self.source):
             raise InputError(
                 f"the {type(self.source).__name__} gives {len(order)} keys, and its length is "
                 f"{len(self.source)}: ranks can't be given as many batches",
                 do="mend its __len__.",
             )
-        for places in self.places(len(order), self.rank):
-            yield self._pick(order, places)
-        if self.fill and self.steps_of(self.rank) < self.most_steps():
-            yield self._pick(order, self.filler)
+        if self.same is not None and not isinstance(order, range):
+            self.same.note(order, self.epoch)
+        return order
 
-    def _pick(self, order: Sequence[Any], places: Any) -> Any:
-        return order[places]
+    def _fillers(self) -> Sequence[Any]:
+        own, _, most = self.counts()
+        if not self.fill or own == most:
+            return ()
+        return (0 if self.batch_size is None else range(1),)
 
-    def __len__(self) -> int:
-        return self.most_steps() if self.fill else self.steps_of(self.rank)
-
-
-class EvaluationBatches(EvaluationSampler):
-    """One rank's batches in evaluation: as many on every rank wherever each has enough samples.
-
-    Args:
-        source: a sampler whose order is dealt out.
-        world_size: number of ranks.
-        rank: this rank.
-        batch_size: the most samples in a batch.
-        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
-            size of one process.
-        options: as :class:`EvaluationSampler` takes them.
-
-    >>> [list(EvaluationBatches("abcde", 2, rank, batch_size=2)) for rank in range(2)]
-    [[[0], [1]], [[2, 3], [4]]]
-    """
-
-    filler = range(1)
-
-    def __init__(
-        self,
-        source: Any,
-        world_size: int,
-        rank: int,
-        *,
-        batch_size: int,
-        multiple_of: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__(source, world_size, rank, **options)
-        self.batch_size = batch_size
-        self.multiple_of = multiple_of
-
-    def places(self, count: int, rank: int) -> Sequence[range]:
-        """Return the places of each batch of a rank, in an order of ``count`` samples."""
-        count -= count % self.multiple_of
-        return self.layout.batches(count, self.batch_size, self.world_size, rank)
-
-    def _pick(self, order: Sequence[Any], places: Any) -> Any:
-        return [order[place] for place in places]
+    def _pick(self, order: Sequence[Any], step: Any) -> Any:
+        return order[step] if self.batch_size is None else [order[place] for place in step]
 
 
-class TrainingSampler(Dealt):
+class TrainingSampler(RankSampler):
     """One rank's samples in training: as many on every rank, so that all take the same steps.
 
     Rank r takes every ``world_size``-th sample from the r-th on: together the ranks' n-th batches
@@ -273,7 +236,7 @@ class TrainingSampler(Dealt):
     count twice), or its tail is left out with ``drop_last``.
 
     Args:
-        source: the data set, or a sampler whose order is dealt out.
+        source: the data set, or a sampler whose order is split.
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
@@ -295,10 +258,13 @@ class TrainingSampler(Dealt):
         super().__init__(source, world_size, rank, seed=seed)
         self.drop_last = drop_last
 
-    def share(self, count: int) -> range:
-        """Return every ``world_size``-th place, as many on every rank."""
+    def steps(self, count: int, rank: int) -> range:
+        """Return every ``world_size``-th place; the last may lie past the end."""
         steps = count // self.world_size if self.drop_last else -(-count // self.world_size)
-        return range(self.rank, self.rank + steps * self.world_size, self.world_size)
+        return range(rank, rank + steps * self.world_size, self.world_size)
+
+    def _pick(self, order: Sequence[Any], step: int) -> Any:
+        return order[step % len(order)]
 
 
 class Keys(Sampler[Any]):
@@ -325,16 +291,15 @@ def as_sampler(keys: Any) -> Sampler[Any]:
 
 
 def has_order(loader: Any) -> bool:
-    """True if a loader has an order of samples that can be dealt out."""
+    """True if a loader has an order of samples that can be split."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
 def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
     """Return a copy of a loader with other samplers, or what else is given.
 
-    Not built anew from arguments: a subclass may take others, and torch's own grow with its
-    versions. A loader refuses new samplers by ``__setattr__`` because its iterators use the old
-    ones; the copy has no iterator yet.
+    Not built anew from arguments: a subclass may take others. A loader refuses new samplers by
+    ``__setattr__`` because its iterators use the old ones; the copy has no iterator yet.
     """
     clone = copy.copy(loader)
     for name, value in changed.items():

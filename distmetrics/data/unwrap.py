@@ -1,11 +1,12 @@
-"""The loader that one process would read, out of one that a framework has dealt out already.
+"""The loader that one process would read, out of one that a framework has split over ranks already.
 
-Nothing is imported from the frameworks: what is looked through has a property that says so, and
-whatever still deals data out after that is refused, never dealt out twice.
+Nothing is imported from the frameworks: their wrappers are known by their attributes, and what
+still splits the data after that is refused, so that nothing is split twice.
 """
 
 import copy
 import sys
+import weakref
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.rng import samplers_in
-from distmetrics.data.sharding import Dealt, EvaluationBatches, clone
+from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone
 from distmetrics.errors import InputError, InputTypeError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
@@ -29,7 +30,7 @@ class Unwrapped:
     """A loader of the whole data.
 
     Attributes:
-        loader: the plain loader; what was no ``DataLoader`` stays what it is.
+        loader: the plain loader; anything else than a ``DataLoader`` stays what it is.
         device: where the framework moves batches to, or None.
         batch_size: how many samples a rank's batch has; 1 where samples are not batched here.
         dealt: whether a stream is the rank's share, as :func:`distmetrics.data.exact` takes it.
@@ -45,7 +46,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     """Return the loader of the whole data that a loader of one rank's part was made from.
 
     Looks through the loaders of Accelerate and Fabric, which hold another, through samplers and
-    batch samplers that deal out to ranks, and through the trainer's own.
+    batch samplers that split an order over ranks, and through the trainer's own.
 
     Args:
         loader: any loader.
@@ -55,42 +56,8 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
             out batches; InputTypeError: nothing can be read from it.
     """
-    loader, device, splits, dealt = _innermost(loader, dealt)
-    if not isinstance(loader, DataLoader):
-        if not hasattr(loader, "__iter__"):
-            raise InputTypeError(
-                f"a {type(loader).__name__} is no loader",
-                do="pass a DataLoader, or any iterable of batches.",
-            )
-        return Unwrapped(loader, device, dealt=dealt)
-    whole = clone(
-        loader,
-        sampler=_whole(loader.sampler),
-        batch_sampler=_whole_batches(loader.batch_sampler),
-        dataset=_whole_data(loader.dataset),
-    )
-    _check_whole(whole, dealt)
-    dealers: list[Any] = [loader.batch_sampler, loader.dataset]
-    for part in dealers:
-        if deals(part) and getattr(part, "split_batches", False):
-            splits *= part.num_processes
-    if isinstance(whole.dataset, IterableDataset):
-        return Unwrapped(_whole_stream(whole, loader.dataset, splits), device, dealt=dealt)
-    batch_size = 1
-    if isinstance(loader.batch_sampler, EvaluationBatches):
-        batch_size = loader.batch_sampler.batch_size
-    elif type(whole.batch_sampler) is BatchSampler:
-        batch_size = max(1, whole.batch_sampler.batch_size // splits)
-    if dealt:
-        raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
-    return Unwrapped(whole, device, batch_size)
-
-
-def _innermost(
-    loader: Any, dealt: bool | None
-) -> tuple[Any, torch.device | None, int, bool | None]:
-    """Return the loader inside all wrappers, their device, how many ranks share a batch, dealt."""
-    device, splits = None, 1
+    settle(loader)
+    device, splits = None, 1  # how many ranks share a batch
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
             dealt = loader.dealt
@@ -102,7 +69,43 @@ def _innermost(
         if held.get("split_batches") and process is not None:
             splits *= process.num_processes
         loader = inner
-    return loader, device, splits, dealt
+    if isinstance(loader, DataLoader):
+        return _unwrapped(loader, device, splits, dealt)
+    if hasattr(loader, "__iter__"):
+        return Unwrapped(loader, device, dealt=dealt)
+    raise InputTypeError(
+        f"a {type(loader).__name__} is no loader",
+        do="pass a DataLoader, or any iterable of batches.",
+    )
+
+
+def _unwrapped(
+    loader: DataLoader[Any], device: torch.device | None, splits: int, dealt: bool | None
+) -> Unwrapped:
+    batches: Any = loader.batch_sampler
+    dataset: Any = loader.dataset
+    is_stream = isinstance(dataset, IterableDataset)
+    has_data_inside = is_stream and deals(dataset) and hasattr(dataset, "dataset")
+    whole = clone(
+        loader,
+        sampler=_whole(loader.sampler),
+        batch_sampler=_whole(batches),
+        dataset=dataset.dataset if has_data_inside else dataset,
+    )
+    _check_whole(whole, dealt)
+    for part in (batches, dataset):
+        if deals(part) and getattr(part, "split_batches", False):
+            splits *= part.num_processes
+    if isinstance(whole.dataset, IterableDataset):
+        return Unwrapped(_whole_stream(whole, dataset, splits), device, dealt=dealt)
+    if dealt:
+        raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
+    batch_size = 1
+    if isinstance(batches, EvaluationSampler):
+        batch_size = batches.batch_size or 1
+    elif type(whole.batch_sampler) is BatchSampler:
+        batch_size = max(1, whole.batch_sampler.batch_size // splits)
+    return Unwrapped(whole, device, batch_size)
 
 
 def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None:
@@ -119,14 +122,14 @@ def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None
         raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_SAY)
 
 
-def _whole_stream(whole: DataLoader[Any], dealt: Any, splits: int) -> DataLoader[Any]:
+def _whole_stream(whole: DataLoader[Any], dataset: Any, splits: int) -> DataLoader[Any]:
     """Return a loader of a stream with batches of a rank's size.
 
     With ``drop_last`` they are those of one process, so that no more is left out.
     """
     if splits == 1 or whole.batch_size is None:
         return whole
-    size = dealt.batch_size if deals(dealt) else whole.batch_size  # of one process
+    size = dataset.batch_size if deals(dataset) else whole.batch_size  # of one process
     if not whole.drop_last:
         size = max(1, size // splits)
     batches = BatchSampler(whole.sampler, size, whole.drop_last)
@@ -148,13 +151,10 @@ def _check_whole(loader: Any, dealt: bool | None) -> None:
 
 def inner_loader(loader: Any) -> Any:
     """Return the loader that a wrapper of Accelerate or Fabric holds, or ours."""
-    held = getattr(loader, "__dict__", {})
     if isinstance(loader, RankLoader):
         return loader.loader
-    for name in ("base_dataloader", "_dataloader"):
-        if name in held:
-            return held[name]
-    return None
+    held = getattr(loader, "__dict__", {})
+    return held.get("base_dataloader", held.get("_dataloader"))
 
 
 def innermost(loader: Any) -> Any:
@@ -162,6 +162,25 @@ def innermost(loader: Any) -> Any:
     while (inner := inner_loader(loader)) is not None:  # its truth would be its length
         loader = inner
     return loader
+
+
+_settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by identity
+
+
+def settle(loader: Any) -> None:
+    """Note that no more need be said of a loader's repeated samples.
+
+    Another loader was made of it that repeats nothing, or its repeats are cut off, or a warning was
+    given.
+    """
+    while (inner := inner_loader(loader)) is not None or isinstance(loader, DataLoader):
+        _settled[id(loader)] = loader
+        loader = inner
+
+
+def is_settled(loader: Any) -> bool:
+    """True for a loader that :func:`settle` was called with, or one inside of it."""
+    return _settled.get(id(loader)) is loader
 
 
 def deals(part: Any) -> bool:
@@ -181,16 +200,22 @@ def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _whole(sampler: Any) -> Any:
-    """Return the sampler of the whole order."""
-    if isinstance(sampler, Dealt):
+    """Return the sampler, or batch sampler, of the whole order."""
+    if isinstance(sampler, EvaluationSampler) and sampler.batch_size is not None:
+        drop_last = sampler.multiple_of > 1
+        size = sampler.multiple_of if drop_last else sampler.batch_size
+        return BatchSampler(sampler.source, size, drop_last)
+    if isinstance(sampler, RankSampler):
         return sampler.source
     if isinstance(sampler, DistributedSampler):
-        dataset = getattr(sampler, "dataset", None)
+        dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
         inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
-        if inside is not None:
-            return _whole(inside)
-        return _in_one_process(sampler)
-    return _whole_batches(sampler) if isinstance(sampler, BatchSampler) else sampler
+        return _in_one_process(sampler) if inside is None else _whole(inside)
+    if deals(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
+        return _whole(sampler.batch_sampler)
+    if type(sampler) is BatchSampler:
+        return BatchSampler(_whole(sampler.sampler), sampler.batch_size, sampler.drop_last)
+    return sampler
 
 
 def _in_one_process(sampler: DistributedSampler[Any]) -> Any:
@@ -202,25 +227,3 @@ def _in_one_process(sampler: DistributedSampler[Any]) -> Any:
     whole.num_replicas, whole.rank = 1, 0
     whole.num_samples = whole.total_size = count
     return whole
-
-
-def _whole_batches(batches: Any) -> Any:
-    """Return the batch sampler of the whole order."""
-    if isinstance(batches, Dealt):
-        if not isinstance(batches, EvaluationBatches):
-            return batches.source
-        drop_last = batches.multiple_of > 1
-        size = batches.multiple_of if drop_last else batches.batch_size
-        return BatchSampler(batches.source, size, drop_last)
-    if deals(batches) and hasattr(batches, "batch_sampler"):  # Accelerate's
-        return _whole_batches(batches.batch_sampler)
-    if type(batches) is BatchSampler:
-        return BatchSampler(_whole(batches.sampler), batches.batch_size, batches.drop_last)
-    return batches
-
-
-def _whole_data(dataset: Any) -> Any:
-    """Return the data set inside one that serves each rank a part."""
-    if isinstance(dataset, IterableDataset) and deals(dataset) and hasattr(dataset, "dataset"):
-        return dataset.dataset
-    return dataset

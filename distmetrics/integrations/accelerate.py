@@ -20,7 +20,7 @@ from accelerate.utils import DistributedType
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import RankLoader, Step, being_read
+from distmetrics.data.rank_loader import RankLoader, Step
 from distmetrics.data.sharding import ROUNDS
 from distmetrics.errors import InputError
 from distmetrics.integrations.accelerate_log import attach_log
@@ -53,7 +53,7 @@ def prepare(
     them, say. A loop with any other collective for each batch
     (``accelerator.pad_across_processes``, or a model that is sharded or has buffers under DDP)
     needs ``equal_batches=True`` then: the rank gets one more batch, which ``gather_for_metrics``
-    leaves out. For ``metric.update`` pass ``distmetrics.data.padding(rows)``.
+    leaves out. For ``metric.update`` pass ``distmetrics.data.fresh(rows)``.
 
     Args:
         accelerator: the ``Accelerator``; all its processes must call this.
@@ -104,20 +104,19 @@ class _Prepared(RankLoader):
     """A rank's part that tells ``gather_for_metrics`` what is being read."""
 
     def __init__(self, part: RankLoader, gather: "_Gather", checked: Accelerator | None) -> None:
-        super().__init__(part, None)
+        super().__init__(part, equal_batches=part.equal_batches)
         self._gather = gather
         self._checked = checked
 
-    def __iter__(self) -> Iterator[Any]:
+    def steps(self) -> Iterator[Step]:
+        """Yield the batches, on their device."""
         if self._checked is not None and not self.loader.is_even():
             _check_models(self._checked)
         reading = self._gather.begin()
         try:
             for step in self.loader.steps():
                 reading.step = step
-                if not step.is_absent:
-                    with being_read(step.rows):
-                        yield self.loader.moved(step.batch)
+                yield step if step.is_absent else step._replace(batch=self.loader.moved(step.batch))
         finally:
             self._gather.end(reading)
 
@@ -247,7 +246,7 @@ def _check_models(accelerator: Accelerator) -> None:
                 "the ranks may get unequal numbers of batches, and the forward pass of the "
                 f"prepared {type(getattr(model, 'module', model)).__name__} waits for all ranks",
                 do="prepare(accelerator, loader, equal_batches=True), and update metrics with "
-                "distmetrics.data.padding(rows); gather_for_metrics leaves out the same rows.",
+                "distmetrics.data.fresh(rows); gather_for_metrics leaves out the same rows.",
             )
 
 

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.call_site import is_library, is_of_python, is_user_code
 from distmetrics.comm.communicator import Communicator
-from distmetrics.data.check import RepeatedSamplesWarning, is_settled, repeats, settle
+from distmetrics.data.check import RepeatedSamplesWarning, repeats
 from distmetrics.data.sharding import has_order
-from distmetrics.data.unwrap import deals, innermost, parts_of
+from distmetrics.data.unwrap import deals, innermost, is_settled, parts_of, settle
 from distmetrics.errors import StateError, rank_ranges
 from distmetrics.guard.settings import current_settings
 from distmetrics.metrics.metric_set import MetricSet

@@ -8,7 +8,8 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import deal
 from distmetrics.data.rank_loader import LoaderPart
-from distmetrics.data.sharding import Dealt, TrainingSampler, as_sampler, clone, has_order
+from distmetrics.data.sharding import RankSampler, TrainingSampler, as_sampler, clone, has_order
+from distmetrics.data.unwrap import unwrap
 
 
 def shard(
@@ -30,15 +31,15 @@ def shard(
     already deals out its samples (a ``DistributedSampler``, say) comes back as it is.
     """
     if not train:
-        part = deal(loader, world_size=world_size, rank=rank, seed=seed, comm=comm)
+        part = deal(unwrap(loader), world_size, rank, seed=seed, comm=comm)
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:
             warn_read_whole(loader, "training data", world_size, "use_distributed_sampler=False")
         return loader
-    if isinstance(loader.sampler, DistributedSampler | Dealt):
+    if isinstance(loader.sampler, DistributedSampler | RankSampler):
         return loader
-    if isinstance(loader.batch_sampler, Dealt):
+    if isinstance(loader.batch_sampler, RankSampler):
         return loader
 
     batches = loader.batch_sampler

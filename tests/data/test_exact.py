@@ -27,8 +27,9 @@ from torch.utils.data import (
 from distmetrics.data import exact, fresh
 from distmetrics.data.exact import deal
 from distmetrics.data.sharding import ROUNDS, RUNS
+from distmetrics.data.unwrap import unwrap
 from distmetrics.errors import InputError
-from distmetrics.testing import run
+from distmetrics.testing import outcomes, run
 
 
 def read(loader: Any) -> list[list[int]]:
@@ -40,10 +41,10 @@ def flat(parts: list[list[list[int]]]) -> list[int]:
 
 
 @given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 5), st.sampled_from([RUNS, ROUNDS]), st.booleans())
-def test_every_sample_once_and_as_many_batches(count, size, world, layout, drop_last):
+def test_every_sample_once_and_as_many_batches(count, size, world, sharding, drop_last):
     loader = DataLoader(range(count), batch_size=size, drop_last=drop_last)
     kept = flat([read(loader)])
-    parts = [deal(loader, world_size=world, rank=rank, layout=layout) for rank in range(world)]
+    parts = [deal(unwrap(loader), world, rank, sharding=sharding) for rank in range(world)]
     batches = [read(part) for part in parts]
     assert sorted(flat(batches)) == kept
     counts = list(map(len, batches))
@@ -52,9 +53,8 @@ def test_every_sample_once_and_as_many_batches(count, size, world, layout, drop_
     if len(kept) >= world and (size >= 2 or len(kept) % world == 0):
         assert len(set(counts)) == 1
     rounds = [flat([list(batch)]) for batch in itertools.zip_longest(*batches, fillvalue=[])]
-    assert list(itertools.chain(*(rounds if layout is ROUNDS else [flat(batches)]))) == kept
-    dealers = [getattr(part, "dealer", part.batch_sampler) for part in parts]
-    assert {(dealer.least_steps(), dealer.most_steps()) for dealer in dealers} == {(min(counts), max(counts))}
+    assert list(itertools.chain(*(rounds if sharding is ROUNDS else [flat(batches)]))) == kept
+    assert [part.dealer.counts() for part in parts] == [(count, min(counts), max(counts)) for count in counts]
 
 
 @given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -63,7 +63,7 @@ def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
     loader = list(plain) if stream else plain
     kept, lengths = [], set()
     for rank in range(world):
-        part = deal(loader, world_size=world, rank=rank, equal_batches=True)
+        part = deal(unwrap(loader), world, rank, equal_batches=True)
         rows = [fresh(batch) for batch in part]
         lengths |= {len(rows), len(part)}
         kept.append([batch.tolist() for batch in rows])
@@ -159,7 +159,7 @@ class Slow(Dataset[int]):
 def test_batches_come_in_order() -> None:
     """Which rows count follows from the number of a batch, so workers may not change it."""
     loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
-    assert read(deal(loader, world_size=2, rank=0, layout=ROUNDS, equal_batches=True)) == [[0], [2], [4], [6]]
+    assert read(deal(unwrap(loader), 2, 0, sharding=ROUNDS, equal_batches=True)) == [[0], [2], [4], [6]]
 
 
 def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
@@ -167,7 +167,7 @@ def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
         parts = []
         for rank in range(2):
             loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
-            parts.append(deal(loader, world_size=2, rank=rank, equal_batches=equal))
+            parts.append(deal(unwrap(loader), 2, rank, equal_batches=equal))
         for _ in range(2):
             assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 
@@ -198,7 +198,7 @@ class Backwards:
 def test_keys_of_any_kind_are_what_is_dealt_out(make: Any) -> None:
     """A list of places, or a class of one's own that is no ``Sampler``, not the first places of the data."""
     for keys in ([8, 6, 4, 2, 0], Backwards()):
-        parts = [deal(DataLoader(range(9), **make(keys)), world_size=2, rank=rank) for rank in range(2)]
+        parts = [deal(unwrap(DataLoader(range(9), **make(keys))), 2, rank) for rank in range(2)]
         assert flat([read(part) for part in parts]) == [8, 6, 4, 2, 0]
     for part in parts:
         (part.batch_sampler or part.sampler).set_epoch(1)
@@ -272,6 +272,39 @@ def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
         return [fresh(b).tolist() for _, b in zip(long, short, strict=True)]
 
     assert sorted(flat(run(2, job))) == [0, 1, 2]
+
+
+def test_fresh_does_not_guess_between_loaders_that_are_read_in_turn() -> None:
+    """Two loaders that fill up in different rounds; in loops in loops the inner one's rows are meant."""
+
+    def filled(count: int) -> Any:
+        return exact(DataLoader(range(count), batch_size=1), equal_batches=True)
+
+    def in_turn(comm: Any) -> None:
+        for first, second in zip(filled(3), filled(4), strict=True):
+            fresh(first + second)
+
+    def nested(comm: Any) -> list[list[int]]:
+        return [fresh(inner).tolist() for _ in filled(1) for inner in filled(3)]
+
+    error = outcomes(2, in_turn)[0].error
+    assert isinstance(error, InputError)
+    assert "read in turn" in str(error)
+    assert sorted(flat(run(2, nested))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_each_epoch_has_the_order_of_one_process(epoch: int) -> None:
+    whole = DistributedSampler(range(9), 1, 0, seed=5)
+    whole.set_epoch(epoch)
+
+    def job(comm: Any) -> list[list[int]]:
+        sampler: Any = DistributedSampler(range(9), comm.world_size, comm.rank, seed=5)
+        loader = exact(DataLoader(range(9), batch_size=2, sampler=sampler))
+        loader.set_epoch(epoch)
+        return read(loader)
+
+    assert flat(run(2, job)) == [*whole]
 
 
 def test_fresh_cuts_texts_and_dicts_one_a_row() -> None:

@@ -15,6 +15,7 @@ import distmetrics
 from distmetrics.data import exact
 from distmetrics.data.check import repeats
 from distmetrics.data.exact import deal
+from distmetrics.data.unwrap import unwrap
 from distmetrics.testing import run
 
 WORLDS = (1, 2, 3, 4)
@@ -166,8 +167,8 @@ def test_what_repeats_nothing() -> None:
     whole = DataLoader(range(5), batch_size=2)
     assert repeats(whole).repeated == 0
     assert repeats(exact(whole)).repeated == 0
-    assert repeats(deal(whole, world_size=2, rank=1)).repeated == 0
-    assert repeats(deal(whole, world_size=2, rank=1, equal_batches=True)).repeated == 0
+    assert repeats(deal(unwrap(whole), 2, 1)).repeated == 0
+    assert repeats(deal(unwrap(whole), 2, 1, equal_batches=True)).repeated == 0
     assert repeats(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
     assert repeats(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
 
