@@ -91,7 +91,7 @@ class _Logging:
             self._step = step
         self._others |= others
         for name, value in values.items():
-            weight = {"weight": how["weight"]} if kinds[name] == MEAN.name else {}
+            weight = {"weight": how["weight"]} if kinds[name] == MEAN.op else {}
             getattr(self._log, kinds[name])(name, value, **weight)
 
     def _write(self) -> None:
@@ -117,7 +117,7 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
     for kind, names in how.items():
         if kind == "weight":
             continue
-        if kind not in KINDS or kind == MEAN.name or isinstance(names, str):
+        if kind not in KINDS or kind == MEAN.op or isinstance(names, str):
             raise _refusal(f"cannot read {kind!r}: {names!r}")
         for name in names:
             if name not in values or name in kinds:
@@ -127,7 +127,7 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
     for name in values:
         if name not in kinds and "weight" not in how:
             raise _refusal(f"does not say how {name!r} of all ranks is combined")
-        kinds.setdefault(name, MEAN.name)
+        kinds.setdefault(name, MEAN.op)
     return kinds
 
 

@@ -1,165 +1,127 @@
 """How values of one name are combined, over the steps of a rank and over ranks. Pure.
 
 Every kind is brought down to numbers that are added up and numbers of which the largest counts, so
-that whatever is logged needs one reduction of each sort. All are float64. One sum is of squares
-about the mean: where means become one, it is brought to that by ``distmetrics.log.moments``.
+that whatever is logged needs one reduction of each sort. All are float64. The squares of a standard
+deviation are about a mean: where two means become one, :func:`summed` brings the squares to it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.message import Message
 from distmetrics.comm.communicator import fold
 from distmetrics.log import sketch
 
-# Values and weights of several names, [n], to what is added up and where, [n, k] each, and to what
-# is compared, [n, maxima].
-_Parts = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-_Read = Callable[[str, Sequence[float], Sequence[float]], dict[str, Any]]
-_SENT = re.compile(r"([a-z]+)(?:\[([1-9][0-9]{0,9})\])?(\?)?")
+LARGEST_ARRAY = 1 << 27  # elements: 1 GiB of numbers
+_TOTAL, _WEIGHT, SQUARES = 0, 1, 2  # where the sums of a standard deviation lie, from the first
+_Numbers = Sequence[float]
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """One way to combine values.
+@dataclass(frozen=True)
+class _Rule:
+    """How the values of a kind are combined.
 
     Attributes:
-        name: what users call it.
-        sums: how many numbers of it are added up.
-        maxima: of how many the largest counts.
-        parts: what of each value is added up, and to which of the sums; what is compared.
-        read: the values that users get, by the names that they get, from sums and maxima.
-        is_latest: whether a rank's latest value counts alone.
+        sums: how many numbers are added up.
+        maxima: of how many numbers the largest counts.
+        parts: from values and weights, [n] each, what is added up and what is compared, in columns.
+        read: what users get, from the sums and maxima; several values by their labels.
+        bucket: to which of the sums a value is added; by default each column has its own.
+        is_latest: whether only a rank's latest value counts.
         is_weighted: whether a weight counts.
-        of_samples: whether a one-dimensional value is samples of one number, and no array.
-        is_centred: whether the third of its sums is of squares about the mean of the first two.
-        length: of the arrays whose elements are combined so, each by itself; 0 for a number.
-        plain: the kind whose values these are, where a name need not have been logged: then one
-            more maximum says whether it was.
+        of_samples: whether a one-dimensional value is samples of one number, not an array.
+        is_centred: whether the third of the sums is of squares about the mean of the first two.
     """
 
-    name: str
     sums: int
     maxima: int
-    parts: _Parts
-    read: _Read
+    parts: Callable[[Tensor, Tensor], tuple[Sequence[Tensor], Sequence[Tensor]]]
+    read: Callable[[_Numbers, _Numbers], float | dict[str, float]]
+    bucket: Callable[[Tensor], Tensor] | None = None
     is_latest: bool = False
     is_weighted: bool = False
     of_samples: bool = False
     is_centred: bool = False
-    length: int = 0
-    plain: Kind | None = None
+
+
+class Kind(Message, frozen=True):
+    """One way to combine values: of a number, or of each element of an array by itself.
+
+    ``size``: the elements of the arrays; 0 for a number.
+
+    >>> kind = Kind("max", 8)
+    >>> str(kind), kind.maxima
+    ('max of shape [8]', 8)
+    """
+
+    op: Literal["mean", "sum", "max", "min", "same", "std", "quantile"]
+    size: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_ARRAY)] = 0
+
+    def __post_init__(self) -> None:
+        if self.size and self.rule.of_samples:
+            raise ValueError(f"no arrays of {self.op}")
 
     def __str__(self) -> str:
-        name, _, shape = (self.plain or self).name.partition("[")
-        return f"{name} of shape [{shape}" if shape else name
+        return f"{self.op} of shape [{self.size}]" if self.size else self.op
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return kind_of, (self.name,)  # a copy is the kind itself
+    @property
+    def rule(self) -> _Rule:
+        """How the values are combined."""
+        return _RULES[self.op]
 
-    def array(self, length: int) -> Kind:
-        """Return the kind of arrays whose elements are combined in this way."""
-        return kind_of(f"{self.name}[{length}]")
+    @property
+    def sums(self) -> int:
+        """How many numbers are added up."""
+        return self.rule.sums * (self.size or 1)
 
-    def maybe(self) -> Kind:
-        """Return the kind of a name that need not have been logged."""
-        return kind_of(f"{self.name}?")
+    @property
+    def maxima(self) -> int:
+        """Of how many numbers the largest counts."""
+        return self.rule.maxima * (self.size or 1)
 
-
-def kind_of(text: str) -> Kind:
-    """Return the kind that travels as a text, the same object each time; raise for what is none.
-
-    >>> kind_of("sum[8]?").maxima, str(kind_of("sum[8]?"))
-    (1, 'sum of shape [8]')
-    """
-    known = _KINDS_OF.get(text)
-    if known is not None:
-        return known
-    match = _SENT.fullmatch(text)
-    if match is None:
-        raise ValueError(f"no kind {text!r}")
-    name, length, mark = match.groups()
-    kind = KINDS[name]
-    if length is not None:
-        kind = _array_of(kind, int(length), f"{name}[{length}]")
-    if mark is not None:
-        plain = kind_of(kind.name)
-        kind = replace(plain, name=text, maxima=plain.maxima + 1, plain=plain)
-    return _KINDS_OF.setdefault(text, kind)  # another thread may have made it
+    def read(self, name: str, sums: _Numbers, maxima: _Numbers) -> dict[str, Any]:
+        """Return the values that users get, by the names that they get."""
+        rule, values = self.rule, []
+        for at in range(self.size or 1):
+            own = sums[at * rule.sums : (at + 1) * rule.sums]
+            values.append(rule.read(own, maxima[at * rule.maxima : (at + 1) * rule.maxima]))
+        if self.size:
+            return {name: values}
+        (value,) = values
+        if isinstance(value, dict):
+            return {f"{name}_{label}": each for label, each in value.items()}
+        return {name: value}
 
 
-def _array_of(kind: Kind, length: int, name: str) -> Kind:
-    if kind.of_samples:
-        raise ValueError(f"no arrays of {kind}")
-
-    def read(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, Any]:
-        values = []
-        for at in range(length):
-            own = sums[at * kind.sums : (at + 1) * kind.sums]
-            largest = maxima[at * kind.maxima : (at + 1) * kind.maxima]
-            values.append(kind.read(name, own, largest)[name])
-        return {name: values}
-
-    sizes = length * kind.sums, length * kind.maxima
-    return replace(kind, name=name, sums=sizes[0], maxima=sizes[1], read=read, length=length)
+@lru_cache(maxsize=256)
+def array_of(kind: Kind, size: int) -> Kind:
+    """Return the kind of arrays whose elements are combined as numbers of another kind."""
+    return kind.but(size=size)
 
 
-def _added(values: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return columns that are added up, and that each goes to the sum of its own."""
-    count = len(columns)
-    numbers = torch.stack(columns, dim=1) if columns else values.new_empty(len(values), 0)
-    return numbers, torch.arange(count, device=values.device).expand(len(values), count)
-
-
-def _mean_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _mean_parts(values: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     # The mean of no samples is NaN, and its weight is zero: it must not count.
-    weighted = torch.where(weights == 0, 0.0, values * weights)
-    return *_added(values, weighted, weights), values.new_empty(len(values), 0)
+    return [torch.where(weights == 0, 0.0, values * weights), weights], []
 
 
-def _sum_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return *_added(values, values), values.new_empty(len(values), 0)
-
-
-def _max_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return *_added(values), values.unsqueeze(1)
-
-
-def _min_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return *_added(values), -values.unsqueeze(1)
-
-
-def _same_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _same_parts(values: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     # x is the same everywhere if the largest x is the negative of the largest -x. NaN, which equals
     # nothing, is told apart.
     missing = values.isnan()
-    known = values.masked_fill(missing, 0.0)
-    flags = missing.to(values.dtype)
-    return *_added(values), torch.stack([known, -known, flags, -flags], dim=1)
+    known, flags = values.masked_fill(missing, 0.0), missing.to(values.dtype)
+    return [], [known, -known, flags, -flags]
 
 
-def _quantile_parts(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    places = sketch.buckets(values).unsqueeze(1)
-    return torch.ones_like(places, dtype=values.dtype), places, values.unsqueeze(1)
-
-
-def _read_mean(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
-    total, weight = sums
-    return {name: total / weight if weight else math.nan}
-
-
-def _read_same(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
-    return {name: math.nan if maxima[2] else maxima[0]}
-
-
-def is_same(maxima: Sequence[float]) -> bool:
+def is_same(maxima: _Numbers) -> bool:
     """True if all ranks had the same value, from the maxima of the kind "same".
 
     >>> is_same([1.0, -1.0, 0.0, 0.0, 2.0, -3.0, 0.0, 0.0])
@@ -168,28 +130,33 @@ def is_same(maxima: Sequence[float]) -> bool:
     return all(a == -b for a, b in zip(maxima[::2], maxima[1::2], strict=True))
 
 
-def _read_std(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
+def _read_std(sums: _Numbers, maxima: _Numbers) -> float:
     _, weight, squares = sums
-    return {name: math.sqrt(squares / (weight - 1.0)) if weight > 1.0 else math.nan}
+    return math.sqrt(squares / (weight - 1.0)) if weight > 1.0 else math.nan
 
 
-def _read_quantiles(name: str, sums: Sequence[float], maxima: Sequence[float]) -> dict[str, float]:
-    values = sketch.quantiles(sums, maxima[0])
-    return {f"{name}_{label}": value for label, value in values.items()}
-
-
-MEAN = Kind("mean", 2, 0, _mean_parts, _read_mean, is_weighted=True)
-SUM = Kind("sum", 1, 0, _sum_parts, lambda name, sums, maxima: {name: sums[0]})
-MAX = Kind("max", 0, 1, _max_parts, lambda name, sums, maxima: {name: maxima[0]})
-MIN = Kind("min", 0, 1, _min_parts, lambda name, sums, maxima: {name: -maxima[0]})
-SAME = Kind("same", 0, 4, _same_parts, _read_same, is_latest=True)
-# What is a mean's, and the squares about it.
-STD = Kind("std", 3, 0, _mean_parts, _read_std, is_weighted=True, of_samples=True, is_centred=True)
-QUANTILE = Kind("quantile", sketch.SIZE, 1, _quantile_parts, _read_quantiles, of_samples=True)
-KINDS = {kind.name: kind for kind in (MEAN, SUM, MAX, MIN, SAME, STD, QUANTILE)}
-_KINDS_OF = dict(KINDS)  # by what names travel as
-
-_TOTAL, _WEIGHT, SQUARES = 0, 1, 2  # where they lie, from the place of the first
+_RULES = {
+    "mean": _Rule(
+        2, 0, _mean_parts, lambda sums, _: sums[0] / sums[1] if sums[1] else math.nan,
+        is_weighted=True,
+    ),
+    "sum": _Rule(1, 0, lambda values, _: ([values], []), lambda sums, _: sums[0]),
+    "max": _Rule(0, 1, lambda values, _: ([], [values]), lambda _, maxima: maxima[0]),
+    "min": _Rule(0, 1, lambda values, _: ([], [-values]), lambda _, maxima: -maxima[0]),
+    "same": _Rule(
+        0, 4, _same_parts, lambda _, maxima: math.nan if maxima[2] else maxima[0], is_latest=True
+    ),
+    "std": _Rule(
+        3, 0, _mean_parts, _read_std, is_weighted=True, of_samples=True, is_centred=True
+    ),
+    "quantile": _Rule(
+        sketch.SIZE, 1, lambda values, _: ([torch.ones_like(values)], [values]),
+        lambda sums, maxima: sketch.quantiles(sums, maxima[0]),
+        bucket=sketch.buckets, of_samples=True,
+    ),
+}  # fmt: skip
+KINDS = {op: msgspec.convert([op], Kind) for op in _RULES}
+MEAN, SUM, MAX, MIN, SAME, STD, QUANTILE = KINDS.values()
 
 
 def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:
@@ -214,16 +181,11 @@ def growth(part: Tensor, sums: Tensor, places: Tensor) -> Tensor:
     """Return what a part's squares grow by if they are about the mean of other sums, [k]."""
     weights = part.index_select(0, places + _WEIGHT)
     means = part.index_select(0, places + _TOTAL) / weights
-    return _squares(means, weights, sums, places)
+    return squares_of(means, weights, sums, places)
 
 
-def add_squares(sums: Tensor, places: Tensor, values: Tensor, weights: Tensor) -> None:
-    """Add the squares of values, [n], whose totals and weights are in the sums, at their places."""
-    squares = _squares(values, weights, sums, places)
-    sums.index_put_((places + SQUARES,), squares, accumulate=True)
-
-
-def _squares(values: Tensor, weights: Tensor, sums: Tensor, places: Tensor) -> Tensor:
+def squares_of(values: Tensor, weights: Tensor, sums: Tensor, places: Tensor) -> Tensor:
+    """Return the weighted squares of values, [n], about the means of the sums at their places."""
     totals, weighed = (sums.index_select(0, places + at) for at in (_TOTAL, _WEIGHT))
     gaps = values - totals / weighed
     return torch.where(weights == 0, 0.0, weights * gaps * gaps)

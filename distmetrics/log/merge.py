@@ -1,19 +1,18 @@
-"""What all ranks' windows amount to: one exchange, and the names where they are new."""
+"""What all ranks' windows amount to: one exchange, and the names where some ranks lack them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import Round, check_memory, exchange, inline_capacity
-from distmetrics.collectives.header import Header, Problem, agree_on_tree
+from distmetrics.collectives.header import Header
 from distmetrics.collectives.message import Message, Size, decode, encode, reading
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import reduce_large
@@ -21,83 +20,230 @@ from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, fold
 from distmetrics.errors import MismatchError, Site
 from distmetrics.log.kinds import SQUARES, growth, is_same, summed
-from distmetrics.log.names import Names, join, placed, plain_parts
-from distmetrics.log.writers import numbers
+from distmetrics.log.names import Names, join, placed
+from distmetrics.log.window import WindowSnapshot
+from distmetrics.log.writers import numbers as numbers_of
+
+_MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
+_SPARE = 64  # names that nobody logs any more, besides as many as are logged
 
 
-class Snapshot(NamedTuple):
-    """What a rank has logged in a window.
+class Announced(Message, frozen=True):
+    """What a rank announces of its names: their digest, their bytes, the count of their numbers.
 
-    ``numbers``: float64, sums first, then maxima; ``flaws``: how many weights of each name that has
-    sums made no sense, on the device; ``sites``: the lines that logged each name first;
-    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
+    ``known``: a digest of the names that it knows. Ranks may know others: one has a new ``Log``.
     """
 
-    names: Names
-    numbers: Tensor
-    flaws: Tensor
-    sites: Mapping[str, Site | None]
-    problem: Problem | None
-    site: Site | None
-
-    def looked_at(self) -> Snapshot:
-        """Return the same, with the problem of weights that are on the device; waits for it."""
-        weighted = [name for name, kind in self.names.kinds.items() if kind.sums]
-        for name, count in zip(weighted, self.flaws.tolist(), strict=True):
-            if count and self.problem is None:
-                why = "a weight is negative or not finite"
-                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
-                return self._replace(problem=Problem("InputError", what))
-        return self
+    digest: str
+    nbytes: Size
+    numbers: Size
+    known: str
 
 
-def two_ways(
-    comm: Communicator, logged: Snapshot, per_rank: Sequence[Names], name: str
-) -> MismatchError:
-    """Return the error for a name that ranks log in two ways."""
-    sites = gather_objects(
-        str(logged.sites.get(name) or ""), str, "", op="lines of a name", comm=comm
-    )
-    lines = []
-    for names, site in zip(per_rank, sites, strict=True):
-        kind = names.kinds.get(name)
-        lines.append("not at all" if kind is None else f"as a {kind}, first at {site}")
+@dataclass
+class Known:
+    """What all ranks of a communicator know from earlier flushes.
+
+    Attributes:
+        sets: names by digest.
+        union: in a large world, the marked names that a rank sends which logs no others; None if
+            all log the same.
+    """
+
+    sets: dict[str, Names] = field(default_factory=dict)
+    union: Names | None = None
+
+    def widened(self, mine: WindowSnapshot) -> WindowSnapshot:
+        """Return what a rank sends: all names of the union, if it has logged no others."""
+        union, kinds = self.union, mine.names.kinds
+        if union is None or any(union.kinds.get(name) != kind for name, kind in kinds.items()):
+            return mine
+        return mine._replace(names=union, numbers=placed(mine.numbers, mine.names, union))
+
+    def note(self, per_rank: Iterable[Names], row: Collection[str]) -> None:
+        """Note the union for the next flush, the same on all ranks: of a row, and who sent what."""
+        sent = dict.fromkeys(per_rank)
+        whole, _ = join(sent)
+        is_alike = len(sent) == 1 and not whole.is_marked
+        is_old = len(whole.kinds) > 2 * len(row) + _SPARE
+        self.union = None if is_alike or is_old else whole.but(is_marked=True)
+
+
+@one_call
+def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
+    """Return the row of a flush; see :func:`merged`."""
+    sent, call = known.widened(mine.checked()), Header("Log.flush", site=mine.site)
+    row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
+    if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
+        known.note(per_rank, row)
+    return row
+
+
+@one_call
+def merged(
+    mine: WindowSnapshot,
+    known: dict[str, Names],
+    call: Header,
+    label: Callable[[str], str],
+    *,
+    comm: Communicator,
+) -> tuple[dict[str, Any], list[Names]]:
+    """Return the value of each name that any rank has logged; every rank gets the same bits.
+
+    Args:
+        mine: what this rank has logged.
+        known: names by digest, of earlier flushes among these ranks; changes.
+        call: how reports name the call.
+        label: returns what errors call the value of a name.
+        comm: who talks.
+
+    Returns: the row, and each rank's names.
+
+    Raises:
+        MismatchError: ranks log a name in two ways, what must be the same is not, or a row would
+            have two values of a name.
+        InputError: a value of some rank cannot be counted (each on every rank).
+    """
+    names, numbers = mine.names, mine.numbers.to(comm.device)
+    announced = Announced(names.digest, len(names.data), names.size, _digest_of(known))
+    header = call.but(problem=mine.problem, body=encode(announced))
+    if comm.wants_proof:  # one for each name takes its time
+        tensors = {label(name): torch.cat(names.of_name(numbers, name)) for name in names.kinds}
+        comm.witness(header.content(), tensors)
+    data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
+    met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
+    met.agree()
+    told = _announced(met)
+    runs = [inline for inline, _ in met.move()]
+    _learn(comm, told, names, known)
+    per_rank = [known[each.digest] for each in told]
+    union, unlike = join(dict.fromkeys(per_rank))
+    if unlike:
+        raise _two_ways(comm, mine, unlike[0])
+    if all(each.numbers * numbers.itemsize <= capacity for each in told):
+        whole = _folded(runs, per_rank, union)
+    else:
+        whole = _reduced(comm, placed(numbers, names, union), union)
+    return _row(comm, mine, union, whole.tolist()), per_rank
+
+
+def _digest_of(known: Iterable[str]) -> str:
+    return hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
+
+
+def _announced(met: Round) -> list[Announced]:
+    bodies = [header.body for header in met.headers()]
+    what = "what it tells of its names"
+    told = {body: decode(Announced, body, what, bodies.index(body)) for body in {*bodies}}
+    return [told[body] for body in bodies]
+
+
+def _learn(
+    comm: Communicator, told: Sequence[Announced], names: Names, known: dict[str, Names]
+) -> None:
+    """Add the names that ranks have announced; those that some ranks may lack are sent."""
+    if len({each.known for each in told}) > 1 or len(known) > _MOST_KNOWN + comm.world_size:
+        known.clear()
+    new = {each.digest: each for each in told if each.digest not in known}
+    if len({each.digest for each in told}) == 1:
+        known |= dict.fromkeys(new, names)
+        return
+    for digest, each in new.items():
+        src, what = told.index(each), "the names that it logged"
+        check_memory(comm, each.nbytes)
+        data = names.data if names.digest == digest else bytes(each.nbytes)
+        sent = to_bytes(comm.broadcast(from_bytes(data).to(comm.device), src))
+        with reading(what, src):
+            theirs = decode(Names, sent, what, src)
+            if (theirs.digest, theirs.size) != (digest, each.numbers):
+                raise ValueError("names that are not those of their digest")
+        known[digest] = theirs
+
+
+def _folded(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> Tensor:
+    """Return all ranks' numbers together, from those that came inline."""
+    parts = []
+    for rank, (run, names) in enumerate(zip(runs, per_rank, strict=True)):
+        with reading("what it logged", rank):
+            numbers = run.view(torch.float64)
+            if len(numbers) != names.size:
+                raise ValueError(f"{len(numbers)} numbers, for which it has other names")
+            parts.append(placed(numbers, names, union))
+    sums = summed([each[: union.sums] for each in parts], union.centred.to(runs[0].device))
+    return torch.cat([sums, fold([each[union.sums :] for each in parts], "max")])
+
+
+def _reduced(comm: Communicator, mine: Tensor, union: Names) -> Tensor:
+    """Return all ranks' numbers together, reduced by the transport."""
+    sums = reduce_large(comm, mine[: union.sums], "sum")
+    if len(centred := union.centred.to(mine.device)):
+        grown = reduce_large(comm, growth(mine, sums, centred), "sum")
+        sums = sums.index_add(0, centred + SQUARES, grown)
+    return torch.cat([sums, reduce_large(comm, mine[union.sums :], "max")])
+
+
+def _row(
+    comm: Communicator, mine: WindowSnapshot, union: Names, whole: Sequence[float]
+) -> dict[str, Any]:
+    """Return what users get, from the numbers of all ranks together."""
+    row: dict[str, Any] = {}
+    twice: set[str] = set()
+    for name, kind in union.kinds.items():
+        sums, maxima, mark = union.of_name(whole, name)
+        if mark and mark[0] < 0:
+            continue
+        if kind.rule.is_latest and not is_same(maxima):
+            raise _not_same(comm, mine, name)
+        values = kind.read(name, sums, maxima)
+        twice |= row.keys() & values
+        row |= values
+    twice |= row.keys() & numbers_of({k: v for k, v in row.items() if isinstance(v, list)})
+    if twice:
+        raise refusal(
+            comm,
+            f"the row would have two values of {', '.join(map(repr, sorted(twice)))}: one of a "
+            "quantile or an array, one of its own",
+            [],
+            likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself; writers "
+            "get name/0, name/1, ... of an array.",
+            do="log one of them under another name, in a new Log.",
+            site=mine.site,
+        )
+    return row
+
+
+def own_value(mine: WindowSnapshot, name: str) -> Any:
+    """Return what this rank alone has logged under a name, or None."""
+    kind = mine.names.kinds.get(name)
+    if kind is None:
+        return None
+    sums, maxima, mark = (part.tolist() for part in mine.names.of_name(mine.numbers, name))
+    return None if mark and mark[0] < 0 else kind.read(name, sums, maxima).get(name)
+
+
+def _two_ways(comm: Communicator, mine: WindowSnapshot, name: str) -> MismatchError:
+    site = mine.sites.get(name)
+    line = f"as a {mine.names.kinds[name]}, first at {site}" if name in mine.sites else "not at all"
     return refusal(
         comm,
         f"ranks log {name!r} in two ways",
-        lines,
+        gather_objects(line, str, "", op="lines of a name", comm=comm),
         likely="one name for two things.",
         do="log a name in one way, or under two names.",
-        site=logged.site,
+        site=mine.site,
     )
 
 
-def told_twice(comm: Communicator, twice: Iterable[str], site: Site | None) -> MismatchError:
-    """Return the error for names that a quantile or an array tells, and another name as well."""
-    names = ", ".join(map(repr, sorted(twice)))
-    return refusal(
-        comm,
-        f"the row would have two values of {names}: one of a quantile or an array, one of its own",
-        [],
-        likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself; writers get "
-        "name/0, name/1, ... of an array.",
-        do="log one of them under another name, in a new Log.",
-        site=site,
-    )
-
-
-def not_same(comm: Communicator, logged: Snapshot, name: str) -> MismatchError:
-    """Return the error for a value that must be the same on all ranks, and is not."""
-    value = own_value(logged, name)
-    mine = "not logged" if value is None else f"{value}, first at {logged.sites.get(name)}"
-    lines = gather_objects(mine, str, "", op="the values of Log.same", comm=comm)
+def _not_same(comm: Communicator, mine: WindowSnapshot, name: str) -> MismatchError:
+    value = own_value(mine, name)
+    line = "not logged" if value is None else f"{value}, first at {mine.sites.get(name)}"
     return refusal(
         comm,
         f"{name!r} was logged as the same on all ranks, and is not",
-        lines,
+        gather_objects(line, str, "", op="the values of Log.same", comm=comm),
         likely="a value of this rank's data, or ranks that are not at the same step.",
         do="log.mean, .sum, .max or .min what differs between ranks.",
-        site=logged.site,
+        site=mine.site,
     )
 
 
@@ -122,241 +268,3 @@ def refusal(
         peers=range(comm.world_size),
         site=site,
     )
-
-
-def own_value(logged: Snapshot, name: str) -> Any:
-    """Return what this rank alone has logged under a name, or None."""
-    parts = plain_parts(logged.names, logged.numbers.tolist(), name)
-    if parts is None:
-        return None
-    kind, sums, maxima = parts
-    return kind.read(name, sums, maxima).get(name)
-
-
-_SPARE = 64  # names that nobody logs any more, besides as many as are logged
-
-
-@dataclass
-class Known:
-    """What all ranks of a communicator know from flushes before.
-
-    Attributes:
-        sets: names by digest.
-        union: the names that a rank sends which logs no others; None if all log the same.
-    """
-
-    sets: dict[str, Names] = field(default_factory=dict)
-    union: Names | None = None
-
-
-def widened(logged: Snapshot, union: Names | None) -> Snapshot:
-    """Return what a rank sends for what it has logged: all names of a union, if it has no others.
-
-    >>> import torch
-    >>> from distmetrics.log.kinds import MAX
-    >>> mine = Snapshot(Names({"a": MAX}), torch.tensor([5.0]), torch.zeros(0), {}, None, None)
-    >>> widened(mine, Names({"a": MAX.maybe(), "b": MAX.maybe()})).numbers
-    tensor([5., 1., -inf, -inf])
-    """
-    names = logged.names
-    if union is None:
-        return logged
-    for name, kind in names.kinds.items():
-        if union.kinds.get(name) is not kind.maybe():
-            return logged
-    return logged._replace(names=union, numbers=placed(logged.numbers, names, union))
-
-
-def union_after(parts: Iterable[Names], row: Collection[str]) -> Names | None:
-    """Return the union for the next flush; the same on all ranks.
-
-    Args:
-        parts: the names that ranks have sent.
-        row: what came of it, at least one entry a name.
-    """
-    whole, _ = join(parts)
-    kinds = {name: kind if kind.plain else kind.maybe() for name, kind in whole.kinds.items()}
-    is_alike = len([*parts]) == 1 and not any(kind.plain for kind in whole.kinds.values())
-    is_old = len(kinds) > 2 * len(row) + _SPARE
-    return None if is_alike or is_old else Names(kinds)
-
-
-_MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
-
-
-class LoggedNames(Message, frozen=True):
-    """What a rank tells of its names: a digest, their bytes, how many numbers they have.
-
-    ``known``: a digest of those that it knows. A rank may know others: it has a new ``Log``, say.
-    """
-
-    digest: str
-    length: Size
-    numbers: Size
-    known: str
-
-
-@one_call
-def combined(logged: Snapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
-    """Return the value of each name that any rank has logged; every rank gets the same bits.
-
-    Args:
-        logged: by this rank.
-        known: of flushes before among these ranks; changes.
-        comm: who talks.
-
-    Raises:
-        MismatchError: ranks log a name in two ways, what must be the same is not, or a row would
-            have two values of a name.
-        InputError: a value of some rank cannot be counted (each on every rank).
-    """
-    call = Header("Log.flush", site=logged.site)
-    sent = widened(logged.looked_at(), known.union)
-    row, ranks = combined_by_rank(sent, known.sets, call, _label, comm=comm)
-    # Where frames are for all anyway, who logs fewer names sends less.
-    is_large = inline_capacity(comm.world_size) == 0
-    known.union = union_after(ranks, row) if is_large else None
-    return row
-
-
-@one_call
-def combined_by_rank(
-    logged: Snapshot,
-    known: dict[str, Names],
-    call: Header,
-    label: Callable[[str], str],
-    *,
-    comm: Communicator,
-) -> tuple[dict[str, Any], dict[Names, list[int]]]:
-    """Do what :func:`combined` does; return also who has logged what.
-
-    Args:
-        logged: by this rank.
-        known: names by digest, of flushes before among these ranks; changes.
-        call: how reports name the call.
-        label: returns what errors call the value of a name.
-        comm: who talks.
-
-    Returns: the row; by names the ranks that have logged these, and no others.
-    """
-    names, numbers = logged.names, logged.numbers.to(comm.device)
-    told = LoggedNames(names.digest, len(names.data), names.size, _digest_of(known))
-    header = call.but(problem=logged.problem, body=encode(told))
-    if comm.wants_proof:  # one for each name takes its time
-        tensors = {label(name): torch.cat(names.of(numbers, name)) for name in names.kinds}
-        comm.witness(header.content(), tensors)
-    per_rank, union, values, learned = _exchanged(comm, header, logged, numbers, known)
-    known.clear()
-    known.update(learned)
-    row = _row(comm, logged, union, values)
-    ranks: dict[Names, list[int]] = defaultdict(list)
-    for rank, theirs in enumerate(per_rank):
-        ranks[theirs].append(rank)
-    return row, ranks
-
-
-def _row(
-    comm: Communicator, logged: Snapshot, union: Names, values: Sequence[float]
-) -> dict[str, Any]:
-    """Return what users get, from the numbers of all ranks together."""
-    row: dict[str, Any] = {}
-    for name in union.kinds:
-        parts = plain_parts(union, values, name)
-        if parts is None:
-            continue
-        kind, sums, maxima = parts
-        if kind.is_latest and not is_same(maxima):
-            raise not_same(comm, logged, name)
-        told_of_name = kind.read(name, sums, maxima)
-        if twice := row.keys() & told_of_name:
-            raise told_twice(comm, twice, logged.site)
-        row |= told_of_name
-    if twice := row.keys() & numbers({k: v for k, v in row.items() if isinstance(v, list)}):
-        raise told_twice(comm, twice, logged.site)
-    return row
-
-
-def _label(name: str) -> str:
-    return f"the value of {name!r}"
-
-
-def _digest_of(known: Mapping[str, Names]) -> str:
-    return hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
-
-
-def _exchanged(
-    comm: Communicator,
-    header: Header,
-    logged: Snapshot,
-    numbers: Tensor,
-    known: Mapping[str, Names],
-) -> tuple[list[Names], Names, list[float], dict[str, Names]]:
-    """Return each rank's names, all together, their numbers, and what all ranks know by now."""
-    names, data = logged.names, numbers.view(torch.uint8)
-    capacity = inline_capacity(comm.world_size)
-    met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
-    told = _read(met)
-    runs = met.move()
-    learned = _learned(comm, told, names, known)
-    per_rank = [learned[each.digest] for each in told]
-    union, unlike = join(dict.fromkeys(per_rank))
-    if unlike:
-        raise two_ways(comm, logged, per_rank, unlike[0])
-    centred = union.centred.to(numbers.device)
-    if any(each.numbers * numbers.itemsize > capacity for each in told):
-        mine = placed(numbers, names, union)
-        sums = reduce_large(comm, mine[: union.sums], "sum")
-        if len(centred):
-            grown = reduce_large(comm, growth(mine, sums, centred), "sum")
-            sums = sums.index_add(0, centred + SQUARES, grown)
-        maxima = reduce_large(comm, mine[union.sums :], "max")
-        return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
-    parts = []
-    for rank, (run, _) in enumerate(runs):
-        with reading("what it logged", rank):
-            theirs = run.view(numbers.dtype)
-            if len(theirs) != per_rank[rank].size:
-                raise ValueError(f"{len(theirs)} numbers, for which it has other names")
-            parts.append(placed(theirs, per_rank[rank], union))
-    sums = summed([each[: union.sums] for each in parts], centred)
-    maxima = fold([each[union.sums :] for each in parts], "max")
-    return per_rank, union, torch.cat([sums, maxima]).tolist(), learned
-
-
-def _read(met: Round) -> list[LoggedNames]:
-    """Return what each rank tells of its names, if all ranks flush.
-
-    Raises:
-        DistmetricsError: they do not, or one of them cannot.
-    """
-    headers = met.headers()
-    agree_on_tree(headers, met.comm.rank)
-    what = "what it tells of its names"
-    told = {h.body: decode(LoggedNames, h.body, what, r) for r, h in enumerate(headers)}
-    return [told[header.body] for header in headers]
-
-
-def _learned(
-    comm: Communicator, told: Sequence[LoggedNames], names: Names, known: Mapping[str, Names]
-) -> dict[str, Names]:
-    """Return the names by digest that all ranks know, once those are sent that some may lack."""
-    is_shared = len({each.known for each in told}) == 1
-    is_full = len(known) > _MOST_KNOWN + comm.world_size
-    learned = dict(known) if is_shared and not is_full else {}
-    new = {each.digest: each for each in told if each.digest not in learned}
-    if len({each.digest for each in told}) == 1:
-        return learned | {names.digest: names}
-    for digest, each in new.items():
-        src = told.index(each)
-        check_memory(comm, each.length)
-        data = names.data if names.digest == digest else bytes(each.length)
-        sent = comm.broadcast(from_bytes(data).to(comm.device), src)
-        with reading("the names that it logged", src):
-            learned[digest] = _checked(Names.read(to_bytes(sent)), each)
-    return learned
-
-
-def _checked(names: Names, told: LoggedNames) -> Names:
-    if names.digest != told.digest or names.size != told.numbers:
-        raise ValueError("names that are not those of their digest")
-    return names

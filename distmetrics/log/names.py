@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,121 +15,107 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.log.kinds import Kind, kind_of
+from distmetrics.collectives.message import Message, encode
+from distmetrics.log.kinds import Kind
 
 S = TypeVar("S", Sequence[float], Tensor)
 
 
-class Names:
+class Names(Message, frozen=True, eq=False, dict=True):
     """Names and their kinds, in the order in which their numbers travel.
 
-    Args:
-        kinds: by name; they are sorted.
+    The numbers are sums first, then maxima, then marks.
 
     Attributes:
         kinds: by name, sorted.
-        sums: the count of numbers that are added up; ``maxima``: of those that are compared.
+        is_marked: whether each name has a mark: 1 if it was logged, else -inf.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind]) -> None:
-        self.kinds = {name: kinds[name] for name in sorted(kinds)}
-        self.sums = sum(kind.sums for kind in kinds.values())
-        self.maxima = sum(kind.maxima for kind in kinds.values())
+    kinds: dict[str, Kind]
+    is_marked: bool = False
 
     @classmethod
-    def read(cls, data: bytes | str) -> Names:
-        """Read what a peer has sent as :attr:`data`; raise anything for what is none."""
-        return cls({str(name): kind_of(kind) for name, kind in json.loads(data)})
+    def of(cls, kinds: Mapping[str, Kind], *, is_marked: bool = False) -> Names:
+        """Return names in their order."""
+        return cls(dict(sorted(kinds.items())), is_marked)
 
     @cached_property
     def data(self) -> bytes:
         """The names and kinds as they travel."""
-        pairs = [[name, kind.name] for name, kind in self.kinds.items()]
-        return json.dumps(pairs, separators=(",", ":")).encode()
+        return encode(self)
 
     @cached_property
     def digest(self) -> str:
         """A hash: ranks that log the same have the same."""
         return hashlib.blake2b(self.data, digest_size=16).hexdigest()
 
-    @property
-    def size(self) -> int:
-        """The count of numbers: sums first, then maxima."""
-        return self.sums + self.maxima
+    @cached_property
+    def sums(self) -> int:
+        """The count of numbers that are added up."""
+        return sum(kind.sums for kind in self.kinds.values())
 
     @cached_property
-    def places(self) -> dict[str, tuple[int, int]]:
-        """Where the sums of each name start, and its maxima."""
+    def size(self) -> int:
+        """The count of all numbers."""
+        maxima = sum(kind.maxima for kind in self.kinds.values())
+        return self.sums + maxima + self.is_marked * len(self.kinds)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[slice, slice, slice]]:
+        """Where the sums of each name lie, its maxima and its mark."""
         places = {}
-        sums, maxima = 0, self.sums
+        sums, maxima, mark = 0, self.sums, self.size - self.is_marked * len(self.kinds)
         for name, kind in self.kinds.items():
-            places[name] = sums, maxima
-            sums += kind.sums
-            maxima += kind.maxima
+            runs = slice(sums, sums + kind.sums), slice(maxima, maxima + kind.maxima)
+            places[name] = *runs, slice(mark, mark + self.is_marked)
+            sums, maxima, mark = runs[0].stop, runs[1].stop, mark + 1
         return places
 
     @cached_property
     def centred(self) -> Tensor:
         """Where the sums start of the names that have squares about a mean."""
-        found = [self.places[name][0] for name, kind in self.kinds.items() if kind.is_centred]
-        return torch.tensor(found, dtype=torch.int64, device="cpu")
+        found = [self.places[name][0] for name, kind in self.kinds.items() if kind.rule.is_centred]
+        return torch.tensor([run.start for run in found], dtype=torch.int64, device="cpu")
 
     def within(self, union: Names) -> Tensor:
         """Return where each of these numbers lies among those of more names, [size]."""
-        sums: list[int] = []
-        maxima: list[int] = []
-        for name, kind in self.kinds.items():
-            first, second = union.places[name]
-            sums += range(first, first + kind.sums)
-            maxima += range(second, second + kind.maxima)
-        return torch.tensor(sums + maxima, dtype=torch.int64, device="cpu")
+        indices: list[int] = []
+        for runs in zip(*(union.places[name] for name in self.kinds), strict=True):
+            for run in runs:
+                indices += range(run.start, run.stop)
+        return torch.tensor(indices, dtype=torch.int64, device="cpu")
 
-    def of(self, numbers: S, name: str) -> tuple[S, S]:
-        """Return the sums and the maxima of a name among all numbers."""
-        first, second = self.places[name]
-        kind = self.kinds[name]
-        return numbers[first : first + kind.sums], numbers[second : second + kind.maxima]
-
-
-def plain_parts(
-    names: Names, numbers: Sequence[float], name: str
-) -> tuple[Kind, Sequence[float], Sequence[float]] | None:
-    """Return the plain kind of a name, its sums and maxima; None where it was not logged."""
-    kind = names.kinds.get(name)
-    if kind is None:
-        return None
-    sums, maxima = names.of(numbers, name)
-    if kind.plain is None:
-        return kind, sums, maxima
-    *maxima, is_logged = maxima
-    return None if is_logged < 0 else (kind.plain, sums, maxima)
+    def of_name(self, numbers: S, name: str) -> tuple[S, S, S]:
+        """Return the sums of a name among all numbers, its maxima and its mark."""
+        sums, maxima, mark = self.places[name]
+        return numbers[sums], numbers[maxima], numbers[mark]
 
 
 def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
-    """Return one rank's numbers in the places of the union's; nothing where it logged nothing."""
+    """Return one rank's numbers in the places of the union's; nothing where it logged nothing.
+
+    >>> from distmetrics.log.kinds import MAX
+    >>> union = Names.of({"a": MAX, "b": MAX}, is_marked=True)
+    >>> placed(torch.tensor([5.0]), Names.of({"a": MAX}), union)
+    tensor([5., -inf, 1., -inf])
+    """
     if names.size == union.size:  # then they are the same names
         return numbers
-    whole = numbers.new_zeros(union.size)
-    whole[union.sums :] = -math.inf
+    if union.is_marked and not names.is_marked:
+        numbers = torch.cat([numbers, numbers.new_ones(len(names.kinds))])
+    whole = numbers.new_full((union.size,), -math.inf)
+    whole[: union.sums] = 0.0
     whole[names.within(union).to(numbers.device)] = numbers
-    marks = [
-        union.places[name][1] + kind.maxima
-        for name, kind in names.kinds.items()
-        if kind.plain is None and union.kinds[name].plain is kind
-    ]
-    whole[marks] = 1.0
     return whole
 
 
 def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
     """Return the names of all ranks, and those that were logged in two ways."""
     kinds: dict[str, Kind] = {}
-    unlike = set()
+    unlike, is_marked = set(), False
     for part in parts:
+        is_marked = is_marked or part.is_marked
         for name, kind in part.kinds.items():
-            first = kinds.setdefault(name, kind)
-            if (first.plain or first) is not (kind.plain or kind):
+            if kinds.setdefault(name, kind) != kind:
                 unlike.add(name)
-            elif kind.plain is not None:
-                kinds[name] = kind
-    return Names(kinds), sorted(unlike)
+    return Names.of(kinds, is_marked=is_marked), sorted(unlike)

@@ -43,41 +43,25 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-class Writers:
-    """What rows are given to.
+def write(writers: Sequence[Writer], row: dict[str, Any], step: int) -> None:
+    """Give each writer a copy of a row; only then raise the first error.
 
-    Args:
-        writers: functions of a row and a step, or loggers.
-
-    Raises:
-        ConfigurationError: one of them is neither.
+    A note on the error says which writer it was.
     """
-
-    def __init__(self, writers: Sequence[Writer]) -> None:
-        check("Log", {"writers": writers}, {"writers": _WRITERS})
-        self._writers: list[Any] = [*writers]
-
-    def __len__(self) -> int:
-        return len(self._writers)
-
-    def write(self, row: dict[str, Any], step: int) -> None:
-        """Give each writer a copy of a row; only then raise what the first that failed has raised.
-
-        A note on the error says which writer it was.
-        """
-        failed: Exception | None = None
-        for place, writer in enumerate(self._writers, 1):
-            try:
-                _give(writer, copy.deepcopy(row), step)
-            except Exception as error:  # noqa: BLE001  (raised below, or noted)
-                which = f"writer {place} of {len(self._writers)}, {_name(writer)}"
-                if failed is None:
-                    failed = error
-                    error.add_note(f"Raised by {which}, at step {step}; the other writers went on.")
-                else:
-                    failed.add_note(f"So did {which}: {type(error).__name__}: {error}")
-        if failed is not None:
-            raise failed
+    failed: Exception | None = None
+    for place, writer in enumerate(writers, 1):
+        try:
+            _give(writer, copy.deepcopy(row), step)
+        except Exception as error:  # noqa: BLE001  (raised below, or noted)
+            name = getattr(writer, "__qualname__", type(writer).__name__)
+            which = f"writer {place} of {len(writers)}, {name}"
+            if failed is None:
+                failed = error
+                error.add_note(f"Raised by {which}, at step {step}; the other writers went on.")
+            else:
+                failed.add_note(f"So did {which}: {type(error).__name__}: {error}")
+    if failed is not None:
+        raise failed
 
 
 def _give(writer: Any, row: dict[str, Any], step: int) -> None:
@@ -90,17 +74,12 @@ def _give(writer: Any, row: dict[str, Any], step: int) -> None:
         writer.save()
 
 
-def _name(writer: Any) -> str:
-    """Return what a user calls it: a function's name, or a class's."""
-    return getattr(writer, "__qualname__", type(writer).__name__)
-
-
 def _is_writer(value: Any) -> bool:
-    is_made = not isinstance(value, type)
-    return is_made and (callable(value) or hasattr(value, "log_metrics"))
+    is_writer = callable(value) or hasattr(value, "log_metrics")
+    return is_writer and not isinstance(value, type)
 
 
-_WRITERS = Takes(
+WRITERS = Takes(
     lambda value: isinstance(value, list | tuple) and all(map(_is_writer, value)),
     "a list of functions of a row and a step, or of loggers",
     'pass [CSVLogger("runs")], say, or [lambda row, step: print(step, row)].',

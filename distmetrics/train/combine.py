@@ -11,7 +11,7 @@ from distmetrics.collectives.header import Header
 from distmetrics.collectives.message import reading
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.merge import combined_by_rank, own_value, refusal
+from distmetrics.log.merge import merged, own_value, refusal
 from distmetrics.log.names import Names
 from distmetrics.train.entries import Entries, Key, Kind, read
 
@@ -41,7 +41,7 @@ def combined(
 
     Args:
         mine: what this rank has logged.
-        known: see :func:`~distmetrics.log.merge.combined_by_rank`.
+        known: see :func:`~distmetrics.log.merge.merged`.
         name: of the call.
         told: the line that reports show, where another one has asked for the call.
         comm: who talks.
@@ -50,12 +50,15 @@ def combined(
         MismatchError: ranks log a name in different ways.
     """
     for loader, count in mine.batches.items():
-        mine.window.put(mine.of(Key("", loader), _BATCHES).slot, float(count))
-    logged = mine.window.snapshot(comm.device).looked_at()
+        mine.window.put((mine.of(Key("", loader), _BATCHES).slot,), float(count))
+    logged = mine.window.snapshot(comm.device).checked()
     call = Header("self.log", name, site=logged.site, reported_site=told)
-    row, parts = combined_by_rank(logged, known, call, _label, comm=comm)
+    row, per_rank = merged(logged, known, call, _label, comm=comm)
+    senders: dict[Names, list[int]] = defaultdict(list)
+    for rank, sent in enumerate(per_rank):
+        senders[sent].append(rank)
     ranks: dict[str, list[int]] = defaultdict(list)
-    for sent, some in parts.items():
+    for sent, some in senders.items():
         for text in sent.kinds:
             ranks[text] += some
     with reading("the names that it logged"):

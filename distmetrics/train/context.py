@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.accumulate import floats
+from distmetrics.log.values import floats
 from distmetrics.log.writers import Logger
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.accumulate import Slot, Window
 from distmetrics.log.kinds import KINDS
-from distmetrics.log.names import Names
+from distmetrics.log.window import Slot, Window
 
 
 class Key(NamedTuple):
@@ -105,6 +104,6 @@ class Entries(dict[Key, Entry]):
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what the window of this rank, or of another, has returned to be saved."""
-        for text in Names.read(state["names"]).kinds:
+        for text in state["kinds"]:
             self.of(*read(text))
         self.window.load(state)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from distmetrics.arguments import is_metric
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.log.accumulate import floats
+from distmetrics.log.values import floats
 from distmetrics.log.names import Names
 from distmetrics.train.combine import Logged, combined
 from distmetrics.train.entries import Entries, Entry, Key, Kind
@@ -142,10 +142,10 @@ class LogBook:
         weight = self._weight(name, options) if plan.is_weighted else 1.0
         if plan.epoch is not None:
             plan.epoch.steps += plan.place[0]
-            self._epoch.window.put(plan.epoch.slot, number, weight)
+            self._epoch.window.put((plan.epoch.slot,), number, weight)
         if plan.synced is not None:
             self._synced[name] = plan.synced.slot.site
-            self._step.window.put(plan.synced.slot, number, weight)
+            self._step.window.put((plan.synced.slot,), number, weight)
         elif plan.step:
             self.step_values[plan.step] = number
 
@@ -155,7 +155,7 @@ class LogBook:
         path = self._path(name, metric)
         key = Key(f"{path}.*" if bare else name, self._place[1])
         entry = self._epoch.of(key, Kind(metric=path, bare=bare))
-        self._epoch.window.put(entry.slot, 0.0)
+        self._epoch.window.put((entry.slot,), 0.0)
         self._claim(key, key, options)
 
     def _planned(self, name: str, options: Options) -> _Plan:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.accumulate import floats
+from distmetrics.log.values import floats
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 

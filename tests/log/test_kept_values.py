@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import distmetrics as dm
-from distmetrics.log.accumulate import Window
+from distmetrics.log.window import Window
 from distmetrics.log.kinds import SUM
 from distmetrics.testing import run
 

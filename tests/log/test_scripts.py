@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from benchmarks.log_scripts import drawn, on_gloo, verdict
 from benchmarks.log_scripts_cases import Script, scripts
-from distmetrics.log import accumulate
+from distmetrics.log import window
 
 
 @settings(max_examples=150)
@@ -18,7 +18,7 @@ def test_a_script_gives_exact_rows_and_named_errors(script: Script) -> None:
 
 
 def test_values_are_added_up_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulate, "_MANY", 2)
+    monkeypatch.setattr(window, "_MANY", 2)
     for script in drawn(40, 11, range(1, 5)):
         how, what, _ = verdict(script)
         assert (how, what) == ("right", [])

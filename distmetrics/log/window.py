@@ -1,0 +1,388 @@
+"""What this rank has logged since the last flush: added up on the device, without waiting for it.
+
+A value is only noted when it is logged. Many values, of many steps, are added up together: each
+operation of torch costs a step more than the notes of all its values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.header import Problem
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import fold
+from distmetrics.errors import InputError, Site
+from distmetrics.log.kinds import (
+    LARGEST_ARRAY,
+    SQUARES,
+    Kind,
+    array_of,
+    growth,
+    squares_of,
+    summed,
+)
+from distmetrics.log.names import Names
+from distmetrics.log.values import (
+    CPU,
+    Number,
+    changes_of,
+    device_of,
+    is_array,
+    moved,
+    number_of,
+    sizes_of,
+    stacked,
+    together,
+    weight_of,
+)
+
+_MANY = 1024  # calls that are added up together: half a MiB of a GPU, where each takes 512 bytes
+_MOST = 2**17  # values of mappings, or elements of arrays, that wait
+
+
+class WindowSnapshot(NamedTuple):
+    """What a rank has logged in a window.
+
+    ``numbers``: float64, in the order of the names; ``flaws``: how many weights of each name were
+    negative or not finite, on the device; ``sites``: the lines that logged each name first;
+    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
+    """
+
+    names: Names
+    numbers: Tensor
+    flaws: Tensor
+    sites: Mapping[str, Site | None]
+    problem: Problem | None
+    site: Site | None
+
+    def checked(self) -> WindowSnapshot:
+        """Return the same, with the problem of weights that are on the device; waits for it."""
+        for name, count in zip(self.names.kinds, self.flaws.tolist(), strict=True):
+            if count and self.problem is None:
+                why = "a weight is negative or not finite"
+                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
+                return self._replace(problem=Problem("InputError", what))
+        return self
+
+
+class Slot:
+    """Where a name's values go.
+
+    Attributes:
+        site: the user's line that logged it first.
+        starts: where its sums start in each buffer, its maxima, and its flaw.
+        window: the number of the last window that has counted a value of it.
+    """
+
+    __slots__ = ("kind", "name", "rule", "site", "starts", "window")
+
+    def __init__(self, name: str, kind: Kind, starts: tuple[int, int, int]) -> None:
+        self.name = name
+        self.kind = kind
+        self.rule = kind.rule
+        self.site = call_site()
+        self.starts = starts
+        self.window = -1
+
+
+class _Buffer(NamedTuple):
+    """Numbers on one device, float64; ``flaws``: of each slot, how many weights make no sense."""
+
+    sums: Tensor
+    maxima: Tensor
+    flaws: Tensor
+
+
+_NOTHING = 0.0, -math.inf, 0.0
+
+
+# Slots, one value of theirs, or one of each, [n]; its weight; how often these had been changed in
+# place; the elements of an array, and of its weight.
+_Noted = tuple[tuple[Slot, ...], Number, Number, int, tuple[int, int] | None]
+
+
+def _group(noted: _Noted) -> tuple[Any, ...]:
+    """Return what values have in common that are added up together."""
+    slots, value, weight, _, sizes = noted
+    dtype = value.dtype if isinstance(value, Tensor) else None
+    alike = slots[0].kind if len(slots) == 1 else slots
+    return alike, device_of(value, weight), dtype, sizes
+
+
+@lru_cache(maxsize=64)
+def _places(slots: tuple[Slot, ...], device: torch.device) -> _Buffer:
+    """Return where each element starts, [n, size] each; the size of a number is 1."""
+    kind = slots[0].kind
+    starts = torch.tensor([slot.starts for slot in slots], device="cpu")
+    elements = torch.arange(kind.size or 1, device="cpu")
+    strides = kind.rule.sums, kind.rule.maxima, 0
+    places = [starts[:, i : i + 1] + elements * stride for i, stride in enumerate(strides)]
+    return _Buffer(*(moved(each, device) for each in places))
+
+
+@lru_cache(maxsize=64)
+def _layout(slots: tuple[Slot, ...]) -> tuple[Names, _Buffer]:
+    """Return the names of slots, and where in a buffer their numbers lie, in the names' order."""
+    names = Names.of({slot.name: slot.kind for slot in slots})
+    indices: tuple[list[int], ...] = [], [], []
+    for slot in sorted(slots, key=lambda slot: slot.name):
+        lengths = slot.kind.sums, slot.kind.maxima, 1
+        for found, start, length in zip(indices, slot.starts, lengths, strict=True):
+            found += range(start, start + length)
+    return names, _Buffer(*(torch.tensor(x, dtype=torch.int64, device="cpu") for x in indices))
+
+
+class Window:
+    """The values that this rank has logged since the last flush.
+
+    Attributes:
+        problem: of the first value that could not be counted; the next snapshot has it.
+    """
+
+    def __init__(self) -> None:
+        self.problem: Problem | None = None
+        self._slots: dict[str, Slot] = {}
+        self._sums = self._maxima = 0
+        self._buffers: dict[torch.device, _Buffer] = {}
+        self._noted: list[_Noted] = []
+        self._elements = 0  # that wait
+        self._number = 0  # of this window
+
+    def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
+        """Take a value; it is added up later."""
+        try:
+            number, scale, sizes = number_of("value", value, or_array=True), weight_of(weight), None
+            if is_array(number) or is_array(scale):
+                sizes = sizes_of(number, scale)
+                kind = kind if kind.rule.of_samples else _array(kind, sizes[0])
+            self.put((self.slot(name, kind),), number, scale, sizes)
+        except InputError as error:
+            self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
+
+    def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
+        """Take a value of each of several names, which weigh the same.
+
+        Tensors of one sort are stacked, which costs one operation.
+        """
+        try:
+            numbers = None if kind.rule.is_latest else stacked([*values.values()])
+            scale = weight_of(weight)
+            if numbers is not None and not is_array(scale):
+                self.put(tuple([self.slot(name, kind) for name in values]), numbers, scale)
+                return
+        except InputError:
+            pass  # below, the error is told of its name
+        for name, value in values.items():
+            self.note(name, kind, value, weight)
+
+    def put(
+        self,
+        slots: tuple[Slot, ...],
+        value: Number,
+        weight: Number = 1.0,
+        sizes: tuple[int, int] | None = None,
+    ) -> None:
+        """Take a checked value of one slot, or one of each of several; it is added up later."""
+        changes = -1 if type(value) is type(weight) is float else changes_of(value, weight)
+        self._noted.append((slots, value, weight, changes, sizes))
+        if sizes or len(slots) > 1:
+            self._elements += sizes[0] if sizes else len(slots)
+        if len(self._noted) >= _MANY or self._elements >= _MOST:
+            self.settle()
+
+    def slot(self, name: Any, kind: Kind) -> Slot:
+        """Return where values of a name go.
+
+        Raises:
+            InputError: the name cannot be logged so.
+        """
+        known = self._slots.get(name) if isinstance(name, str) else None
+        if known is not None and (known.kind is kind or known.kind == kind):
+            return known
+        if not isinstance(name, str):
+            raise InputError("a name must be a string")
+        if known is not None:
+            first = f"was logged as a {known.kind}, first at {known.site}"
+            raise InputError(f"{first}; now as a {kind}")
+        slot = Slot(name, kind, (self._sums, self._maxima, len(self._slots)))
+        self._slots[name] = slot
+        self._sums += kind.sums
+        self._maxima += kind.maxima
+        return slot
+
+    def _note_problem(self, name: Any, what: str, do: str = "") -> None:
+        """Keep the first problem, for the flush to tell all ranks."""
+        if self.problem is None:
+            self.problem = Problem("InputError", f"{name!r}: {what}", do)
+
+    def settle(self) -> None:
+        """Add up what was noted; nothing waits for a device."""
+        noted, self._noted, self._elements = self._noted, [], 0
+        latest: dict[Slot, _Noted] = {}
+        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
+        for each in noted:
+            slots, value, weight, changes, _ = each
+            first = slots[0]
+            if changes >= 0 and changes != changes_of(value, weight):
+                why = (
+                    f"its value or weight was changed in place since, first logged at {first.site}"
+                )
+                self._note_problem(first.name, why, "log a copy, value.clone().")
+                continue
+            for slot in slots:
+                slot.window = self._number
+            if first.rule.is_latest:
+                latest[first] = each
+            else:
+                groups[_group(each)].append(each)
+        for each in latest.values():
+            groups[_group(each)].append(each)
+        for (alike, device, dtype, _), group in groups.items():
+            per_value, values, weights, *_ = zip(*group, strict=True)
+            numbers = together(values, device) if dtype is None else torch.stack(values)
+            numbers, scales = moved(numbers, device), together(weights, device)
+            is_plain = {*map(type, weights)} == {float}
+            if isinstance(alike, tuple):  # [steps, names]
+                self._add(alike, numbers.T, scales.unsqueeze(0), is_plain=is_plain)
+            else:
+                rows = [x if x.ndim > 1 else x.unsqueeze(1) for x in (numbers, scales)]
+                self._add(tuple([slot for (slot,) in per_value]), *rows, is_plain=is_plain)
+
+    def _add(
+        self, slots: tuple[Slot, ...], values: Tensor, weights: Tensor, *, is_plain: bool
+    ) -> None:
+        """Add up values of a kind.
+
+        Args:
+            slots: where they go, n of them.
+            values: of any dtype, [n, k]: numbers of a slot, or the elements of its array.
+            weights: of the values, [n or 1, k or 1].
+            is_plain: whether the weights were checked.
+        """
+        device, rule = values.device, slots[0].rule
+        places = _places(slots, device)
+        starts, tops, flawed = (each.expand_as(values).flatten() for each in places)
+        weights = weights.expand_as(values).flatten()
+        values = values.to(torch.float64).flatten()
+        # Nothing is changed in place: a function that torch differentiates must not do it.
+        before, maxima, flaws = self._buffer(device)
+        if not is_plain:
+            is_good = (weights >= 0) & weights.isfinite()
+            weights = torch.where(is_good, weights, 0.0)
+            flaws = flaws.index_add(0, flawed, 1.0 - is_good.to(torch.float64))
+        added, compared = rule.parts(values, weights)
+        sums = before
+        for offset, column in enumerate(added):
+            where = starts + (rule.bucket(values) if rule.bucket else offset)
+            # Unlike index_add, on CUDA it adds in one order each time: runs give the same bits.
+            sums = sums.index_put((where,), column, accumulate=True)
+        if rule.is_centred:
+            own = _places(tuple(dict.fromkeys(slots)), device).sums.flatten()
+            squares = squares_of(values, weights, sums, starts)
+            sums = sums.index_add(0, own + SQUARES, growth(before, sums, own))
+            sums = sums.index_put((starts + SQUARES,), squares, accumulate=True)
+        for offset, column in enumerate(compared):
+            if rule.is_latest:  # what was there before, here and elsewhere, does not count
+                maxima = maxima.index_fill(0, tops + offset, -math.inf)
+                for other in self._buffers.keys() - {device}:
+                    taken = _places(slots, other).maxima.flatten() + offset
+                    elsewhere = self._buffer(other)
+                    largest = elsewhere.maxima.index_fill(0, taken, -math.inf)
+                    self._buffers[other] = elsewhere._replace(maxima=largest)
+            maxima = maxima.scatter_reduce(0, tops + offset, column, "amax")
+        self._buffers[device] = _Buffer(sums, maxima, flaws)
+
+    def _buffer(self, device: torch.device) -> _Buffer:
+        """Return the buffer of a device, with room for all slots."""
+        empty = torch.empty(0, dtype=torch.float64, device=device)
+        buffer = self._buffers.get(device, (empty, empty, empty))
+        sizes = self._sums, self._maxima, len(self._slots)
+        parts = []
+        for x, size, nothing in zip(buffer, sizes, _NOTHING, strict=True):
+            more = size - len(x)
+            parts.append(torch.cat([x, x.new_full((more,), nothing)]) if more else x)
+        return _Buffer(*parts)
+
+    def _logged(self, device: torch.device) -> WindowSnapshot:
+        """Return what was logged; nothing waits for a device but for what lies on another one."""
+        self.settle()
+        names, indices = _layout(
+            tuple([s for s in self._slots.values() if s.window == self._number])
+        )
+        rows = []
+        for where in [*self._buffers] or [device]:
+            columns = zip(self._buffer(where), indices, strict=True)
+            rows.append([x[moved(index, where)].to(device) for x, index in columns])
+        sums, maxima, flaws = zip(*rows, strict=True)
+        whole = [summed(sums, moved(names.centred, device)), fold(maxima, "max")]
+        sites = {name: self._slots[name].site for name in names.kinds}
+        flawed = fold(flaws, "sum")
+        return WindowSnapshot(names, torch.cat(whole), flawed, sites, self.problem, call_site())
+
+    def snapshot(self, device: torch.device) -> WindowSnapshot:
+        """Return what was logged, with nothing that later calls change; the problem is told."""
+        logged = self._logged(device)
+        self.problem = None
+        return logged
+
+    def state(self) -> dict[str, Any]:
+        """Return what was logged, of plain types; see :meth:`load`."""
+        logged = self._logged(CPU).checked()
+        plain = msgspec.to_builtins([logged.names.kinds, logged.problem])
+        return {"kinds": plain[0], "numbers": logged.numbers, "problem": plain[1]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Add what :meth:`state` has returned."""
+        self.add(Names.of(msgspec.convert(state["kinds"], dict[str, Kind])), state["numbers"].cpu())
+        self.problem = self.problem or msgspec.convert(state["problem"], Problem | None)
+
+    def add(self, names: Names, numbers: Tensor) -> None:
+        """Count numbers of the CPU once more, which a snapshot has had before.
+
+        Raises:
+            InputError: a name was logged as another kind since.
+        """
+        self.settle()
+        for name, kind in names.kinds.items():
+            known = self._slots.get(name)
+            if known is not None and known.kind != kind:
+                raise InputError(
+                    f"{name!r} was logged as a {known.kind}, and is a {kind} in the state",
+                    do="load a state into a new Log.",
+                )
+        numbers, slots = numbers.clone(), []
+        for name, kind in names.kinds.items():
+            slot = self.slot(name, kind)
+            if slot.rule.is_latest and slot.window == self._number:  # a later value counts
+                names.of_name(numbers, name)[1].fill_(-math.inf)
+            slot.window = self._number
+            slots.append(slot)
+        buffer = self._buffer(CPU)
+        where = _layout(tuple(slots))[1]
+        sums = summed([buffer.sums[where.sums], numbers[: names.sums]], names.centred)
+        self._buffers[CPU] = _Buffer(
+            buffer.sums.index_put((where.sums,), sums),
+            buffer.maxima.scatter_reduce(0, where.maxima, numbers[names.sums :], "amax"),
+            buffer.flaws,
+        )
+
+    def clear(self) -> None:
+        """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
+        self._number += 1
+        self._buffers = {}
+
+
+def _array(kind: Kind, size: int) -> Kind:
+    if not size:
+        raise InputError("the value is an array without elements")
+    if size > LARGEST_ARRAY:
+        raise InputError(f"the value is an array of {size} elements: {LARGEST_ARRAY} are the most")
+    return array_of(kind, size)
