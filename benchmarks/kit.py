@@ -4,7 +4,7 @@ A run is what a test of a distributed metric is made of: every rank makes the me
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
 round, and must get the same value.
 
-- *threads*: a new world of three ranks for each run, threads of one pool as the kit has them for
+- *threads*: a new world of three ranks for each run, threads of this process as the kit has them for
   all runs of a check, in a process that is bound to one core.
 - *launch*: three new gloo processes for each run, ``run(3, …, backend="gloo")``.
 - *pool*: gloo processes that are started once and get one task a run, as torchmetrics' own tests
@@ -37,7 +37,6 @@ import torch.distributed as dist
 from torchmetrics.classification import BinaryF1Score
 
 from distmetrics import Communicator, ThreadWorld, sync_and_compute
-from distmetrics.comm.threads import ThreadPool
 from distmetrics.testing import run
 from distmetrics.testing.fake_torch_distributed import routed
 
@@ -116,11 +115,11 @@ def on_one_core() -> Iterator[None]:
 
 def threads(job: Callable[[Communicator], tuple[float, float]], runs: int) -> Timing:
     """Time worlds of threads."""
-    with on_one_core(), ThreadPool() as pool:
-        ThreadWorld(RANKS, pool=pool).run(job)
+    with on_one_core():
+        ThreadWorld(RANKS).run(job)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(runs):
-            value, _ = ThreadWorld(RANKS, pool=pool).run(job)[0]
+            value, _ = ThreadWorld(RANKS).run(job)[0]
         return time.perf_counter() - wall, time.process_time() - cpu, value
 
 
