@@ -4,8 +4,8 @@ A run is what a test of a distributed metric is made of: every rank makes the me
 with its shard, syncs and computes. All ways run the same job on the same data, in turn, round after
 round, and must get the same value.
 
-- *threads*: a new world of three ranks for each run, threads of this process as the kit has them for
-  all runs of a check, in a process that is bound to one core.
+- *threads*: a new world of three ranks for each run, threads of this process as the kit has them,
+  bound to one core.
 - *launch*: three new gloo processes for each run, ``run(3, …, backend="gloo")``.
 - *pool*: gloo processes that are started once and get one task a run, as torchmetrics' own tests
   have them: a ``torch.multiprocessing.Pool`` with one process group for all tests (there of two

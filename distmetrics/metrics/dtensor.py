@@ -48,6 +48,8 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
         StateError: the states of a metric cannot be synced, or not together.
         LayoutError: a role says something else of an axis than a placement.
     """
+    if not any(_dtensors(value) for *_, value in local.states):
+        return
     for place, target in enumerate(local.targets):
         if not local.updates[place]:
             continue
