@@ -13,16 +13,9 @@ from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
-from distmetrics.data.rng import State, held, random_state, restore
+from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameOrder, SameStream
-from distmetrics.data.sharding import (
-    RUNS,
-    EvaluationSampler,
-    Sharding,
-    as_sampler,
-    clone,
-    has_order,
-)
+from distmetrics.data.sharding import EvaluationSampler, as_sampler, clone, has_order
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 
@@ -89,81 +82,86 @@ def exact(
 def exact_by(
     loader: Any,
     comm: Communicator,
-    sharding: Sharding = RUNS,
     *,
     dealt: bool | None = None,
     equal_batches: bool = False,
     seed: int = 0,
+    in_rounds: bool = False,
     device: torch.device | None = None,
 ) -> RankLoader:
-    """Do what :func:`exact` does, with a sharding; batches go to a device if given."""
-    whole = comm.whole  # ranks of a layout that have one shard must draw one order
-    mine = _LoaderMessage("nothing")
-    drawn: State = []
-    unwrapped = Unwrapped(None, None)
+    """Do what :func:`exact` does; see :class:`EvaluationSampler` for ``in_rounds``."""
+    unwrapped, drawn = Unwrapped(None, None), []
     try:
         unwrapped = unwrap(loader, dealt)
         is_drawn = isinstance(unwrapped.loader, DataLoader) and not unwrapped.dealt
         parts = list(parts_of(unwrapped.loader)) if is_drawn else []
         drawn = random_state(parts)
-        mine = _message(unwrapped, parts, drawn, equal_batches=equal_batches, seed=seed)
+        text = _text(unwrapped.loader, unwrapped.batch_size, len(drawn)) + _checksum(parts)
+        if equal_batches or seed:
+            text += f", equal_batches={equal_batches}, seed={seed}"
+        if unwrapped.dealt is not None:
+            text += f", dealt={unwrapped.dealt}"
+        mine = _LoaderMessage(text, state=tuple(value for *_, value in drawn))
     except InputError as error:
         mine = _LoaderMessage(error.what, error.do)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
         text = f"samplers that can't be read: {type(error).__name__}: {error}"
         mine = _LoaderMessage(text, "give samplers and batch samplers a length.")
-    state = _agree(mine, comm=whole)
+    state = _agree(mine, comm=comm.whole)  # ranks that have one shard must draw one order too
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
-    return deal(
-        unwrapped,
-        comm.world_size,
-        comm.rank,
-        comm=comm,
-        same=SameOrder(comm) if comm.world_size > 1 else None,
-        sharding=sharding,
-        equal_batches=equal_batches,
-        seed=seed,
-        device=device,
-    )
+    sampling: dict[str, Any] = {"seed": seed, "fill": equal_batches, "in_rounds": in_rounds}
+    part = deal(unwrapped, comm.world_size, comm.rank, comm, device=device, **sampling)
+    if isinstance(part, LoaderPart) and comm.world_size > 1:
+        part.dealer.same = SameOrder(comm)
+    return part
 
 
 def deal(
     unwrapped: Unwrapped,
     world_size: int,
     rank: int,
-    *,
     comm: Communicator | None = None,
-    same: SameOrder | None = None,
-    sharding: Sharding = RUNS,
-    equal_batches: bool = False,
-    seed: int = 0,
+    *,
+    fill: bool = False,
     device: torch.device | None = None,
+    **sampling: Any,
 ) -> RankLoader:
-    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
+    """Return a loader of a rank's part.
+
+    Args:
+        unwrapped: the loader of the whole data.
+        world_size: number of ranks.
+        rank: this rank.
+        comm: compares what ranks read of a stream.
+        fill: give all ranks as many batches.
+        device: where batches go; None where the framework moves them to.
+        sampling: how an order is split; see :class:`EvaluationSampler`.
+    """
     whole, device = unwrapped.loader, device or unwrapped.device
     if not getattr(whole, "in_order", True):
         whole = clone(whole, in_order=True)  # what a batch is follows from its place
     if unwrapped.dealt:
-        return Share(whole, device, comm or current(), equal_batches=equal_batches)
+        return Share(whole, device, equal_batches=fill, comm=comm or current())
     if not has_order(whole):
-        stream = None
-        if comm is not None and world_size > 1 and unwrapped.dealt is None:
-            stream = SameStream(comm)
-        options: dict[str, Any] = {"dealt": unwrapped.dealt, "equal_batches": equal_batches}
-        return StreamPart(whole, device, world_size, rank, same=stream, **options)
+        compares = comm is not None and world_size > 1 and unwrapped.dealt is None
+        same = SameStream(comm) if comm is not None and compares else None
+        part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
+        part.dealt = unwrapped.dealt
+        return part
+    samplers: dict[str, Any] = {}
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
     order = getattr(whole, name)
-    options = {"seed": seed, "sharding": sharding}
-    samplers, batching = {}, {}
+    batching = {}
     if type(whole.batch_sampler) is BatchSampler:
         batching["batch_size"] = unwrapped.batch_size
         batching["multiple_of"] = order.batch_size if order.drop_last else 1
         order = order.sampler
-        samplers["sampler"] = EvaluationSampler(as_sampler(order), world_size, rank, **options)
-    options |= {"fill": equal_batches, "same": same, **batching}
-    dealer = EvaluationSampler(as_sampler(order), world_size, rank, **options)
-    return LoaderPart(clone(whole, **samplers | {name: dealer}), device, dealer)
+        samplers["sampler"] = EvaluationSampler(as_sampler(order), world_size, rank, **sampling)
+    sampling |= {"fill": fill, **batching}
+    dealer = EvaluationSampler(as_sampler(order), world_size, rank, **sampling)
+    samplers[name] = dealer
+    return LoaderPart(clone(whole, **samplers), device, dealer)
 
 
 class _LoaderMessage(Message, frozen=True):
@@ -178,17 +176,6 @@ class _LoaderMessage(Message, frozen=True):
     text: str
     problem: str = ""
     state: tuple[bytes, ...] = ()
-
-
-def _message(
-    unwrapped: Unwrapped, parts: list[Any], drawn: State, *, equal_batches: bool, seed: int
-) -> _LoaderMessage:
-    text = _text(unwrapped.loader, unwrapped.batch_size, len(drawn)) + _checksum(parts)
-    if equal_batches or seed:
-        text += f", equal_batches={equal_batches}, seed={seed}"
-    if unwrapped.dealt is not None:
-        text += f", dealt={unwrapped.dealt}"
-    return _LoaderMessage(text, state=tuple(value for *_, value in drawn))
 
 
 @one_call

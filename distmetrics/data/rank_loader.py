@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -63,15 +64,15 @@ class RankLoader:
                 f"{current().world_size}: each would read all of the data",
                 do="call exact(loader) after torch.distributed.init_process_group.",
             )
-        return self._batches(next(_clock))
+        return self._batches([*_stack()])
 
-    def _batches(self, opened: int) -> Iterator[Any]:
+    def _batches(self, outer: list["ValidRows"]) -> Iterator[Any]:
         self.filler = None
         steps = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows, opened, may_fill=self.equal_batches):
+            with being_read(step.rows, outer, may_fill=self.equal_batches):
                 yield self.moved(step.batch)
 
     def moved(self, batch: Any) -> Any:
@@ -85,6 +86,9 @@ class RankLoader:
     def is_even(self) -> bool | None:
         """True if all ranks have as many batches; None if only reading can tell."""
         return self.equal_batches or None
+
+    def __len__(self) -> int:
+        return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch."""
@@ -114,10 +118,12 @@ class LoaderPart(RankLoader):
 
     def is_even(self) -> bool:
         """True if all ranks have as many batches."""
-        return self.equal_batches or self.dealer.is_even()
+        return self.equal_batches or not self.needs_filler()
 
-    def __len__(self) -> int:
-        return len(self.dealer)
+    def needs_filler(self) -> bool:
+        """True if only a batch that fills up gives all ranks as many."""
+        _, least, most = self.dealer.counts()
+        return least < most
 
 
 class StreamPart(RankLoader):
@@ -128,20 +134,10 @@ class StreamPart(RankLoader):
     """
 
     def __init__(
-        self,
-        loader: Any,
-        device: torch.device | None,
-        world_size: int,
-        rank: int,
-        *,
-        equal_batches: bool,
-        dealt: bool | None = None,
-        same: SameStream | None = None,
+        self, *args: Any, ranks: tuple[int, int], same: SameStream | None, **options: Any
     ) -> None:
-        super().__init__(loader, device, equal_batches=equal_batches)
-        self.dealt = dealt
-        self._world_size = world_size
-        self._rank = rank
+        super().__init__(*args, **options)
+        self._world_size, self._rank = ranks
         self._same = same
 
     def steps(self) -> Iterator[Step]:
@@ -179,10 +175,8 @@ class Share(RankLoader):
 
     dealt = True
 
-    def __init__(
-        self, loader: Any, device: torch.device | None, comm: Communicator, *, equal_batches: bool
-    ) -> None:
-        super().__init__(loader, device, equal_batches=equal_batches)
+    def __init__(self, *args: Any, comm: Communicator, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._comm = comm.whole
 
     def steps(self) -> Iterator[Step]:
@@ -221,37 +215,39 @@ class Share(RankLoader):
     def __len__(self) -> int:
         if self.equal_batches:
             raise TypeError("how many batches the ranks get is only known once they are read")
-        return len(self.loader)
+        return super().__len__()
 
 
-_clock = itertools.count()
 _reading = threading.local()  # a rank of a ThreadWorld is a thread
 
 
-class ValidRows(NamedTuple):
+@dataclass(eq=False)
+class ValidRows:
     """How many rows of the batch that a loader has given last are valid.
 
     Attributes:
         number: how many; None for all.
-        opened: when the pass over the loader began, before its first batch.
-        given: when the batch was given.
         may_fill: whether the loader has batches that only fill up.
+        outer: the batches that were being read when the pass over the loader began.
     """
 
     number: int | None
-    opened: int
-    given: int
     may_fill: bool
+    outer: list["ValidRows"]
+
+
+def _stack() -> list[ValidRows]:
+    stack: list[ValidRows] = _reading.__dict__.setdefault("stack", [])
+    return stack
 
 
 @contextmanager
 def being_read(
-    count: int | None, opened: int | None = None, *, may_fill: bool = True
+    number: int | None, outer: list[ValidRows] | None = None, *, may_fill: bool = True
 ) -> Iterator[None]:
-    """Let ``fresh`` keep ``count`` rows of the batch inside the block; None keeps all."""
-    stack: list[ValidRows] = _reading.__dict__.setdefault("stack", [])
-    given = next(_clock)
-    mine = ValidRows(count, given if opened is None else opened, given, may_fill)
+    """Let ``fresh`` keep ``number`` rows of the batch inside the block; None keeps all."""
+    stack = _stack()
+    mine = ValidRows(number, may_fill, [*stack] if outer is None else outer)
     stack.append(mine)
     try:
         yield
@@ -265,11 +261,10 @@ def rows_being_read() -> ValidRows | None:
     Raises:
         InputError: loaders are read in turn, and their batches have different numbers.
     """
-    stack: list[ValidRows] = _reading.__dict__.get("stack", [])
+    stack = _stack()
     if not stack:
         return None
-    # Of loops in loops the inner loader begins after the outer one has given its batch.
-    in_turn = [each for each in stack if each.may_fill and each.given >= stack[-1].opened]
+    in_turn = [each for each in stack if each.may_fill and each not in stack[-1].outer]
     if len({each.number for each in in_turn}) > 1:
         raise InputError(
             "fresh can't know which loader's batch the rows are of: several loaders with "

@@ -6,9 +6,9 @@ beginning, or cut with ``drop_last``. Both shard the order of the loader's own s
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
@@ -24,15 +24,6 @@ def run_of(count: int, world_size: int, rank: int) -> range:
     [[0, 1], [2, 3, 4]]
     """
     return range(count * rank // world_size, count * (rank + 1) // world_size)
-
-
-def every_nth(count: int, world_size: int, rank: int) -> range:
-    """Return every ``world_size``-th place from the rank's own on.
-
-    >>> [list(every_nth(5, 2, rank)) for rank in range(2)]
-    [[0, 2, 4], [1, 3]]
-    """
-    return range(rank, count, world_size)
 
 
 def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
@@ -74,22 +65,6 @@ def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[rang
     return batches
 
 
-class Sharding(NamedTuple):
-    """A way to split an order over ranks.
-
-    Attributes:
-        places: count, world size and rank to the rank's places.
-        batches: count, batch size, world size and rank to the places of the rank's batches.
-    """
-
-    places: Callable[[int, int, int], range]
-    batches: Callable[[int, int, int, int], list[range]]
-
-
-RUNS = Sharding(run_of, runs)
-ROUNDS = Sharding(every_nth, rounds)
-
-
 class RankSampler(Sampler[Any]):
     """The part of an order that belongs to one rank."""
 
@@ -117,8 +92,7 @@ class RankSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch; passed on to a source that wants to know."""
         self.epoch = epoch
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
+        _tell(self.source, epoch)
 
     def _order(self) -> Sequence[Any]:
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
@@ -150,9 +124,8 @@ class EvaluationSampler(RankSampler):
         batch_size: the most samples in a batch; None gives single samples.
         multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
             size of one process.
-        sharding: another way to split the order, of ``distmetrics.data.sharding``.
+        in_rounds: the ranks' n-th steps are the next places of the order, instead of runs.
         fill: give a rank that has one step fewer than another the first sample once more.
-        same: compares the orders that ranks draw; None where nothing is compared.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
@@ -169,39 +142,34 @@ class EvaluationSampler(RankSampler):
         seed: int = 0,
         batch_size: int | None = None,
         multiple_of: int = 1,
-        sharding: Sharding = RUNS,
+        in_rounds: bool = False,
         fill: bool = False,
-        same: SameOrder | None = None,
     ) -> None:
         super().__init__(source, world_size, rank, seed=seed)
         self.batch_size = batch_size
         self.multiple_of = multiple_of
-        self.sharding = sharding
+        self.in_rounds = in_rounds
         self.fill = fill
-        self.same = same
+        self.same: SameOrder | None = None
         self._state = random_state(samplers_in(source))
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
-        """Return the place, or places, of each step of a rank; a step that fills up is none."""
+        """Return the place, or the batch of places, of each step of a rank that has samples."""
         if self.batch_size is None:
-            return self.sharding.places(count, self.world_size, rank)
-        count -= count % self.multiple_of
-        return self.sharding.batches(count, self.batch_size, self.world_size, rank)
+            run = run_of(count, self.world_size, rank)
+            return range(rank, count, self.world_size) if self.in_rounds else run
+        batches = rounds if self.in_rounds else runs
+        return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
         """Return for how many steps this rank, every rank, and some rank has samples."""
-        ranks = self.rank, 0, self.world_size - 1  # the first or the last has the fewest, or most
-        own, *ends = (len(self.steps(len(self.source), rank)) for rank in ranks)
+        count = len(self.source)
+        # The first rank or the last has the fewest, or the most.
+        own, *ends = (len(self.steps(count, r)) for r in (self.rank, 0, self.world_size - 1))
         return own, min(ends), max(ends)
 
-    def is_even(self) -> bool:
-        """True if every rank has samples for as many steps."""
-        _, least, most = self.counts()
-        return least == most
-
     def __len__(self) -> int:
-        own, _, most = self.counts()
-        return most if self.fill else own
+        return self.counts()[2 if self.fill else 0]
 
     def _order(self) -> Sequence[Any]:
         """Draw the same order in every pass of an epoch."""
@@ -218,10 +186,8 @@ class EvaluationSampler(RankSampler):
         return order
 
     def _fillers(self) -> Sequence[Any]:
-        own, _, most = self.counts()
-        if not self.fill or own == most:
-            return ()
-        return (0 if self.batch_size is None else range(1),)
+        filler = 0 if self.batch_size is None else range(1)
+        return [filler] * (len(self) - self.counts()[0])
 
     def _pick(self, order: Sequence[Any], step: Any) -> Any:
         return order[step] if self.batch_size is None else [order[place] for place in step]
@@ -281,8 +247,7 @@ class Keys(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch on."""
-        if hasattr(self.keys, "set_epoch"):
-            self.keys.set_epoch(epoch)
+        _tell(self.keys, epoch)
 
 
 def as_sampler(keys: Any) -> Sampler[Any]:
@@ -311,6 +276,9 @@ def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader's samplers which epoch begins."""
     for name in ("sampler", "batch_sampler"):
-        tell = getattr(getattr(loader, name, None), "set_epoch", None)
-        if tell is not None:
-            tell(epoch)
+        _tell(getattr(loader, name, None), epoch)
+
+
+def _tell(sampler: Any, epoch: int) -> None:
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)

@@ -21,7 +21,6 @@ from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import RankLoader, Step
-from distmetrics.data.sharding import ROUNDS
 from distmetrics.errors import InputError
 from distmetrics.integrations.accelerate_log import attach_log
 from distmetrics.tree import flatten, map_leaves
@@ -90,7 +89,7 @@ def prepare(
     part = exact_by(
         loader,
         comm,
-        ROUNDS,
+        in_rounds=True,
         dealt=dealt,
         equal_batches=bool(equal_batches),
         seed=seed,
@@ -119,9 +118,6 @@ class _Prepared(RankLoader):
                 yield step if step.is_absent else step._replace(batch=self.loader.moved(step.batch))
         finally:
             self._gather.end(reading)
-
-    def __len__(self) -> int:
-        return len(self.loader)
 
 
 class _Reading:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from distmetrics.comm.communicator import chosen
 from distmetrics.data.exact import exact_by
-from distmetrics.data.sharding import RUNS
 from distmetrics.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,5 +58,5 @@ def setup_dataloaders(
         raise InputError("setup_dataloaders needs a loader", do="pass one or several.")
     device = fabric.device if move_to_device else None
     options: dict[str, Any] = {"dealt": dealt, "equal_batches": equal_batches, "seed": seed}
-    parts = [exact_by(loader, comm, RUNS, device=device, **options) for loader in loaders]
+    parts = [exact_by(loader, comm, device=device, **options) for loader in loaders]
     return parts[0] if len(parts) == 1 else parts

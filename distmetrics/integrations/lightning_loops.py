@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import RankLoader, being_read
-from distmetrics.data.sharding import ROUNDS
+from distmetrics.data.rank_loader import LoaderPart, RankLoader, being_read
 from distmetrics.errors import InputError
 
 
@@ -74,10 +73,10 @@ def deal_exactly(trainer: Any, replaced: Replaced, comm: Communicator) -> None:
         if not mode.evaluating:
             return prepare(dataloader, shuffle=shuffle, mode=mode)
         if _is_ours_to_deal(trainer, dataloader, comm):
-            part = exact_by(dataloader, comm, ROUNDS, equal_batches=True)
-            dealer = getattr(part, "dealer", None)
-            needs_no_filler = dealer is not None and dealer.is_even()
-            return part.loader if needs_no_filler else part
+            part = exact_by(dataloader, comm, in_rounds=True, equal_batches=True)
+            if isinstance(part, LoaderPart) and not part.needs_filler():
+                return part.loader
+            return part
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
         _refuse_empty_ranks(trainer, loader, comm.whole)
         return loader

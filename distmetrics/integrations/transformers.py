@@ -19,12 +19,11 @@ from transformers.trainer_utils import denumpify_detensorize
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.data.concat import join
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import StreamPart
-from distmetrics.data.sharding import RUNS
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.integrations.named_metrics import by_name, plain
+from distmetrics.integrations.transformers_concat import join
 from distmetrics.integrations.transformers_log import attach_log
 from distmetrics.integrations.transformers_loss import Weight
 from distmetrics.integrations.transformers_steps import Outputs, Pass, update_classifier
@@ -166,7 +165,7 @@ class Attachment:
         if id(dataloader) in self._parts:
             return self._parts[id(dataloader)][1]
         options: dict[str, Any] = {"dealt": self.dealt, "equal_batches": equal_batches}
-        part = exact_by(dataloader, comm, RUNS, **options)
+        part = exact_by(dataloader, comm, **options)
         if self.trainer.args.dataloader_persistent_workers:
             self._parts[id(dataloader)] = dataloader, part
         return part

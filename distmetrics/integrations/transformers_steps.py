@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_pt_utils import find_batch_size
 
-from distmetrics.data.concat import stored
 from distmetrics.data.padding import fresh
 from distmetrics.errors import InputError
 from distmetrics.integrations.named_metrics import each
+from distmetrics.integrations.transformers_concat import stored
 from distmetrics.integrations.transformers_loss import weight_of
 from distmetrics.metrics.function import from_function
 from distmetrics.tree import map_leaves, move

@@ -170,7 +170,7 @@ def _record(target: Target, updates: int, shared: tuple[Shared, ...], first: int
     # Of a state that the library merges itself, the arguments say all that there is to say.
     states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
     attributes = target.adapter.attributes(target.metric)
-    arguments = target.adapter.arguments_among(attributes, target.metric)
+    arguments = target.adapter.arguments(target.metric)
     others = {name: value for name, value in attributes.items() if name not in arguments}
     try:
         digest = digest_of(others)

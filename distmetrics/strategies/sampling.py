@@ -31,7 +31,7 @@ def shard(
     already deals out its samples (a ``DistributedSampler``, say) comes back as it is.
     """
     if not train:
-        part = deal(unwrap(loader), world_size, rank, seed=seed, comm=comm)
+        part = deal(unwrap(loader), world_size, rank, comm, seed=seed)
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:

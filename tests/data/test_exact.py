@@ -26,7 +26,6 @@ from torch.utils.data import (
 
 from distmetrics.data import exact, fresh
 from distmetrics.data.exact import deal
-from distmetrics.data.sharding import ROUNDS, RUNS
 from distmetrics.data.unwrap import unwrap
 from distmetrics.errors import InputError
 from distmetrics.testing import outcomes, run
@@ -40,11 +39,11 @@ def flat(parts: list[list[list[int]]]) -> list[int]:
     return [row for batches in parts for batch in batches for row in batch]
 
 
-@given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 5), st.sampled_from([RUNS, ROUNDS]), st.booleans())
-def test_every_sample_once_and_as_many_batches(count, size, world, sharding, drop_last):
+@given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.booleans())
+def test_every_sample_once_and_as_many_batches(count, size, world, in_rounds, drop_last):
     loader = DataLoader(range(count), batch_size=size, drop_last=drop_last)
     kept = flat([read(loader)])
-    parts = [deal(unwrap(loader), world, rank, sharding=sharding) for rank in range(world)]
+    parts = [deal(unwrap(loader), world, rank, in_rounds=in_rounds) for rank in range(world)]
     batches = [read(part) for part in parts]
     assert sorted(flat(batches)) == kept
     counts = list(map(len, batches))
@@ -53,7 +52,7 @@ def test_every_sample_once_and_as_many_batches(count, size, world, sharding, dro
     if len(kept) >= world and (size >= 2 or len(kept) % world == 0):
         assert len(set(counts)) == 1
     rounds = [flat([list(batch)]) for batch in itertools.zip_longest(*batches, fillvalue=[])]
-    assert list(itertools.chain(*(rounds if sharding is ROUNDS else [flat(batches)]))) == kept
+    assert list(itertools.chain(*(rounds if in_rounds else [flat(batches)]))) == kept
     assert [part.dealer.counts() for part in parts] == [(count, min(counts), max(counts)) for count in counts]
 
 
@@ -63,7 +62,7 @@ def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
     loader = list(plain) if stream else plain
     kept, lengths = [], set()
     for rank in range(world):
-        part = deal(unwrap(loader), world, rank, equal_batches=True)
+        part = deal(unwrap(loader), world, rank, fill=True)
         rows = [fresh(batch) for batch in part]
         lengths |= {len(rows), len(part)}
         kept.append([batch.tolist() for batch in rows])
@@ -159,7 +158,7 @@ class Slow(Dataset[int]):
 def test_batches_come_in_order() -> None:
     """Which rows count follows from the number of a batch, so workers may not change it."""
     loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
-    assert read(deal(unwrap(loader), 2, 0, sharding=ROUNDS, equal_batches=True)) == [[0], [2], [4], [6]]
+    assert read(deal(unwrap(loader), 2, 0, in_rounds=True, fill=True)) == [[0], [2], [4], [6]]
 
 
 def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
@@ -167,7 +166,7 @@ def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
         parts = []
         for rank in range(2):
             loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
-            parts.append(deal(unwrap(loader), 2, rank, equal_batches=equal))
+            parts.append(deal(unwrap(loader), 2, rank, fill=equal))
         for _ in range(2):
             assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 

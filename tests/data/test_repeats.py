@@ -168,7 +168,7 @@ def test_what_repeats_nothing() -> None:
     assert repeats(whole).repeated == 0
     assert repeats(exact(whole)).repeated == 0
     assert repeats(deal(unwrap(whole), 2, 1)).repeated == 0
-    assert repeats(deal(unwrap(whole), 2, 1, equal_batches=True)).repeated == 0
+    assert repeats(deal(unwrap(whole), 2, 1, fill=True)).repeated == 0
     assert repeats(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
     assert repeats(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
 

@@ -16,16 +16,10 @@ Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "
 
 
 class Piece(Message, frozen=True):
-    """Which piece of a DTensor a rank holds, and how it is reduced.
-
-    Attributes:
-        op: how.
-        which: by dimension of the tensor, which of how many.
-        shape: of the whole.
-    """
+    """Which piece of a DTensor a rank holds, of which shape the whole is, and how it is reduced."""
 
     op: Literal["sum", "max", "min"]
-    which: str
+    which: str  # by dimension of the tensor, which of how many
     shape: Shape
 
     def __str__(self) -> str:
@@ -65,12 +59,9 @@ class StateSpec:
 class Adapter(ABC):
     """How one library keeps the state of its metrics.
 
-    States live under their names in a mapping, most often the metric's ``__dict__``. Putting the
-    state of all ranks in, and the local state back, is then the same for every library, and nothing
-    but the mapping is changed.
-
-    A library whose states are sums, maxima or lists says so of each in :meth:`states`, and they
-    travel packed. For one that says no more of its metrics than how to merge two, there is
+    States live under their names in a mapping, most often the metric's ``__dict__``. A sync changes
+    nothing but the mapping. States that are sums, maxima or lists travel packed. For a library that
+    only merges one metric into another there is
     :class:`~distmetrics.metrics.adapters.merging.MergingAdapter`.
 
     Attributes:
@@ -112,21 +103,17 @@ class Adapter(ABC):
         """Return what the metric was made with, as texts that must be equal on all ranks."""
         return {}
 
-    def arguments_among(self, attributes: Mapping[str, Any], metric: Any) -> Mapping[str, str]:
-        """Return the arguments, where the attributes are at hand, which may tell them."""
-        return self.arguments(metric)
-
     def attributes(self, metric: Any) -> Mapping[str, Any]:
-        """Return attributes that are no states, but that an update may set and computing read.
+        """Return attributes that are not states, but that an update may set and computing read.
 
-        A rank without an update borrows them from the ranks that have some.
+        A rank without an update takes them over from the ranks that have some.
         """
         return {}
 
     def groups(self, metric: Any) -> Sequence[Sequence[Any]]:
-        """Return the metrics in it by groups, of each of which only the first is updated.
+        """Return its metrics by groups, of each of which only the first is updated.
 
-        The others show its state. Where no groups were formed, as by default, it is nothing.
+        The others show its state. Empty where no groups were formed, as by default.
         """
         return ()
 

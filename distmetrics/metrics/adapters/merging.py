@@ -17,11 +17,11 @@ _STATE, _FLAG = "state", "(synced)"
 _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 
 
-class _Snapshot(NamedTuple):
+class _Attributes(NamedTuple):
     """A metric and its attributes at one time."""
 
     metric: Any
-    attributes: dict[str, Any]
+    values: dict[str, Any]
 
 
 class _Storage(MutableMapping[str, Any]):
@@ -33,7 +33,7 @@ class _Storage(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         attributes = vars(self._metric)
         if name == _STATE:
-            return _Snapshot(self._metric, dict(attributes))
+            return _Attributes(self._metric, dict(attributes))
         if name == _FLAG:
             return attributes.get(name, False)
         raise KeyError(name)
@@ -41,8 +41,8 @@ class _Storage(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         attributes = vars(self._metric)
         if name == _STATE:
-            attributes.update(value.attributes)
-            for added in attributes.keys() - value.attributes.keys():
+            attributes.update(value.values)
+            for added in attributes.keys() - value.values.keys():
                 del attributes[added]
         elif value:
             attributes[name] = value
@@ -62,11 +62,10 @@ class _Storage(MutableMapping[str, Any]):
 class MergingAdapter(Adapter):
     """For metrics that say how to merge several into one, and no more.
 
-    Every rank's state travels as it is, all metrics' in one round: tensors packed, what holds them
-    as data. Then each rank makes one stand-in a rank, a metric with that rank's state, and has them
-    merged in rank order: all ranks merge the same, so all get the same bits. While the merged state
-    is in, the metric has the attributes of the merged stand-in; afterwards it has its own back, all
-    of them.
+    Every rank's state travels as it is, all metrics' in one round. Then each rank makes one
+    stand-in a rank, a metric with that rank's state, and has them merged in rank order: all ranks
+    get the same bits. While the merged state is in, the metric has the attributes of the merged
+    stand-in; afterwards all of its own.
 
     A subclass says which values it knows and what of a metric must travel.
 
@@ -75,7 +74,6 @@ class MergingAdapter(Adapter):
     """
 
     constant: tuple[str, ...] = ()
-
     synced_flags: Mapping[str, Any] = {_FLAG: True}
     flag = _FLAG
 
@@ -110,17 +108,14 @@ class MergingAdapter(Adapter):
         vars(other).update(attributes)
         return other
 
-    def _merged(self, local: _Snapshot, states: Sequence[dict[str, Any]]) -> _Snapshot:
-        """Return the local metric's snapshot with the state of all ranks in it.
-
-        Nothing local may change by it.
-        """
+    def _merged(self, local: _Attributes, states: Sequence[dict[str, Any]]) -> _Attributes:
+        """Return the attributes with the state of all ranks; nothing local may change by it."""
         kept: dict[str, Any] = {}
-        for name, value in local.attributes.items():
+        for name, value in local.values.items():
             if name not in states[0]:
                 may_change = isinstance(value, _CHANGEABLE) and name not in self.constant
                 kept[name] = copy.deepcopy(value) if may_change else value
         first, *others = [self.stand_in(local.metric, {**kept, **state}) for state in states]
         if others:
             self.merge(first, others)
-        return _Snapshot(local.metric, vars(first))
+        return _Attributes(local.metric, vars(first))

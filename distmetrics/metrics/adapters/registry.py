@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -15,8 +15,7 @@ from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.metrics.adapters.base import Adapter, Target
 
 GROUP = "distmetrics.adapters"  # of entry points
-# A library that nobody has imported has made no metric: its adapter, which imports it, need not be
-# asked.
+# The adapter of a library that nobody has imported, which imports it, need not be asked.
 _BUILT_IN = {
     "torchmetrics": "distmetrics.metrics.adapters.torchmetrics",
     "torcheval.metrics": "distmetrics.metrics.adapters.torcheval",
@@ -62,25 +61,22 @@ def adapter_of(value: Any) -> Adapter | None:
     Raises:
         StateError: an entry point that might know it cannot be loaded.
     """
-    kind = type(value)
-    if kind in _NO_METRICS:
+    if type(value) in _NO_METRICS:
         return None
-    for adapter in _registered:
-        if adapter.knows(value):
-            return adapter
+    return next((adapter for adapter in _adapters(type(value)) if adapter.knows(value)), None)
+
+
+def _adapters(kind: type) -> Iterator[Adapter]:
+    yield from _registered
     for library, module in _BUILT_IN.items():
         if library in sys.modules:
-            adapter = built_in(module)
-            if adapter.knows(value):
-                return adapter
-    if kind in _NO_METRICS_EITHER:  # known to be none, unless an adapter was registered for it
-        return None
-    return next((adapter for adapter in installed() if adapter.knows(value)), None)
+            yield _built_in(module)
+    if kind not in _NO_METRICS_EITHER:  # which are none, unless an adapter was registered for them
+        yield from installed()
 
 
 @functools.cache
-def built_in(module: str) -> Adapter:
-    """Return the adapter of a library that is in use."""
+def _built_in(module: str) -> Adapter:
     adapter: Adapter = importlib.import_module(module).ADAPTER
     return adapter
 
@@ -123,12 +119,14 @@ def targets(metrics: Any) -> list[Target]:
     seen: set[int] = set()
     for path, root, adapter in roots(metrics):
         for target in adapter.targets(root, path):
-            if id(target.metric) in seen:
-                continue
-            seen.add(id(target.metric))
-            if target.path in result:
-                target = target._replace(path=_another(target.path, result))
-            result[target.path] = target
+            if id(target.metric) not in seen:
+                seen.add(id(target.metric))
+                # The paths of the keys 1 and "1" are the same.
+                name, number = target.path, 1
+                while name in result:
+                    number += 1
+                    name = f"{target.path} ({number})"
+                result[name] = target._replace(path=name)
     return [*result.values()]
 
 
@@ -148,29 +146,17 @@ def compute(metrics: Any) -> Any:
 
 def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
     """Yield the paths of the outermost metrics, the metrics, and who knows them."""
+    children: Iterable[tuple[Any, Any]] = ()
     adapter = adapter_of(metrics)
     if adapter is not None:
         yield path, metrics, adapter
     elif isinstance(metrics, Mapping):
         # Ranks may have filled a dict in different order.
-        for key in sorted(metrics, key=lambda key: (str(key), type(key).__name__)):
-            yield from roots(metrics[key], _join(path, key))
+        keys = sorted(metrics, key=lambda key: (str(key), type(key).__name__))
+        children = ((key, metrics[key]) for key in keys)
     elif isinstance(metrics, nn.Module):
-        for name, child in metrics.named_children():
-            yield from roots(child, _join(path, name))
+        children = metrics.named_children()
     elif isinstance(metrics, Sequence) and not isinstance(metrics, str | bytes):
-        for index, value in enumerate(metrics):
-            yield from roots(value, _join(path, index))
-
-
-def _join(path: str, step: object) -> str:
-    return f"{path}.{step}" if path else str(step)
-
-
-def _another(path: str, taken: Collection[str]) -> str:
-    """Return ``path``, numbered if it is taken, as the paths of the keys 1 and "1" are the same."""
-    name, number = path, 1
-    while name in taken:
-        number += 1
-        name = f"{path} ({number})"
-    return name
+        children = enumerate(metrics)
+    for step, child in children:
+        yield from roots(child, f"{path}.{step}" if path else str(step))

@@ -32,21 +32,7 @@ _OF_THE_RANK = frozenset((
 ))  # fmt: skip
 
 
-class _AnyAdapter(Adapter):
-    """What metrics, wrappers and collections have in common."""
-
-    def knows(self, value: Any) -> bool:
-        """Return True for a metric, a collection or a tracker."""
-        return isinstance(value, Metric | MetricCollection | MetricTracker)
-
-    def targets(self, metric: nn.Module, path: str) -> Sequence[Target]:
-        """Return every metric in it, itself included."""
-        found: list[Target] = []
-        _collect(metric, path, found)
-        return found
-
-
-class TorchmetricsAdapter(_AnyAdapter):
+class TorchmetricsAdapter(Adapter):
     """Reads ``Metric._reductions``, which says of each state how it is reduced."""
 
     # What computing must see: a synced metric that will neither sync again nor un-sync itself.
@@ -60,8 +46,30 @@ class TorchmetricsAdapter(_AnyAdapter):
     flag = "_is_synced"
     group = "process_group"
 
+    def knows(self, value: Any) -> bool:
+        """Return True for a metric, a collection or a tracker."""
+        return isinstance(value, Metric | MetricCollection | MetricTracker)
+
+    def targets(self, metric: nn.Module, path: str) -> list[Target]:
+        """Return every metric in it, itself included, in the order of their definition.
+
+        Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
+        """
+        found = []
+        if isinstance(metric, MetricCollection):
+            _share_in_groups(metric)
+            found.append(Target.of(path, metric, _COLLECTIONS))
+        elif isinstance(metric, Metric):
+            found.append(Target.of(path, metric, self))
+        for name, child in metric._modules.items():
+            if child is not None:
+                found += self.targets(child, f"{path}.{name}" if path else name)
+        return found
+
     def states(self, metric: Metric) -> Sequence[StateSpec]:
-        """Return the states in the order of their ``add_state`` calls."""
+        """Return the states in the order of their ``add_state`` calls; not those of a child."""
+        if _holder(metric) is not metric:
+            return ()
         defaults, reductions = metric._defaults, metric._reductions
         if defaults.keys() != reductions.keys():
             raise StateError(
@@ -69,10 +77,10 @@ class TorchmetricsAdapter(_AnyAdapter):
                 f"{len(reductions)}: {', '.join(reductions)}",
                 do="make each state by add_state.",
             )
-        states = []
-        for name, default in defaults.items():
-            states.append((name, reductions[name], getattr(default, "shape", None)))
-        return _specs(type(metric), *states)
+        shapes = [getattr(default, "shape", None) for default in defaults.values()]
+        return _specs(
+            type(metric), *zip(defaults, map(reductions.get, defaults), shapes, strict=True)
+        )
 
     def updates(self, metric: Metric) -> int:
         """Return the update count; state that was loaded, not updated, counts as one update."""
@@ -87,15 +95,11 @@ class TorchmetricsAdapter(_AnyAdapter):
         ``average="micro"`` hold the same. Those of other classes may differ between ranks for
         reasons of theirs.
         """
-        return self.arguments_among(self.attributes(metric), metric)
-
-    def arguments_among(self, attributes: Mapping[str, Any], metric: Metric) -> dict[str, str]:
-        """Do what :meth:`arguments` does."""
         arguments = {}
-        if _is_of_torchmetrics(type(metric)):
-            for name, value in attributes.items():
-                if type(value) in _ARGUMENT_TYPES and name[0] != "_":
-                    arguments[name] = repr(value)
+        for name in _argument_names(type(metric), tuple(vars(metric))):
+            value = vars(metric)[name]
+            if type(value) in _ARGUMENT_TYPES and name not in metric._defaults:
+                arguments[name] = repr(value)
         return arguments
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
@@ -108,19 +112,7 @@ class TorchmetricsAdapter(_AnyAdapter):
         return attributes
 
 
-class DelegatingAdapter(TorchmetricsAdapter):
-    """A wrapper that shows its child's states as its own, as ``ClasswiseWrapper`` does."""
-
-    def states(self, metric: Metric) -> list[StateSpec]:
-        """Return nothing: they are the child's."""
-        return []
-
-    def updates(self, metric: Metric) -> int:
-        """Return the update count."""
-        return int(metric._update_count)
-
-
-class CollectionAdapter(_AnyAdapter):
+class CollectionAdapter(Adapter):
     """Suspends the compute groups of a collection while the global state is in.
 
     Groups are formed from the first batch that a rank saw, so ranks may have formed different ones;
@@ -129,12 +121,16 @@ class CollectionAdapter(_AnyAdapter):
 
     synced_flags: Mapping[str, Any] = {"_groups": {}, "_state_is_copy": False}
 
-    def states(self, metric: MetricCollection) -> list[StateSpec]:
+    def knows(self, value: Any) -> bool:
+        """Return True for a collection."""
+        return isinstance(value, MetricCollection)
+
+    def states(self, metric: MetricCollection) -> tuple[StateSpec, ...]:
         """Return nothing: a collection has no state of its own."""
-        return []
+        return ()
 
     def updates(self, metric: MetricCollection) -> int:
-        """Return 0: a collection has no state of its own."""
+        """Return 0."""
         return 0
 
     def groups(self, metric: MetricCollection) -> list[list[Metric]]:
@@ -145,8 +141,8 @@ class CollectionAdapter(_AnyAdapter):
         return [[_holder(metric._modules[name]) for name in group] for group in groups]
 
 
-ADAPTER = _METRICS = TorchmetricsAdapter()
-_DELEGATING, _COLLECTIONS = DelegatingAdapter(), CollectionAdapter()
+ADAPTER = TorchmetricsAdapter()
+_COLLECTIONS = CollectionAdapter()
 
 
 class _Bare(Metric):
@@ -168,24 +164,15 @@ def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
     return sorted({*names} - others)
 
 
+@functools.lru_cache(maxsize=1024)
+def _argument_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
+    if not _is_of_torchmetrics(kind):
+        return []
+    return [name for name in _own_names(kind, names) if name[0] != "_"]
+
+
 def _is_of_torchmetrics(kind: type[Metric]) -> bool:
     return kind.__module__.startswith("torchmetrics.")
-
-
-def _collect(module: nn.Module, path: str, found: list[Target]) -> None:
-    """Add the targets of a module and of all below it, in the order of their definition.
-
-    Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
-    """
-    if isinstance(module, MetricCollection):
-        _share_in_groups(module)
-        found.append(Target.of(path, module, _COLLECTIONS))
-    elif isinstance(module, Metric):
-        adapter = _METRICS if _holder(module) is module else _DELEGATING
-        found.append(Target.of(path, module, adapter))
-    for name, child in module._modules.items():
-        if child is not None:
-            _collect(child, f"{path}.{name}" if path else name, found)
 
 
 def _share_in_groups(collection: MetricCollection) -> None:
