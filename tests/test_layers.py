@@ -12,74 +12,40 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "distmetrics"
 
 # What a layer may import of distmetrics, besides itself. Everything may import errors and _version.
+CORE = {"message", "tree", "comm", "guard", "collectives"}
 BELOW = {
     "errors": set(),
     "_version": set(),
     "arguments": set(),
     "tree": set(),
+    "message": set(),
     "preflight": set(),
-    "comm/sites": set(),
-    "comm/base": {"comm/sites"},
-    "comm": {"liveness"},
-    "liveness": {"comm/base", "comm/sites"},
-    "collectives": {"tree", "comm", "liveness"},
-    "layouts": {"tree", "comm", "collectives"},
-    "log": {"arguments", "comm", "collectives"},
-    "data": {"tree", "comm", "collectives"},
-    "state": {"tree", "comm", "liveness", "collectives", "data", "layouts"},
-    "guard": {"tree", "comm", "liveness", "collectives"},
-    "launch": {"arguments", "comm", "liveness", "preflight"},
-    "strategies": {
-        "arguments",
-        "tree",
-        "comm",
-        "liveness",
-        "collectives",
-        "data",
-        "state",
-        "launch",
-        "layouts",
-        "preflight",
-    },
-    "train": {"arguments", "tree", "comm", "liveness", "collectives", "log", "data", "state", "launch", "strategies"},
-    "runner": {
-        "arguments",
-        "tree",
-        "comm",
-        "collectives",
-        "log",
-        "data",
-        "state",
-        "launch",
-        "preflight",
-        "strategies",
-        "train",
-    },
-    "integrations": {"arguments", "tree", "comm", "collectives", "layouts", "log", "data", "state"},
-    "testing": {"tree", "comm", "liveness", "collectives", "layouts", "state", "launch", "preflight"},
+    "comm": {"message"},
+    "guard": {"message", "comm"},
+    # its façade, which shows what lies above it, late
+    "guard/__init__": {"message", "comm", "collectives"},
+    "collectives": {"message", "tree", "comm", "guard"},
+    "layouts": CORE,
+    "log": CORE | {"arguments"},
+    "data": CORE,
+    "metrics": CORE | {"data", "layouts"},
+    "launch": {"arguments", "comm", "guard", "preflight"},
+    "strategies": CORE | {"arguments", "data", "metrics", "launch", "layouts", "preflight"},
+    "train": CORE | {"arguments", "log", "data", "metrics", "launch", "strategies"},
+    "runner": CORE | {"arguments", "log", "data", "metrics", "launch", "preflight", "strategies", "train"},
+    "integrations": CORE | {"arguments", "layouts", "log", "data", "metrics"},
+    "testing": CORE | {"layouts", "metrics", "launch", "preflight"},
     # the one part of the kit that knows the trainer
-    "testing/equivalence": {"tree", "comm", "liveness", "data", "launch", "strategies", "train"},
-    "cli": {
-        "",
-        "guard",
-        "tree",
-        "comm",
-        "liveness",
-        "collectives",
-        "state",
-        "launch",
-        "strategies",
-        "train",
-        "testing",
-    },
+    "testing/equivalence": CORE | {"data", "launch", "strategies", "train"},
+    "cli": CORE | {"", "metrics", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
-    # the façade; the last three late
-    "": {"tree", "comm", "collectives", "layouts", "log", "data", "state", "preflight", "runner", "guard"},
+    # the façade; the last two late
+    "": CORE | {"layouts", "log", "data", "metrics", "preflight", "runner"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {
-    "state/adapters/torchmetrics.py": {"torchmetrics"},
-    "state/adapters/torcheval.py": {"torcheval"},
+    "metrics/adapters/torchmetrics.py": {"torchmetrics"},
+    "metrics/adapters/torcheval.py": {"torcheval"},
     "testing/inputs/__init__.py": {"hypothesis"},
     "testing/inputs/draws.py": {"hypothesis"},
     "testing/inputs/numbers.py": {"hypothesis"},
@@ -137,7 +103,7 @@ def violations(file: str, source: str) -> list[str]:
             names = {target, layer_of(rest.replace(".", "/"))}
             if target != own and not names & (BELOW[layer] | {"errors", "_version"}):
                 found.append(f"{file}:{line} imports {module}, which is not below {layer or 'the façade'}")
-        elif early and top not in sys.stdlib_module_names | {"torch"} | ROOMS.get(file, set()):
+        elif early and top not in sys.stdlib_module_names | {"torch", "msgspec"} | ROOMS.get(file, set()):
             found.append(f"{file}:{line} imports {module} at the top; import it where it is needed")
     return found
 
@@ -151,9 +117,9 @@ def test_layers(path: Path) -> None:
     ("file", "source"),
     [
         ("comm/x.py", "from distmetrics.collectives.ops import all_gather"),
-        ("liveness/x.py", "from distmetrics.comm.process_group import GroupCommunicator"),
-        ("collectives/x.py", "def f():\n    import distmetrics.state"),
-        ("state/x.py", "import torchmetrics"),
+        ("comm/x.py", "from distmetrics.guard.watchdog import Watchdog"),
+        ("collectives/x.py", "def f():\n    import distmetrics.metrics"),
+        ("metrics/x.py", "import torchmetrics"),
         ("testing/x.py", "from distmetrics.train import Trainer"),
         ("launch/x.py", "from distmetrics.collectives import ops"),
         ("train/x.py", "from rich.progress import Progress"),
