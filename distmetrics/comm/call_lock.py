@@ -82,6 +82,7 @@ class CallLock:
         self.call, self.exchanged = call, False
         name_calls(call)
         if state.verdict is not None:
+            comm.transport.break_off(state.verdict, at_once=True)
             raise state.verdict.error(comm.members[comm.rank], call.site)
 
     def release(self) -> None:
@@ -94,7 +95,7 @@ class CallLock:
         for comm in self._taken:
             comm.state.holder = None
             if comm.state.refusal is not None:
-                _break(comm, comm.state.refusal)
+                _break(comm, comm.state.refusal, at_once=True)
 
     def fail(self, error: BaseException, comm: Communicator) -> None:
         """Break the transports that the call has taken, unless all ranks raise the error.
@@ -188,9 +189,9 @@ def _lock_of_thread() -> CallLock | None:
     return None if lock is None or lock.is_over else lock
 
 
-def _break(comm: Communicator, verdict: Verdict) -> None:
+def _break(comm: Communicator, verdict: Verdict, *, at_once: bool = False) -> None:
     comm.state.verdict, comm.state.refusal = verdict, None
-    comm.transport.break_off(verdict)
+    comm.transport.break_off(verdict, at_once=at_once)
 
 
 def _interrupted(comm: Communicator, call: Call, name: str) -> Verdict:

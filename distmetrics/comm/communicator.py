@@ -149,8 +149,11 @@ class Communicator(ABC):
             do="pass comm= of threads, of a process group, or a layout.",
         )
 
-    def break_off(self, verdict: Verdict) -> None:
-        """Tell the other ranks that this rank makes no further call on this communicator."""
+    def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
+        """Tell the other ranks that this rank makes no further call on this communicator.
+
+        Where it need not be at once, and an error ends this rank, that is told instead.
+        """
 
     def report(self, error: DistmetricsError) -> None:
         """Write this rank's report, where one is wanted: a call raises an error."""

@@ -87,6 +87,7 @@ class Rendezvous:
 
     Attributes:
         states: the calls of each rank in each group.
+        broken_by: by rank, the group that it has broken, and why; told if the rank returns.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -101,6 +102,7 @@ class Rendezvous:
         self._gone: dict[int, Departure] = {}
         self._broken: Verdict | None = None
         self._broken_groups: dict[Group, Verdict] = {}
+        self.broken_by: dict[int, tuple[Group, Verdict]] = {}
 
     def meet(self, rank: int, group: Group, mine: Joined) -> dict[int, Joined]:
         """Join this rank's next collective of a group; return what every member brings."""
@@ -161,6 +163,9 @@ class Rendezvous:
         """Note that a rank has ended, and end the waits that need it."""
         with self._lock:
             failed = outcome.error is not None
+            if not failed and outcome.rank in self.broken_by:
+                group, verdict = self.broken_by[outcome.rank]
+                self.end(verdict, group)
             self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
             self._end_vain_waits()
 
@@ -383,9 +388,12 @@ class ThreadCommunicator(Communicator):
         """Which ranks of the world these are."""
         return self._members
 
-    def break_off(self, verdict: Verdict) -> None:
+    def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
-        self._meetings.end(verdict, self._group)
+        if at_once:
+            self._meetings.end(verdict, self._group)
+        else:
+            self._meetings.broken_by[self._me] = self._group, verdict
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""

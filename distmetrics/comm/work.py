@@ -121,8 +121,8 @@ class Watcher:
     def report(self, error: BaseException) -> None:
         """Write this rank's report, where one is wanted: it raises an error."""
 
-    def break_off(self, group: str, verdict: Verdict) -> None:
-        """Tell the other ranks that a group is broken."""
+    def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
+        """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
 
     def depart(self, why: str) -> None:
         """Tell the other ranks that this rank makes no further call."""
@@ -239,9 +239,9 @@ class WaitingCommunicator(Communicator):
         """Write this rank's report, where one is wanted: a call raises an error."""
         self.watcher.report(error)
 
-    def break_off(self, verdict: Verdict) -> None:
+    def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
-        self.watcher.break_off(self._name, verdict)
+        self.watcher.break_off(self._name, verdict, at_once=at_once)
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""

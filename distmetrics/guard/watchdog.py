@@ -111,6 +111,7 @@ def warn_of_missing_guard(ranks: str) -> None:
 
 _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _RETRY, _RETRY_AT_MOST = 0.5, 30.0  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
@@ -147,6 +148,8 @@ class Watchdog(Watcher):
         self._guard = GuardStore(store, me.rank, me.world_size)
         self._use(store)  # for a last word, until there is a connection
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
+        # Groups that an interrupt has broken here: why, and when the others shall hear of it.
+        self._broken: dict[str, tuple[Verdict, float]] = {}
         self._bell, self._closed, self.connected = (threading.Event() for _ in range(3))
         self._stillness = Stillness()
         self._last_words: LastWords | None = None
@@ -222,10 +225,15 @@ class Watchdog(Watcher):
         """Write this rank's report, where one is wanted: it raises an error."""
         self.reports.write(error)
 
-    def break_off(self, group: str, verdict: Verdict) -> None:
-        """Tell the other ranks that a group is broken."""
-        if os.getpid() == self._me.pid:
+    def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
+        """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
+        if os.getpid() != self._me.pid:
+            return
+        if at_once:
+            self._broken.pop(group, None)
             self._tell(lambda: self._guard.decide(group, verdict))
+        else:
+            self._broken[group] = verdict, time.monotonic() + _ENDS_WITHIN
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
@@ -332,6 +340,10 @@ class Watchdog(Watcher):
         for _, diagnosis in [*self._open]:
             diagnosis.note_alone(self.log.alone)
         self._answer()
+        for group, (verdict, due) in [*self._broken.items()]:
+            if time.monotonic() >= due:
+                self._guard.decide(group, verdict)
+                self._broken.pop(group, None)
         return min([self._guard.pause, *delays])
 
     def _connect(self) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from distmetrics.arguments import is_metric
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, Site
-from distmetrics.log.values import floats
 from distmetrics.log.names import Names
+from distmetrics.log.values import floats
 from distmetrics.train.combine import Logged, combined
 from distmetrics.train.entries import Entries, Entry, Key, Kind
 from distmetrics.train.log_options import (

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import distmetrics as dm
-from distmetrics.log.window import Window
 from distmetrics.log.kinds import SUM
+from distmetrics.log.window import Window
 from distmetrics.testing import run
 
 WEIGHED: dict[str, Callable[[dm.Log, Tensor], None]] = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, aggregation
 
-from distmetrics import DivergedError, PeerLostError, StateError, sync_and_compute, synced
+from distmetrics import PeerLostError, StateError, sync_and_compute, synced
 from distmetrics.comm.communicator import PassingCommunicator
 from distmetrics.metrics.adapters.torchmetrics import TorchmetricsAdapter
 from distmetrics.testing import outcomes, run
@@ -225,7 +225,7 @@ def test_ctrl_c_in_a_collective(calls: int, late: bool, backend: Any) -> None:
     ended = outcomes(3, interrupted, calls, late, stop, backend=backend)
     assert type(ended[1].error) is KeyboardInterrupt
     for other in (ended[0].error, ended[2].error):
-        assert isinstance(other, DivergedError | PeerLostError)  # that it was interrupted, or has left
+        assert type(other) is PeerLostError
         assert 1 in other.peers
 
 
