@@ -26,7 +26,7 @@ WIDTH, HEIGHT = 1.15, 0.62  # of a box
 
 def place_of(mesh: Mesh, rank: int) -> tuple[float, float]:
     """Return the middle of a rank's box: stages side by side, shards below each other."""
-    stage, shard, replica = mesh.coordinates(rank)
+    stage, shard, replica = mesh.place(rank).values()
     return 1.7 * replica + 4.2 * stage, -1.35 * shard
 
 

@@ -31,10 +31,11 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import inline_capacity
-from distmetrics.comm.communicator import Op
+from distmetrics.comm.communicator import Communicator, Op
 from distmetrics.log.kinds import MEAN
-from distmetrics.log.merge import Known, Snapshot, combined
+from distmetrics.log.merge import Known, flushed
 from distmetrics.log.names import Names
+from distmetrics.log.window import WindowSnapshot
 
 RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"
@@ -48,7 +49,7 @@ COLORS = {
 }
 
 
-class Counting:
+class Counting(Communicator):
     """One rank's end of a world in which all send the same; ``sent`` counts this rank's bytes.
 
     Args:
@@ -95,10 +96,10 @@ def reduced(nbytes: float, world_size: int) -> float:
 def names_of(count: int) -> Names:
     """Return names as a run with many experts has them."""
     kinds = {f"layers.{i % 64:02}/experts.{i // 64:04}/load": MEAN for i in range(count)}
-    return Names(kinds)
+    return Names.of(kinds)
 
 
-def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, float]:
+def sent_in(names: Names, world_size: int, *, unlike: bool) -> tuple[float, float]:
     """Return what a rank sends in the first flush, and in a later one."""
     known = Known()
     numbers = torch.ones(names.size, dtype=torch.float64)
@@ -106,10 +107,10 @@ def flushed(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
     for _ in range(2):
         comm = Counting(world_size, unlike=unlike and known.union is None)
         flaws = torch.zeros(len(names.kinds))
-        combined(Snapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
+        flushed(WindowSnapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
-            known.union = Names({name: kind.maybe() for name, kind in names.kinds.items()})
+            known.union = names.but(is_marked=True)
     return sent[0], sent[1]
 
 
@@ -118,8 +119,8 @@ def plan(names: Names) -> list[dict[str, Any]]:
     gathered = len(pickle.dumps(dict.fromkeys(names.kinds, 0.5)))
     rows = []
     for world_size in WORLDS:
-        first, later = flushed(names, world_size, unlike=False)
-        unlike, later_unlike = flushed(names, world_size, unlike=True)
+        first, later = sent_in(names, world_size, unlike=False)
+        unlike, later_unlike = sent_in(names, world_size, unlike=True)
         rows.append(
             {
                 "ranks": world_size,

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.dtensor import is_dtensor, lines_of, placements_of, ranks_asked
-from distmetrics.collectives.header import Problem
+from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.leaves import check_sendable
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.message import Message
+from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, LayoutError, Ranks
-from distmetrics.layouts.communicator import RELATIVE, layout
+from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.mesh import SAME, SHARD, Coordinates, Mesh
+from distmetrics.layouts.proof import RELATIVE
 
 # Elements of which the CPU's kernel makes a sum of float32: of 20 million it is wrong by 1 in 1000.
 _RUN = 1 << 14
@@ -31,16 +32,16 @@ _DOUBLE = (torch.float64, torch.complex128)
 PLAIN = "plain gradients"
 
 
-class Told(NamedTuple):
-    """What a rank tells the others of a group of its gradients.
+class GradientNorm(Message, frozen=True):
+    """What a rank tells the others of its gradients that are placed alike.
 
     Attributes:
-        what: what errors call the group.
+        what: what errors call them.
         shared: the name of weights that several stages hold, or "".
         mesh: a digest of the ranks among which DTensors are placed, counted from the first.
         apart: the axes of the layout along which other ranks hold other gradients.
-        about: their number and elements, the same on all ranks that hold pieces of them.
         piece: which piece is this rank's.
+        about: their number and elements, the same on all ranks that hold pieces of them.
         norm: of this piece; NaN for a term that is still to be reduced.
         is_pending: whether it is such a term.
         is_double: whether some are of double precision.
@@ -50,40 +51,36 @@ class Told(NamedTuple):
     shared: str
     mesh: str
     apart: tuple[str, ...]
-    about: str
-    piece: str
-    norm: float
-    is_pending: bool
-    is_double: bool
+    piece: str = ""
+    about: str = ""
+    norm: float = math.nan
+    is_pending: bool = False
+    is_double: bool = False
 
-    @classmethod
-    def read(cls, told: Any, layout: Mesh) -> Told:
-        """Return what a peer has told over a layout; raise anything for what is none."""
-        what, shared, mesh, apart, about, piece, norm, is_pending, is_double = told
-        if norm < 0:
-            raise ValueError(f"a norm of {norm}")
-        axes = tuple(axis for axis in layout.sizes if axis in apart)
-        texts = str(what), str(shared), str(mesh), axes, str(about), str(piece)
-        return cls(*texts, float(norm), bool(is_pending), bool(is_double))
+    def __post_init__(self) -> None:
+        if self.norm < 0:
+            raise ValueError(f"a norm of {self.norm}")
+
+
+class GradientNorms(Message, frozen=True):
+    """What a rank tells the others of all its gradients."""
+
+    norms: tuple[GradientNorm, ...]
 
 
 @dataclass
-class Group:
+class _Alike:
     """Gradients that are placed alike.
 
     Attributes:
-        what, shared, mesh, apart, piece: see :class:`Told`.
+        norm: what is told of them, without what :meth:`told` adds.
         device_mesh: of DTensors.
         pending: dimensions of it over which terms are to be reduced, with their operations.
         locals: what this rank holds of each gradient.
         shapes: of the whole gradients.
     """
 
-    what: str
-    shared: str
-    mesh: str
-    apart: tuple[str, ...]
-    piece: str = ""
+    norm: GradientNorm
     device_mesh: Any = None
     pending: dict[int, str] = field(default_factory=dict)
     locals: list[Tensor] = field(default_factory=list)
@@ -102,24 +99,21 @@ class Group:
         check_sendable(local, where)
         self.locals.append(local)
 
-    def told(self, order: float) -> Told:
+    def told(self, order: float) -> GradientNorm:
         """Return what the other ranks must know, with this rank's norm."""
-        about = f"{len(self.shapes)} of {sum(map(math.prod, self.shapes))} elements"
-        # Terms are reduced in one run, so the ranks must hold them in the same order.
-        order_of_terms = f"{self.mesh} {_digest(self.shapes)}" if self.pending else self.mesh
-        norm = math.nan if self.pending else norm_of(self.locals, order)
-        is_double = any(local.dtype in _DOUBLE for local in self.locals)
-        return Told(
-            what=self.what,
-            shared=self.shared,
-            mesh=order_of_terms,
-            apart=self.apart,
-            about=about,
-            piece=self.piece,
-            norm=norm,
+        mesh = self.norm.mesh
+        return self.norm.but(
+            # Terms are reduced in one run, so the ranks must hold them in the same order.
+            mesh=f"{mesh} {_digest(self.shapes)}" if self.pending else mesh,
+            about=f"{len(self.shapes)} of {sum(map(math.prod, self.shapes))} elements",
+            norm=math.nan if self.pending else norm_of(self.locals, order),
             is_pending=bool(self.pending),
-            is_double=is_double,
+            is_double=any(local.dtype in _DOUBLE for local in self.locals),
         )
+
+    def order_of_reduction(self) -> tuple[str, ...]:
+        """Return what the ranks that hold terms sort them by."""
+        return self.norm.what, self.norm.mesh, self.norm.shared
 
     def reduce(self) -> None:
         """Reduce terms over the ranks that hold them, which all must call it."""
@@ -134,23 +128,19 @@ class Group:
         self.locals, self.pending = [run], {}
 
 
-def groups_of(
+def _gradients(
     parameters: Iterable[Any], shared: Mapping[str, Any], comm: Communicator, mesh: Mesh
-) -> list[Group]:
-    """Return the gradients of parameters in groups; each parameter counts once.
+) -> list[_Alike]:
+    """Return the gradients of parameters by placement; each parameter counts once.
 
     Args:
         parameters: those without a gradient are left out.
         shared: weights that several stages hold, by name.
         comm: of all ranks of the mesh.
         mesh: what plain gradients are along its axes.
-
-    Raises:
-        InputTypeError: something is no parameter, or a gradient has no norm here.
-        InputError: a DTensor lies on a part of an axis.
     """
     names = {parameter: name for name, parameter in shared.items()}
-    groups: dict[tuple[Any, ...], Group] = {}
+    groups: dict[tuple[Any, ...], _Alike] = {}
     for number, parameter in enumerate(dict.fromkeys([*parameters, *names])):
         gradient, name = parameter.grad, names.get(parameter, "")
         if gradient is None:
@@ -158,25 +148,23 @@ def groups_of(
         where = f"the gradient of parameter {number}"
         is_split = is_dtensor(gradient)
         key = (name, gradient.device_mesh, gradient.placements) if is_split else (name,)
-        group = groups.get(key)
-        if group is None and is_split:
-            group = groups[key] = _placed(gradient, name, where, comm, mesh)
-        elif group is None:
-            group = groups[key] = Group(PLAIN, name, "", tuple(mesh.axes(SHARD)))
-        group.add(gradient, where)
+        if key not in groups and is_split:
+            groups[key] = _placed(gradient, name, where, comm, mesh)
+        elif key not in groups:
+            groups[key] = _Alike(GradientNorm(PLAIN, name, "", tuple(mesh.axes(SHARD))))
+        groups[key].add(gradient, where)
     return [*groups.values()]
 
 
-def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh) -> Group:
-    """Return the group of a DTensor, without it."""
+def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh) -> _Alike:
+    """Return what the placements of a DTensor say, without its data."""
     device_mesh, placements = gradient.device_mesh, placements_of(gradient)
     if device_mesh.get_coordinate() is None:
         raise InputTypeError(f"{where} is a DTensor of a mesh that this rank is no part of")
-    me, asked = device_mesh.get_rank(), ranks_asked(comm, device_mesh)
+    me, asked, held = device_mesh.get_rank(), ranks_asked(comm, device_mesh), device_mesh.mesh
     pieces, pending = [], {}
-    held = device_mesh.mesh
-    lines = lines_of(held, me)
-    for dim, (placement, line) in enumerate(zip(gradient.placements, lines, strict=True)):
+    lines = zip(gradient.placements, lines_of(held, me), strict=True)
+    for dim, (placement, line) in enumerate(lines):
         if placement.is_replicate():
             continue
         if outside := sorted({*line} - {*asked}):
@@ -196,8 +184,8 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
             )
     digest = _digest((held - held.min()).tolist())
     apart = _apart(held.flatten().tolist(), asked, mesh, where)
-    piece = " ".join(pieces)
-    return Group(f"gradients of {placements}", name, digest, apart, piece, device_mesh, pending)
+    norm = GradientNorm(f"gradients of {placements}", name, digest, apart, " ".join(pieces))
+    return _Alike(norm, device_mesh, pending)
 
 
 def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
@@ -209,19 +197,17 @@ def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -
     if not mesh.axes(SHARD):
         return ()
     numbers = {rank: number for number, rank in enumerate(asked)}
-    holders = [numbers[rank] for rank in ranks if rank in numbers]
-    places = torch.unravel_index(torch.tensor(holders), tuple(mesh.sizes.values()))
+    places = [mesh.place(numbers[rank]) for rank in ranks if rank in numbers]
     apart = []
-    for along, (axis, size) in zip(places, mesh.sizes.items(), strict=True):
-        extent = len({*along.tolist()})
-        if mesh.roles[axis] != SHARD or extent == size > 1:
-            continue
-        if extent > 1:
+    for axis in mesh.axes(SHARD):
+        extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
+        if 1 < extent < size:
             raise InputError(
                 f"{where} is a DTensor of {extent} of the {size} ranks along {axis}",
                 do=f"make a layout with the axes of its mesh, of which {axis} is made up.",
             )
-        apart.append(axis)
+        if extent < size or size == 1:
+            apart.append(axis)
     return tuple(apart)
 
 
@@ -332,48 +318,39 @@ def grad_norm(
 def _norm(
     parameters: Any, norm_type: Any, shared: Any, mesh: Mesh, *, comm: Communicator
 ) -> Tensor:
-    groups: list[Group] = []
+    gradients: list[_Alike] = []
     problem = None
     order = math.nan  # what is not told because of the problem
     try:
         order = _order(norm_type)
         listed = _listed(parameters)
         _check_roles(mesh)
-        groups = groups_of(listed, _checked(shared), comm, mesh)
+        gradients = _gradients(listed, _checked(shared), comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
-    op = f"grad_norm of order {order:g} over {mesh}"
-    gather = functools.partial(_gathered, groups, order, mesh, comm, op)
-    told = gather(problem)
+    header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
+    told = _gathered(gradients, order, header, comm)
     value = total(told, mesh, order, comm.rank)
-    if any(each.is_pending for per_rank in told for each in per_rank):
-        for group in sorted(groups, key=lambda group: (group.what, group.mesh, group.shared)):
-            group.reduce()
-        told = gather()
+    if any(part.is_pending for parts in told for part in parts):
+        for each in sorted(gradients, key=_Alike.order_of_reduction):
+            each.reduce()
+        told = _gathered(gradients, order, header, comm)
         value = total(told, mesh, order, comm.rank)
-    is_double = any(each.is_double for per_rank in told for each in per_rank)
-    device = groups[0].locals[0].device if groups else comm.device
+    is_double = any(part.is_double for parts in told for part in parts)
+    device = gradients[0].locals[0].device if gradients else comm.device
     return torch.tensor(value, dtype=torch.float64 if is_double else torch.float32, device=device)
 
 
 def _gathered(
-    groups: Sequence[Group],
-    order: float,
-    mesh: Mesh,
-    comm: Communicator,
-    op: str,
-    problem: Problem | None = None,
-) -> list[list[Told]]:
-    """Return what each rank tells of its gradients; raise on all of them what one must refuse."""
-
-    def read(told: Any) -> list[Told]:
-        return [Told.read(each, mesh) for each in told]
-
-    mine = [[*group.told(order)] for group in groups]
-    return gather_objects(mine, read, "", call_site(), op=op, problem=problem, comm=comm)
+    gradients: Sequence[_Alike], order: float, header: Header, comm: Communicator
+) -> list[tuple[GradientNorm, ...]]:
+    """Return what each rank tells of its gradients."""
+    mine = GradientNorms(tuple([each.told(order) for each in gradients]))
+    ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
+    return [each.norms for each in ranks]
 
 
-def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -> float:
+def total(told: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
     """Return the norm from what all ranks have told. Pure.
 
     Args:
@@ -386,7 +363,7 @@ def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -
         LayoutError: ranks do not hold what they are said to.
     """
     stages: dict[tuple[str, ...], list[Coordinates]] = {}
-    groups: dict[tuple[Any, ...], dict[int, Told]] = {}
+    groups: dict[tuple[Any, ...], dict[int, GradientNorm]] = {}
     for holder, parts in enumerate(told):
         for part in parts:
             if part.apart not in stages:
@@ -398,7 +375,7 @@ def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -
     norms = []
     for holders in groups.values():
         _check_holders(holders, stages[next(iter(holders.values())).apart], rank)
-        pieces: dict[str, dict[int, Told]] = {}
+        pieces: dict[str, dict[int, GradientNorm]] = {}
         for holder, part in holders.items():
             pieces.setdefault(part.piece, {})[holder] = part
         for copies in pieces.values():
@@ -411,7 +388,9 @@ def total(told: Sequence[Sequence[Told]], mesh: Mesh, order: float, rank: int) -
     return joined(norms, order)
 
 
-def _check_holders(holders: Mapping[int, Told], stages: Sequence[Coordinates], rank: int) -> None:
+def _check_holders(
+    holders: Mapping[int, GradientNorm], stages: Sequence[Coordinates], rank: int
+) -> None:
     """Check that all ranks of a stage, or of several that share weights, tell the same of them."""
     theirs = {stages[holder] for holder in holders}
     expected = [each for each, stage in enumerate(stages) if stage in theirs]
@@ -422,7 +401,7 @@ def _check_holders(holders: Mapping[int, Told], stages: Sequence[Coordinates], r
         raise _differ(f"should have the same {name}, and do not", lines, rank)
 
 
-def _check_copies(copies: Mapping[int, Told], rank: int) -> None:
+def _check_copies(copies: Mapping[int, GradientNorm], rank: int) -> None:
     """Check that copies agree but for rounding; what is not finite makes the norm so."""
     norms = [copy.norm for copy in copies.values()]
     if all(map(math.isfinite, norms)) and max(norms) - min(norms) > RELATIVE * max(norms):
@@ -431,7 +410,7 @@ def _check_copies(copies: Mapping[int, Told], rank: int) -> None:
         raise _differ(f"should hold the same {_name(part)}, and they differ", lines, rank)
 
 
-def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, Told]], rank: int) -> None:
+def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], rank: int) -> None:
     """Check that plain gradients which are said to be of shards are not the same ones."""
     first_of: dict[tuple[float, str], int] = {}
     for key, holders in groups.items():
@@ -469,11 +448,11 @@ def _differ(how: str, lines: Mapping[int, str], rank: int) -> LayoutError:
     )
 
 
-def _name(part: Told) -> str:
+def _name(part: GradientNorm) -> str:
     return f'{part.what} of the shared "{part.shared}"' if part.shared else part.what
 
 
-def _line(part: Told | None) -> str:
+def _line(part: GradientNorm | None) -> str:
     if part is None:
         return "none"
     piece = f", piece {part.piece}" if part.piece else ""

@@ -7,7 +7,6 @@ the one whose neighbours have adjacent numbers.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +39,7 @@ class Mesh:
         """Return a mesh.
 
         Raises:
-            ConfigurationError: an axis has no role, or a role no axis; or it is none.
+            ConfigurationError: an axis has no role, a role has no axis, or a role is invalid.
         """
         shown = ", ".join(f"{axis} ({size})" for axis, size in sizes.items())
         for axis in sizes:
@@ -58,16 +57,8 @@ class Mesh:
 
     @property
     def ranks(self) -> range:
-        """Return all ranks."""
+        """All ranks."""
         return range(math.prod(self.sizes.values()))
-
-    def coordinates(self, rank: int) -> Coordinates:
-        """Return where a rank is along each axis."""
-        place = []
-        for size in reversed([*self.sizes.values()]):
-            rank, here = divmod(rank, size)
-            place.append(here)
-        return tuple(reversed(place))
 
     def axes(self, *roles: Role) -> list[str]:
         """Return the axes with one of some roles."""
@@ -75,7 +66,7 @@ class Mesh:
 
     @functools.cached_property
     def owned(self) -> list[str]:
-        """Return the axes along which one coordinate has the values."""
+        """The axes along which one coordinate has the values."""
         return [axis for axis in self.sizes if isinstance(self.roles[axis], int)]
 
     def owns(self, rank: int) -> bool:
@@ -85,32 +76,36 @@ class Mesh:
 
     @functools.cached_property
     def owners(self) -> list[int]:
-        """Return the ranks that have values."""
+        """The ranks that have values."""
         return [rank for rank in self.ranks if self.owns(rank)]
 
     def place(self, rank: int) -> dict[str, int]:
-        """Return where a rank is, by axis."""
-        return dict(zip(self.sizes, self.coordinates(rank), strict=True))
+        """Return where a rank is along each axis."""
+        place = {}
+        for axis in reversed([*self.sizes]):
+            rank, place[axis] = divmod(rank, self.sizes[axis])
+        return {axis: place[axis] for axis in self.sizes}
 
     def places(self, axes: Sequence[str]) -> list[Coordinates]:
         """Return where each rank is along some axes."""
-        spans = [range(n) if axis in axes else (None,) * n for axis, n in self.sizes.items()]
-        every = itertools.product(*spans)
-        return [tuple(here for here in place if here is not None) for place in every]
+        places: list[Coordinates] = [()]
+        for axis, size in self.sizes.items():
+            steps = [(at,) if axis in axes else () for at in range(size)]
+            places = [place + step for place in places for step in steps]
+        return places
 
     def along(self, rank: int, axes: Iterable[str]) -> list[int]:
         """Return the ranks that differ from one only along some axes, in order."""
-        varied = set(axes)
-        here = self.place(rank)
-        spans = [range(n) if a in varied else [here[a]] for a, n in self.sizes.items()]
-        return [self.rank_at(place) for place in itertools.product(*spans)]
+        varied, here, ranks = {*axes}, self.place(rank), [0]
+        for axis, size in self.sizes.items():
+            span = range(size) if axis in varied else [here[axis]]
+            ranks = [number * size + at for number in ranks for at in span]
+        return ranks
 
-    def rank_at(self, place: Iterable[int]) -> int:
-        """Return the rank at some coordinates."""
-        rank = 0
-        for here, size in zip(place, self.sizes.values(), strict=True):
-            rank = rank * size + here
-        return rank
+    def varied(self, ranks: Iterable[int]) -> list[str]:
+        """Return the axes along which some ranks differ."""
+        places = [self.place(rank) for rank in ranks]
+        return [axis for axis in self.sizes if len({place[axis] for place in places}) > 1]
 
     def __str__(self) -> str:
         parts = [f"{axis} {size} {self.roles[axis]}" for axis, size in self.sizes.items()]
@@ -118,11 +113,6 @@ class Mesh:
 
 
 def _checked(axis: str, size: int, role: Any) -> Role:
-    """Return a role as it is kept.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
     if role in (SHARD, SAME):
         return str(role)
     if role in _ENDS:

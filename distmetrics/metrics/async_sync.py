@@ -11,6 +11,7 @@ import torch
 
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.message import encode
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.call_site import call_site
@@ -18,6 +19,7 @@ from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import Site, StateError
 from distmetrics.metrics.adapters.registry import targets
 from distmetrics.metrics.metric_set import MetricSet, communicator_of
+from distmetrics.metrics.schema import SyncSchema
 from distmetrics.metrics.sync import sync_and_compute
 
 
@@ -91,5 +93,6 @@ def _refused(problem: Problem, name: str, site: Site | None, comm: Communicator)
 @one_call
 def _refuse(problem: Problem, name: str, site: Site | None, *, comm: Communicator) -> None:
     """Tell all ranks why this one does not compute; raises on each."""
-    header = Header("sync of metrics", name, site=site, problem=problem)
+    body = encode(SyncSchema((), ()))
+    header = Header("sync of metrics", name, site=site, problem=problem, body=body)
     exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8))

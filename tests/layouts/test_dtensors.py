@@ -16,6 +16,7 @@ from torchmetrics.classification import BinaryAUROC
 
 import distmetrics as dm
 from distmetrics.collectives.dtensor import is_dtensor, part_of, rows_of, term_of
+from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.testing import run
 
 ROWS, CLASSES = 8, 4
@@ -238,8 +239,16 @@ def on_paper(local: Any, ranks: Any, me: int, *placements: Any) -> Any:
     return x
 
 
-def comm_of(ranks: list[int], me: int) -> Any:
-    return SimpleNamespace(world_size=len(ranks), rank=ranks.index(me), members=ranks)
+class CommOnPaper(SingleCommunicator):
+    """One rank's end of a world of some ranks of a job, that never communicates."""
+
+    members: Any = ()
+
+
+def comm_of(ranks: list[int], me: int) -> CommOnPaper:
+    comm = CommOnPaper()
+    comm.world_size, comm.rank, comm.members = len(ranks), ranks.index(me), ranks
+    return comm
 
 
 MESH = [[0, 1], [2, 3]]

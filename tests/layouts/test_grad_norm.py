@@ -15,7 +15,7 @@ import distmetrics as dm
 from benchmarks.grad_norm import PROCESSES, norms
 from distmetrics import DistmetricsError, InputError, InputTypeError, LayoutError, MismatchError
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.layouts.grad_norm import Told, total
+from distmetrics.layouts.grad_norm import GradientNorm, total
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
@@ -352,12 +352,12 @@ def test_pieces_without_a_rank_are_refused_on_paper() -> None:
     """Two stages of FSDP without a layout: as many elements, but other gradients."""
     mesh = Mesh({"rank": 4}, {"rank": "same"})
     told = [
-        [Told("gradients", "", "of 2", (), "1 of 2 elements", f"{rank % 2}/2", 1.0 + rank // 2, False, False)]
+        [GradientNorm("gradients", "", "of 2", (), f"{rank % 2}/2", "1 of 2 elements", 1.0 + rank // 2)]
         for rank in range(4)
     ]
     with pytest.raises(LayoutError, match="ranks 0, 2 should hold the same"):
         total(told, mesh, 2.0, 0)
-    told = [[each[0]._replace(norm=3.0 + rank % 2)] for rank, each in enumerate(told)]
+    told = [[each[0].but(norm=3.0 + rank % 2)] for rank, each in enumerate(told)]
     assert total(told, mesh, 2.0, 0) == pytest.approx(5.0)
     with pytest.raises(LayoutError, match="ranks 0-3 should have the same"):
         total([*told[:3], []], mesh, 2.0, 0)
