@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 M = TypeVar("M")
+MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)  # what parse raises
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -42,10 +43,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Return the message of a type that :func:`encode` has written.
-
-    Raises:
-        ValueError, RecursionError: the bytes are malformed.
-    """
+    """Return the message of a type that :func:`encode` has written; raise one of ``MALFORMED``."""
     message: M = _decoder(kind).decode(data)  # type: ignore[arg-type]
     return message

@@ -135,9 +135,6 @@ def _add_postmortem(command: Callable[..., Any]) -> Any:
         "they part, who raised what and where each rank was.",
     )
     post.add_argument("folder", type=Path, metavar="DIR", help="where the ranks left their files")
-    post.add_argument(
-        "--html", type=Path, metavar="FILE.html", help="also write a page with the ranks' calls"
-    )
     return post
 
 

@@ -5,35 +5,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distmetrics.errors import ConfigurationError
 from distmetrics.guard.postmortem import PostMortem, describe, examine, parting
-from distmetrics.guard.postmortem_page import write
 
 
-def postmortem(*, folder: Path, html: Path | None, as_json: bool) -> int:
-    """Print where each rank of a job was, and write the page if asked; return 0.
+def postmortem(*, folder: Path, as_json: bool) -> int:
+    """Print where each rank of a job was; return 0.
 
     Args:
         folder: in which the ranks left their files.
-        html: a file for the page.
         as_json: print JSON.
 
     Raises:
-        ConfigurationError: there is nothing to read, it makes no sense, or the page cannot be
-            written.
+        ConfigurationError: there is nothing to read, or it makes no sense.
     """
     post = examine(folder)
-    if html is not None:
-        try:
-            write(post, html, f"Postmortem of {folder.resolve().name}")
-        except OSError as error:
-            text = f"--html: {html} cannot be written: {error.strerror or error}"
-            raise ConfigurationError(text) from error
-    text = describe(post) + (f"\n\npage: {html}" if html else "")
-    if as_json:
-        text = json.dumps(to_dict(post), indent=1)
-    # Names of files may be no text.
-    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))  # noqa: T201
+    print(json.dumps(to_dict(post), indent=1) if as_json else describe(post))  # noqa: T201
     return 0
 
 

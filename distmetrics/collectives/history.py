@@ -19,7 +19,7 @@ from distmetrics.collectives.header import Header
 from distmetrics.collectives.message import LARGEST_HEADER, Message, decode, encode, not_ours
 from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.comm.verdict import Verdict, left_a_call
-from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, who
+from distmetrics.errors import DistmetricsError, MismatchError, who
 from distmetrics.guard.settings import current_settings
 
 # Calls from unequal lines, since ranks were last at one line, that are compared.
@@ -65,7 +65,7 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
         )
     elif len({history.count for history in per_rank}) > 1:
         state.verdict = Verdict(
-            DivergedError,
+            "diverged",
             "ranks are at different calls: some have made more than others, and no number of "
             "theirs can be trusted",
             per_rank={r: f"this is call {h.count}" for r, h in zip(ranks, per_rank, strict=True)},

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls, unname_calls
 from distmetrics.comm.verdict import Verdict, left_a_call
-from distmetrics.errors import ConfigurationError, DistmetricsError, DivergedError
+from distmetrics.errors import ConfigurationError, DistmetricsError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,6 +139,7 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
             comm = chosen(kwargs.get("comm"))
             if isinstance(error, DistmetricsError):
                 error.call_ranks(comm.members)
+                comm.report(error)
             if lock is None and _lock_of_thread() is None:  # interrupted before it had one
                 lock = CallLock()
             if lock is not None:
@@ -226,7 +227,7 @@ def _refused(comm: Communicator, holder: CallLock) -> DistmetricsError:
     )
     error.is_of_job = True
     comm.state.refusal = Verdict(
-        DivergedError,
+        "diverged",
         f"two threads of rank {rank} were in calls of one communicator at the same time, so the "
         "ranks may be out of step",
         (rank,),

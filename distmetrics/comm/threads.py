@@ -36,7 +36,7 @@ from distmetrics.comm.communicator import (
 )
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.verdict import Departure, Verdict, deadlock, departed, reason
-from distmetrics.errors import MismatchError, PeerLostError
+from distmetrics.errors import PeerLostError
 
 _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 
@@ -236,7 +236,7 @@ class Rendezvous:
 
 def _disagreement(meeting: _Collective) -> Verdict:
     return Verdict(
-        MismatchError,
+        "mismatch",
         "ranks disagree on a collective",
         tuple(sorted(meeting.joined)),
         {rank: str(joined.call) for rank, joined in meeting.joined.items()},
@@ -348,7 +348,7 @@ class ThreadWorld:
 
 
 def _lost(what: str) -> Verdict:
-    return Verdict(PeerLostError, what, notes=())
+    return Verdict("peer-lost", what, notes=())
 
 
 class _TasksOfRank(Tasks):

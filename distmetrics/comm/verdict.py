@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Literal
 
 from distmetrics.comm.call_site import raise_sites
 from distmetrics.errors import (
@@ -14,13 +13,11 @@ from distmetrics.errors import (
     MismatchError,
     PeerLostError,
     Site,
-    by_line,
     in_short,
-    rank_ranges,
     ranks_do,
-    ranks_in,
     who,
 )
+from distmetrics.message import Message
 
 BROKEN = "Every later call on this group raises at once."
 SAME_ORDER = "make every rank call the same collectives, in the same order."
@@ -29,12 +26,11 @@ _KINDS: dict[str, type[DistmetricsError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Message, frozen=True):
     """Why a wait ends: the same on every rank of the group; the values of an error.
 
     Attributes:
-        kind: class of the error.
+        kind: code of the error's class.
         what: what is wrong.
         peers: the ranks that it is about.
         per_rank: what each rank did.
@@ -44,10 +40,10 @@ class Verdict:
         groups: other groups than that of the wait, in which it ends waits as well.
     """
 
-    kind: type[DistmetricsError]
+    kind: Literal["mismatch", "diverged", "peer-lost"]
     what: str
     peers: tuple[int, ...] = ()
-    per_rank: Mapping[int, str] = field(default_factory=dict)
+    per_rank: Mapping[int, str] = {}
     likely: str = ""
     do: str = ""
     notes: tuple[str, ...] = (BROKEN,)
@@ -55,7 +51,7 @@ class Verdict:
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
         """Return the error that ``rank`` raises for it; all ranks are the job's."""
-        error = self.kind(
+        error = _KINDS[self.kind](
             self.what,
             per_rank=self.per_rank,
             notes=self.notes,
@@ -71,20 +67,6 @@ class Verdict:
     def __str__(self) -> str:
         return str(self.error(rank=0))
 
-    def encode(self) -> str:
-        """Write it for the store; ranks with the same line share it."""
-        lines = [(rank_ranges(ranks), line) for line, ranks in by_line(self.per_rank).items()]
-        return json.dumps(
-            [self.kind.code, self.what, self.peers, lines, self.likely, self.do, self.notes]
-        )
-
-    @classmethod
-    def decode(cls, text: str | bytes) -> Verdict:
-        """Read what :meth:`encode` wrote, which leaves out the other groups."""
-        code, what, peers, lines, likely, do, notes = json.loads(text)
-        per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
-        return cls(_KINDS[code], what, tuple(peers), per_rank, likely, do, tuple(notes))
-
 
 def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks have left: those that failed, if one did.
@@ -99,17 +81,17 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
     if failed:
         what = f"{who(peers)} failed and will never answer"
         do = f"mend the failure of {who(peers)} first."
-        return Verdict(PeerLostError, what, peers, per_rank, do=do)
+        return Verdict("peer-lost", what, peers, per_rank, do=do)
     has = "has returned, and others still wait for it"
     have = "have returned, and others still wait for them"
     what = ranks_do(peers, has, have)
-    return Verdict(DivergedError, what, peers, per_rank, do=SAME_ORDER)
+    return Verdict("diverged", what, peers, per_rank, do=SAME_ORDER)
 
 
 def left_a_call(peers: Sequence[int], what: str, lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks have left a call that others made."""
     return Verdict(
-        DivergedError,
+        "diverged",
         what,
         tuple(peers),
         lines,
@@ -125,13 +107,13 @@ def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdi
     """Return the verdict that ranks wait for each other in groups that overlap."""
     likely = "collectives of overlapping groups in a different order on different ranks."
     do = "make every rank of a group call the same collectives, in the same order."
-    return Verdict(DivergedError, f"deadlock: {what}", tuple(peers), lines, likely, do)
+    return Verdict("diverged", f"deadlock: {what}", tuple(peers), lines, likely, do)
 
 
 def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
     """Return the verdict that nobody can be asked, since the job's store does not answer."""
     return Verdict(
-        PeerLostError,
+        "peer-lost",
         f"the job's key-value store does not answer, since {seconds:.0f} s, and this rank waits",
         per_rank={rank: doing},
         likely="its host (rank 0, where no launcher has it) is stopped or gone, or the network is "
@@ -141,8 +123,7 @@ def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(Message, frozen=True):
     """That a rank left, and why.
 
     Attributes:
@@ -156,7 +137,7 @@ class Departure:
     rank: int
     why: str
     failed: bool
-    calls: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = {}
 
     def calls_of(self, group: str) -> int | None:
         """Return how many calls of a group the rank has made; None where that is not known."""

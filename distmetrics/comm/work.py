@@ -21,8 +21,6 @@ from distmetrics.comm.communicator import Call, Communicator, Tasks, call_under_
 from distmetrics.comm.verdict import BROKEN, Departure, Verdict, reason
 from distmetrics.errors import (
     DistmetricsError,
-    DivergedError,
-    PeerLostError,
     Site,
     rank_ranges,
     who,
@@ -249,7 +247,7 @@ class WaitingCommunicator(Communicator):
             return
         left = f"left {scope}: {reason(error)}"
         notes = ("The other ranks have been told.",)
-        verdict = Verdict(DivergedError, f"this rank has {left}", (self._me,), notes=notes)
+        verdict = Verdict("diverged", f"this rank has {left}", (self._me,), notes=notes)
         self.state.verdict = verdict
         self.watcher.depart(left)
 
@@ -303,7 +301,7 @@ class WaitingCommunicator(Communicator):
         """Return a verdict of what the backend says, and of processes that are gone."""
         lines = {self._me: doing} | dict.fromkeys(gone, "its process is gone")
         return Verdict(
-            PeerLostError,
+            "peer-lost",
             f"the connection to {who(gone) if gone else 'another rank'} broke",
             tuple(gone),
             lines,

@@ -1,6 +1,5 @@
 """What a rank did last: its calls, and a file of them that a post-mortem reads."""
 
-import json
 import logging
 import os
 import platform
@@ -9,18 +8,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from distmetrics.comm.call_site import raise_sites
 from distmetrics.comm.communicator import Tasks
 from distmetrics.comm.work import PendingCall, is_connection_error
-from distmetrics.errors import DistmetricsError
-from distmetrics.guard import postmortem as report_file
+from distmetrics.errors import DistmetricsError, Site
 from distmetrics.guard.last_words import what_ended
+from distmetrics.guard.postmortem import SCHEMA, Failure, RankReport, ReportedCall
 from distmetrics.guard.process_info import Place, place_of
-from distmetrics.guard.rank_status import Identity
 from distmetrics.guard.settings import REPORT
+from distmetrics.guard.store import Identity
+from distmetrics.message import encode
 
 _KEPT = 50  # calls that a report has
 _log = logging.getLogger("distmetrics.guard")
@@ -32,10 +33,6 @@ class CallLog(Tasks):
     Attributes:
         calls: the last of them.
         counts: how many calls each group has made, by its name.
-        thread: the thread that has made the last call, or else the main thread; none of the
-            background.
-        background: the threads that make calls for another one, one after the other.
-        awaits: whether the main thread waits for them.
         serial: number of the last call.
         counters: by the name of a group, returns how many collectives this rank has issued on it.
         counts_exactly: the groups that count no sends and receives with them.
@@ -44,60 +41,62 @@ class CallLog(Tasks):
     def __init__(self) -> None:
         self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
         self.counts: dict[str, int] = {}
-        self.thread = threading.main_thread().ident or 0  # until there is a call
-        self.background: set[int] = set()
-        self._under_way: deque[None] = deque()
-        self.awaits = False
-        self._main_only = True
         self.serial = 0
         self.counters: dict[str, Callable[[], int]] = {}
         self.counts_exactly: set[str] = set()
+        # The thread that has made the last call, none of the background; until there is a call the
+        # main thread.
+        self._main = self._thread = threading.main_thread().ident or 0
+        self._main_only = True
+        self._background: set[int] = set()  # threads that make calls for another one
+        self._under_way: deque[None] = deque()  # as many as their calls
+        self._main_awaits_them = False
 
     def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
         thread = threading.get_ident()
-        if thread not in self.background:
-            self.thread = thread
-            self._main_only = self._main_only and thread == threading.main_thread().ident
+        if thread not in self._background:
+            self._thread = thread
+            self._main_only = self._main_only and thread == self._main
         self.serial += 1
         pending.serial = self.serial
         self.counts[pending.group] = pending.number
         self.calls.append(pending)
-
-    def begin(self) -> None:
-        """Note that this rank has begun something in its background."""
-        self._under_way.append(None)
-
-    def enter(self) -> None:
-        """Note that this thread is one of the background."""
-        self.background.add(threading.get_ident())
-
-    def end(self) -> None:
-        """Note that what this thread has made is over."""
-        self.background.discard(threading.get_ident())
-        self._under_way.pop()
-
-    def wait(self, over: threading.Event) -> None:
-        """Wait until something in the background is over."""
-        self.awaits = threading.current_thread() is threading.main_thread()
-        try:
-            over.wait()
-        finally:
-            self.awaits = False
 
     def end_call(self, pending: PendingCall, *, begun: bool) -> None:
         """Note that a call is over, or was never begun."""
         pending.ended = time.time()
         self.counts[pending.group] = pending.number - (not begun)
 
-    @property
-    def alone(self) -> bool:
-        """True if this rank goes on in one thread: in its main thread, or while that waits."""
-        return self._main_only and (not self._under_way or self.awaits)
+    def begin(self) -> None:
+        """Note that this rank has begun something in its background."""
+        self._under_way.append(None)
+
+    def enter(self) -> None:
+        """Note that this thread makes it."""
+        self._background.add(threading.get_ident())
+
+    def end(self) -> None:
+        """Note that what this thread has made is over."""
+        self._background.discard(threading.get_ident())
+        self._under_way.pop()
+
+    def wait(self, over: threading.Event) -> None:
+        """Wait until something in the background is over."""
+        self._main_awaits_them = threading.get_ident() == self._main
+        try:
+            over.wait()
+        finally:
+            self._main_awaits_them = False
 
     def script_failed(self) -> bool:
         """Return whether an error, or sys.exit of a failure, has ended the script."""
         return what_ended() is not None
+
+    @property
+    def alone(self) -> bool:
+        """True if this rank goes on in one thread: in its main thread, or while that waits."""
+        return self._main_only and (not self._under_way or self._main_awaits_them)
 
     def waits(self) -> int:
         """Return the serial number of the call that this rank is in, or 0.
@@ -115,7 +114,7 @@ class CallLog(Tasks):
 
     def place(self) -> Place:
         """Return where the thread is that has made the last call."""
-        return place_of(self.thread)
+        return place_of(self._thread)
 
 
 class ReportWriter:
@@ -146,66 +145,49 @@ class ReportWriter:
                 return
             self._is_final = final
             self._error_at = self._log.serial if is_cause else -1
+            data = encode(self._report(error), msgspec.json.encode)
             try:
-                self._write(self._folder, self._content(error))
+                _replace(self._folder, f"rank-{self._me.rank}", data)
             except OSError as failure:  # of the folder: the user's error must still be raised
                 text = "rank %d can't write its report into the folder of %s: %s"
                 _log.warning(text, self._me.rank, REPORT, failure)
 
-    def _content(self, error: BaseException | None) -> report_file.RankReport:
-        me = self._me
-        sites = [] if error is None else raise_sites(error)
-        stack = sites or self._log.place().stack
-        calls = [_call(pending, me.world) for pending in [*self._log.calls]]
-        return report_file.RankReport(
-            report_file.SCHEMA,
-            me.rank,
-            me.world_size,
-            platform.node(),
-            me.pid,
-            time.time(),
-            _failure(error),
-            tuple(map(str, stack)),
-            tuple(calls),
-        )
-
-    def _write(self, folder: Path, content: report_file.RankReport) -> None:
-        """Write ``rank-<r>.json``, whole or not at all, for its owner alone."""
-        name = f"rank-{self._me.rank}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
-        half = Path(text)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(content), file)
-            half.replace(folder / f"{name}.json")
-        except BaseException:
-            half.unlink()
-            raise
+    def _report(self, error: BaseException | None) -> RankReport:
+        me, sites = self._me, [] if error is None else raise_sites(error)
+        stack = tuple(map(str, sites or self._log.place().stack))
+        calls = tuple(_reported(pending, me.world) for pending in [*self._log.calls])
+        written = platform.node(), me.pid, time.time(), _failure(error, next(iter(sites), ""))
+        return RankReport(SCHEMA, me.rank, me.world_size, *written, stack, calls)
 
 
-def _failure(error: BaseException | None) -> report_file.Failure | None:
+def _failure(error: BaseException | None, raised_at: Site | str) -> Failure | None:
     """Return a rank's error; what a user or a launcher interrupts has none of its own."""
     if not isinstance(error, Exception | SystemExit):
         return None
     kind, text = type(error).__name__, str(error)
-    sites = raise_sites(error)
     if isinstance(error, DistmetricsError):
-        site = error.site or next(iter(sites), "")
-        advice = error.likely, error.do
-        return report_file.Failure(kind, error.code, text, error.peers, str(site), *advice)
+        site = str(error.site or raised_at)
+        return Failure(kind, error.code, text, error.peers, site, error.likely, error.do)
     code = "connection" if is_connection_error(error) else ""
-    return report_file.Failure(kind, code, text, (), str(next(iter(sites), "")))
+    return Failure(kind, code, text, (), str(raised_at))
 
 
-def _call(pending: PendingCall, world: str) -> report_file.Call:
+def _reported(pending: PendingCall, world: str) -> ReportedCall:
     call = pending.call
-    return report_file.Call(
-        pending.number,
-        "world" if pending.group == world else pending.group,
-        call.op,
-        call.detail,
-        str(call.site or ""),
-        pending.started,
-        pending.ended,
-    )
+    group = "world" if pending.group == world else pending.group
+    site, times = str(call.site or ""), (pending.started, pending.ended)
+    return ReportedCall(pending.number, group, call.op, call.detail, site, *times)
+
+
+def _replace(folder: Path, name: str, data: bytes) -> None:
+    """Write ``name.json``, whole or not at all, for its owner alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
+    half = Path(text)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        half.replace(folder / f"{name}.json")
+    except BaseException:
+        half.unlink()
+        raise

@@ -8,16 +8,23 @@ that very call still: it did so the whole time between.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from distmetrics.comm.verdict import Departure, Verdict
 from distmetrics.errors import ranks_in
-from distmetrics.guard.decision import View, find_verdict, suspects, where_all_are
+from distmetrics.guard.decision import JobSnapshot
 from distmetrics.guard.process_info import process_state
-from distmetrics.guard.rank_status import Answer, Identity, RankStatus, Wait
-from distmetrics.guard.store import ALL_ASK, FIRST_ASK, GuardStore
-from distmetrics.guard.tombstones import Departures
+from distmetrics.guard.store import (
+    ALL_ASK,
+    FIRST_ASK,
+    Answer,
+    GuardStore,
+    Identity,
+    RankStatus,
+    Wait,
+)
+from distmetrics.guard.tombstones import Tombstones
 
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
@@ -43,8 +50,8 @@ class Diagnosis:
     """The finding out of one wait.
 
     Attributes:
-        verdict: why the wait must end, once that is known.
         begun: when the wait began, by the clock of :meth:`step`.
+        verdict: why the wait must end, once that is known.
         due: when whoever steps shall do so again.
     """
 
@@ -52,7 +59,7 @@ class Diagnosis:
     wait: Wait
     timeout: float
     store: GuardStore
-    departures: Departures
+    tombstones: Tombstones
     begun: float
     verdict: Verdict | None = None
     due: float = 0.0
@@ -60,15 +67,14 @@ class Diagnosis:
     _published: bool = False
     _asks: bool = True
     _first: bool = False
-    _questions: dict[int, int] = field(default_factory=dict)
+    _asked: set[int] = field(default_factory=set)
     # Since when each fact holds without a break: its kind, and the rank.
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
     # For each rank of a circle, the serial number of its wait, and the question that confirms it.
-    _suspects: dict[int, int] = field(default_factory=dict)
-    _confirming: dict[int, int] = field(default_factory=dict)
+    _suspects: dict[int, tuple[int, int]] = field(default_factory=dict)
     _spoken: float = 0.0
     _ended: float = 0.0
-    _asked: float = -1.0
+    _asked_at: float = -1.0
 
     def step(self, now: float) -> float:
         """Look once; return after how many seconds to look again."""
@@ -79,11 +85,11 @@ class Diagnosis:
         waited = now - self.begun
         if not self._asks and waited < self.timeout + _TAKE_OVER:
             return self._slowest
-        view = self._view(now)
-        if (verdict := find_verdict(view)) is not None:
+        job = self._snapshot(now)
+        if (verdict := job.verdict()) is not None:
             return self._end(self.store.decide(self.wait.group, verdict), now)
-        self._log_whom_it_waits_for(view)
-        self._ask(view, now)
+        self._log_whom_it_waits_for(job)
+        self._ask(job, now)
         return _LOOK if waited < 1.5 else min(_SLOWEST, waited / 10)
 
     def is_heard(self, now: float) -> bool:
@@ -94,20 +100,10 @@ class Diagnosis:
         waiting = sum(wait is not None and wait.group == self.wait.group for wait in waits)
         return self.store.count(f"heard/{self.wait.group}") >= waiting
 
-    def _end(self, verdict: Verdict, now: float) -> float:
-        self.verdict, self._ended = verdict, now
-        self.store.count(f"heard/{self.wait.group}", 1)
-        return 0.0
-
-    @property
-    def _slowest(self) -> float:
-        """The longest time between two looks of a rank that waits, in seconds."""
-        return max(_SLOWEST, self.me.world_size * _PATIENCE)
-
     def note_alone(self, alone: bool) -> None:
         """Publish anew whether this rank may go on in another thread, where that has changed."""
         if self.wait.alone != alone:
-            self.wait = replace(self.wait, alone=alone)
+            self.wait = self.wait.but(alone=alone)
             if self._published:
                 self.store.publish(self.me.status(self.wait))
 
@@ -118,108 +114,88 @@ class Diagnosis:
             if self._first:
                 self.store.forget(self.wait.place)
 
+    @property
+    def _slowest(self) -> float:
+        """The longest time between two looks of a rank that waits, in seconds."""
+        return max(_SLOWEST, self.me.world_size * _PATIENCE)
+
     def _come(self) -> None:
         self.store.publish(self.me.status(self.wait))
         self._published = True
         if self.me.world_size > ALL_ASK:
             nth = self.store.count(self.wait.place, 1)
-            self._first = nth == 1
-            self._asks = nth <= FIRST_ASK
+            self._first, self._asks = nth == 1, nth <= FIRST_ASK
 
-    def _view(self, now: float) -> View:
-        statuses = self.store.statuses()
-        answers = self.store.answers(self._questions)
-        departures = self.departures.published()
+    def _end(self, verdict: Verdict, now: float) -> float:
+        self.verdict, self._ended = verdict, now
+        self.store.count(f"heard/{self.wait.group}", 1)
+        return 0.0
+
+    def _snapshot(self, now: float) -> JobSnapshot:
+        statuses, answers = self.store.statuses(), self.store.answers(self._asked)
+        departures = self.tombstones.published()
         facts = {("left", departure.rank) for departure in departures}
-        facts |= {(state, rank) for rank, state in self._process_states(statuses).items()}
+        for rank in ranks_in(self.wait.members):
+            status = statuses.get(rank)
+            if status is not None and status.machine == self.me.machine != "":
+                facts.add((self.state_of(status.pid, status.born), rank))
         self._since = {fact: self._since.get(fact, now) for fact in facts}
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for (kind, rank), since in self._since.items():
             seconds[kind][rank] = now - since
-        return View(
-            self.me.rank,
-            self.wait,
-            now - self.begun,
-            self.timeout,
-            statuses,
-            self._left(departures, seconds["left"]),
-            seconds,
-            dict.fromkeys(self._questions) | answers,
-            self._confirmed(statuses, answers),
-        )
+        # A rank's first word counts.
+        left = {d.rank: d for d in departures[::-1] if self._never_comes(d, seconds)}
+        confirmed = {rank for rank in self._suspects if self._is_confirmed(rank, statuses, answers)}
+        waited = now - self.begun
+        ranks = statuses, left, seconds, answers, confirmed
+        return JobSnapshot(self.me.rank, self.wait, waited, self.timeout, *ranks)
 
-    def _left(
-        self, departures: Sequence[Departure], seconds: Mapping[int, float]
-    ) -> dict[int, Departure]:
-        """Return the departures of ranks that have left without making this call."""
-        left: dict[int, Departure] = {}
-        gone = {rank for kind, rank in self._since if kind == "gone"}
-        for departure in departures:
-            calls = departure.calls_of(self.wait.group)
-            if calls is None:  # it may have made this call; if so, the wait ends in a moment
-                never_comes = seconds[departure.rank] >= _OWN_WORD
-            else:
-                # One that was interrupted in this very call has counted it, and is gone.
-                has_failed = departure.failed and departure.rank in gone
-                never_comes = calls < self.wait.number or has_failed
-            if never_comes:
-                left.setdefault(departure.rank, departure)
-        return left
+    def _never_comes(
+        self, departure: Departure, seconds: Mapping[str, Mapping[int, float]]
+    ) -> bool:
+        """True if a rank has left without making this call."""
+        calls = departure.calls_of(self.wait.group)
+        if calls is None:  # it may have made this call; if so, the wait ends in a moment
+            return seconds["left"][departure.rank] >= _OWN_WORD
+        # One that was interrupted in this very call has counted it, and is gone.
+        return calls < self.wait.number or (departure.failed and departure.rank in seconds["gone"])
 
-    def _process_states(self, statuses: Mapping[int, RankStatus]) -> dict[int, str]:
-        """Return the states of the members' processes that are on this machine."""
-        states = {}
-        for rank in ranks_in(self.wait.members):
-            status = statuses.get(rank)
-            if status is not None and status.machine == self.me.machine != "":
-                states[rank] = self.state_of(status.pid, status.born)
-        return states
+    def _is_confirmed(
+        self, rank: int, statuses: Mapping[int, RankStatus], answers: Mapping[int, Answer | None]
+    ) -> bool:
+        """True if a suspect has answered, since all were seen, that it waits as before."""
+        (serial, question), status, answer = self._suspects[rank], statuses.get(rank), answers[rank]
+        if status is None or status.wait is None or status.wait.serial != serial or answer is None:
+            return False
+        return answer.question >= question and answer.waits == serial
 
-    def _confirmed(
-        self, statuses: Mapping[int, RankStatus], answers: Mapping[int, Answer]
-    ) -> set[int]:
-        """Return the suspects that have answered, since all were seen, that they wait as before."""
-        confirmed = set()
-        for rank, serial in self._suspects.items():
-            status, answer = statuses.get(rank), answers.get(rank)
-            if status is None or status.wait is None or status.wait.serial != serial:
-                continue
-            if answer is None or answer.question < self._confirming[rank]:
-                continue
-            if answer.waits == serial:
-                confirmed.add(rank)
-        return confirmed
-
-    def _ask(self, view: View, now: float) -> None:
+    def _ask(self, job: JobSnapshot, now: float) -> None:
         """Ask suspects at once, and from time to time those who have not come."""
-        circle = [rank for rank in suspects(view) if rank != self.me.rank]
-        serials = {rank: view.waits[rank].serial for rank in circle}
-        if serials != self._suspects:
-            self._suspects = serials
-            self._confirming = {rank: self._put(rank) for rank in circle}
-        pause = _ASK_AGAIN if self._speaks(view) else min(5.0, max(_SLOWEST, view.waited / 4))
-        if view.waited < _ASK_AFTER or now < self._asked + pause:
+        circle = {rank: job.waits[rank].serial for rank in job.suspects() if rank != self.me.rank}
+        if circle != {rank: serial for rank, (serial, _) in self._suspects.items()}:
+            self._suspects = {rank: (serial, self._put(rank)) for rank, serial in circle.items()}
+        pause = _ASK_AGAIN if self._speaks(job) else min(5.0, max(_SLOWEST, job.waited / 4))
+        if job.waited < _ASK_AFTER or now < self._asked_at + pause:
             return
-        self._asked = now
-        elsewhere = [rank for rank in view.missing if rank not in view.waits]
+        self._asked_at = now
+        elsewhere = [rank for rank in job.missing if rank not in job.waits]
         for rank in elsewhere[:_ASKED_AT_ONCE]:
             self._put(rank)
 
     def _put(self, rank: int) -> int:
-        number = self._questions[rank] = self.store.ask(rank)
-        return number
+        self._asked.add(rank)
+        return self.store.ask(rank)
 
-    def _speaks(self, view: View) -> bool:
+    def _speaks(self, job: JobSnapshot) -> bool:
         """True on one of the ranks that wait: it tells the user, and asks more often."""
         if self.me.world_size > ALL_ASK:
             return self._first
-        return self.me.rank == min({*ranks_in(self.wait.members)} - {*view.missing})
+        return self.me.rank == min({*job.members} - {*job.missing})
 
-    def _log_whom_it_waits_for(self, view: View) -> None:
-        """Say in the log whom this rank waits for: one rank of those who wait, now and then."""
-        if view.waited < max(_FIRST_WORD, 2 * self._spoken):
+    def _log_whom_it_waits_for(self, job: JobSnapshot) -> None:
+        if job.waited < max(_FIRST_WORD, 2 * self._spoken):
             return
-        self._spoken = view.waited
-        if self._speaks(view):
+        self._spoken = job.waited
+        if self._speaks(job):
             text = "rank %d waits since %.0f s in %s: %s"
-            _log.warning(text, self.me.rank, view.waited, self.wait.text, where_all_are(view))
+            _log.warning(text, self.me.rank, job.waited, self.wait.text, job.where_all_are())

@@ -1,26 +1,30 @@
 """The end of a job in an error: all ranks' files put side by side, and where the ranks part."""
 
-import functools
-import json
 import re
-import reprlib
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
+
+import msgspec
 
 from distmetrics.errors import ConfigurationError, compose, ranks_do, who
+from distmetrics.message import MALFORMED
 
 SCHEMA = 1
 _WAITED = ("diverged", "peer-lost")  # codes of errors of ranks that waited for others in vain
 _LET_DOWN = (*_WAITED, "connection")  # codes of errors that another rank began
+_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
+_SHOWN = 20  # files that an error lists
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Ranks = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # more are a mistake
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # seconds since 1970, until the year 5138
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ReportedCall:
     """One collective call of a rank.
 
     Attributes:
@@ -29,17 +33,17 @@ class Call:
         op: the operation with its name: ``all_gather "val/f1"``.
         detail: what the rank sends: ``float32[10]``.
         site: the line of the user's code.
-        started: seconds since 1970, by the clock of the rank's host.
+        started: by the clock of the rank's host.
         ended: likewise, or None while the rank waited.
     """
 
-    number: int
+    number: Count
     group: str
     op: str
     detail: str
     site: str
-    started: float
-    ended: float | None
+    started: Time
+    ended: Time | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +78,31 @@ class RankReport:
         world_size: of the job.
         host: name of the machine.
         pid: of the process.
-        written: when, in seconds since 1970.
+        written: when.
         error: what the rank raised, or None where it was elsewhere.
         where: its stack in the user's code, innermost first.
         calls: its last calls, oldest first.
     """
 
     schema: int
-    rank: int
-    world_size: int
+    rank: Count
+    world_size: Ranks
     host: str
-    pid: int
-    written: float
+    pid: Count
+    written: Time
     error: Failure | None
     where: tuple[str, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[ReportedCall, ...]
 
     @property
-    def stuck(self) -> list[Call]:
+    def stuck(self) -> list[ReportedCall]:
         """The calls that it never got out of, and the one in which it was let down."""
         last = self.calls[-1:] if self.error and self.error.code in _WAITED else ()
         return [call for call in self.calls if call.ended is None or call in last]
 
-    @property
-    def own_error(self) -> Failure | None:
-        """The error that it raised, unless another rank began it."""
-        return None if self.error is None or self.error.let_down else self.error
 
-
-_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
-_MOST_RANKS = 1 << 20  # above it a world size is a mistake
-_SHOWN = 20  # files that an error lists
-_LATEST = 1e11  # seconds since 1970, which is in the year 5138
-_fields = functools.cache(get_type_hints)
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+class _AnyVersion(msgspec.Struct):
+    schema: Any = None
 
 
 def read(folder: Path) -> dict[int, RankReport]:
@@ -125,7 +120,14 @@ def read(folder: Path) -> dict[int, RankReport]:
         except (OSError, ValueError) as error:
             problems[rank] = str(error)
     if problems:
-        raise _unusable(folder, problems)
+        more = len(problems) - _SHOWN
+        raise ConfigurationError(
+            f"{len(problems)} of the files in {folder} cannot be used",
+            per_rank=dict([*problems.items()][:_SHOWN]),
+            notes=[f"{more} more are not shown."] if more > 0 else [],
+            likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
+            do="move these files away: their ranks then count as ranks that left no file",
+        )
     sizes = {rank: f"is of a job of {each.world_size} ranks" for rank, each in reports.items()}
     if len({*sizes.values()}) > 1:
         raise ConfigurationError(
@@ -135,17 +137,6 @@ def read(folder: Path) -> dict[int, RankReport]:
             do="give each job a folder of its own, or move the older files away",
         )
     return reports
-
-
-def _unusable(folder: Path, problems: Mapping[int, str]) -> ConfigurationError:
-    more = len(problems) - _SHOWN
-    return ConfigurationError(
-        f"{len(problems)} of the files in {folder} cannot be used",
-        per_rank=dict([*problems.items()][:_SHOWN]),
-        notes=[f"{more} more are not shown."] if more > 0 else [],
-        likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
-        do="move these files away: their ranks then count as ranks that left no file",
-    )
 
 
 def _paths(folder: Path) -> list[tuple[int, Path]]:
@@ -165,62 +156,30 @@ def _paths(folder: Path) -> list[tuple[int, Path]]:
     return numbered
 
 
-def _report(rank: int, text: bytes) -> RankReport:
+def _report(rank: int, data: bytes) -> RankReport:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        schema = msgspec.json.decode(data, type=_AnyVersion).schema
+    except MALFORMED as error:
         raise ValueError(f"is cut off, or no JSON: {error}") from error
-    if type(data) is dict and data.get("schema") != SCHEMA:
-        schema = data.get("schema")
+    if schema != SCHEMA:
         raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
-    report: RankReport = _checked(RankReport, data, "the file")
+    try:
+        report = msgspec.json.decode(data, type=RankReport)
+    except MALFORMED as error:
+        raise ValueError(f"is not as distmetrics writes it: {error}") from error
     if report.rank != rank:
         raise ValueError(f"has rank {report.rank} in it")
-    if not rank < report.world_size <= _MOST_RANKS:
+    if rank >= report.world_size:
         raise ValueError(f"has a job of {report.world_size} ranks in it")
     return report
 
 
-def _checked(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as a type: a dataclass, a tuple, a plain type, or one with None.
-
-    Raises:
-        ValueError: it is of another type, or a number below 0.
-    """
-    inner = get_args(kind)
-    if NoneType in inner:
-        return None if value is None else _checked(inner[0], value, name)
-    if is_dataclass(kind):
-        return _object(kind, value, name)
-    if get_origin(kind) is tuple:
-        if type(value) is not list:
-            raise ValueError(f"{name} is {reprlib.repr(value)}, not a list")
-        return tuple(_checked(inner[0], item, f"{name}[{at}]") for at, item in enumerate(value))
-    # A call from no line of the user's has no site.
-    if kind is str and value is None:
-        return ""
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise ValueError(f"{name} is {reprlib.repr(value)}, not {_KINDS[kind]}")
-    if kind is not str and not 0 <= value < _LATEST:
-        raise ValueError(f"{name} is {reprlib.repr(value)}, which is below 0 or too large")
-    return value
-
-
-def _object(kind: Any, value: Any, name: str) -> Any:
-    """Return a JSON object as a dataclass; what it holds besides is skipped."""
-    if type(value) is not dict:
-        raise ValueError(f"{name} is {reprlib.repr(value)}, not an object")
-    values = {}
-    for item, of in _fields(kind).items():
-        if item not in value and NoneType not in get_args(of):
-            raise ValueError(f"{item} is missing in {name}")
-        inner = item if kind is RankReport else f"{name}.{item}"
-        values[item] = _checked(of, value.get(item), inner)
-    return kind(**values)
-
-
 _WORLD = "world"  # the group that every rank is in
 _OLD = 3600.0  # seconds between the files of one job that are hard to believe
+_LATER = 5  # groups in which the ranks part later
+_GROUPS = 40  # of equal ranks that a list tells
+_FRAMES = 4  # lines of a stack
+_ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +195,7 @@ class Divergence:
 
     group: str
     number: int
-    calls: Mapping[int, Call]
+    calls: Mapping[int, ReportedCall]
     absent: tuple[int, ...] = ()
 
     @property
@@ -274,9 +233,8 @@ class PostMortem:
     @property
     def old(self) -> list[int]:
         """The ranks whose file is so much older than the newest that it may be an earlier job's."""
-        written = {rank: report.written for rank, report in self.reports.items()}
-        newest = max(written.values())
-        return [rank for rank, when in written.items() if when < newest - _OLD]
+        newest = max(report.written for report in self.reports.values())
+        return [rank for rank, each in self.reports.items() if each.written < newest - _OLD]
 
 
 def examine(folder: Path) -> PostMortem:
@@ -292,14 +250,13 @@ def examine(folder: Path) -> PostMortem:
 def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     """Put the reports of one job side by side, in the order of the ranks; one at least.
 
-    >>> waits = Call(1, "world", "barrier", "", "train.py:8 in main", 5.0, None)
+    >>> waits = ReportedCall(1, "world", "barrier", "", "train.py:8 in main", 5.0, None)
     >>> first = RankReport(1, 0, 2, "node0", 1, 9.0, None, (), (waits,))
     >>> merge({0: first}).missing
     (1,)
     """
     size = max(report.world_size for report in reports.values())
-    missing = tuple(rank for rank in range(size) if rank not in reports)
-    calls: defaultdict[str, dict[int, dict[int, Call]]] = defaultdict(dict)
+    calls: defaultdict[str, dict[int, dict[int, ReportedCall]]] = defaultdict(dict)
     # By group and rank the first call that the rank's file tells of; it may have made others.
     since: defaultdict[str, dict[int, int]] = defaultdict(dict)
     stuck = []
@@ -308,39 +265,36 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
             calls[call.group].setdefault(call.number, {})[rank] = call
             since[call.group].setdefault(rank, call.number)
         stuck += [call.number for call in report.stuck if call.group == _WORLD]
-    if stuck:
-        # All ranks are in it, also those that tell of no call.
+    if stuck:  # all ranks are in it, also those that tell of no call
         for rank in range(size):
             since[_WORLD].setdefault(rank, min(stuck))
-    divergences: list[Divergence] = []
-    for group, of_group in calls.items():
-        divergences += _first_divergence(group, of_group, since[group])
+    found = [_first_divergence(group, numbered, since[group]) for group, numbered in calls.items()]
+    divergences = [each for each in found if each is not None]
     divergences.sort(key=lambda each: min(call.started for call in each.calls.values()))
+    missing = tuple(rank for rank in range(size) if rank not in reports)
     return PostMortem(size, reports, missing, tuple(divergences))
 
 
 def _first_divergence(
-    group: str, calls: Mapping[int, Mapping[int, Call]], since: Mapping[int, int]
-) -> list[Divergence]:
-    """Return the first call of a group at which its ranks differ, or []."""
+    group: str, calls: Mapping[int, Mapping[int, ReportedCall]], since: Mapping[int, int]
+) -> Divergence | None:
+    """Return the first call of a group at which its ranks differ."""
     for number, by_rank in sorted(calls.items()):
         expected = {rank for rank, begin in since.items() if begin <= number}
-        absent = sorted(expected - by_rank.keys())
-        one = Divergence(group, number, by_rank, tuple(absent))
-        if absent or len(one.ops) > 1:
-            return [one]
-    return []
-
-
-_LATER = 5  # groups in which the ranks part later
-_GROUPS = 40  # of equal ranks that a list tells
-_FRAMES = 4  # lines of a stack
-_ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
+        one = Divergence(group, number, by_rank, tuple(sorted(expected - by_rank.keys())))
+        if one.absent or len(one.ops) > 1:
+            return one
+    return None
 
 
 def describe(post: PostMortem, most_errors: int = 5) -> str:
     """Return all of it, for a terminal."""
-    parts = [summary(post), parting(post)]
+    came = f"{len(post.reports)} of {post.world_size} ranks left a file"
+    if post.missing:
+        came += f"; {who(post.missing)} left none"
+    if post.old:
+        came += f"\n{who(post.old)}: the file is over an hour older than others; of another job?"
+    parts = [came, parting(post)]
     errors = [*post.errors.items()]
     for error, ranks in errors[:most_errors]:
         site = f" at {error.site}" if error.site else ""
@@ -348,40 +302,39 @@ def describe(post: PostMortem, most_errors: int = 5) -> str:
         parts.append(f"{who(ranks)} raised {error.kind}{site}\n{text}")
     if left := errors[most_errors:]:
         parts.append(f"{len(left)} other errors are not shown; --json tells them")
-    lines_of = {rank: where(report, _FRAMES) for rank, report in post.reports.items()}
-    parts.append(_listed("where each rank was, innermost first", lines_of))
+    lines = {}
+    for rank, report in post.reports.items():
+        more = ("…",) if len(report.where) > _FRAMES else ()
+        lines[rank] = " ← ".join([*report.where[:_FRAMES], *more]) or "at no line of yours"
+    parts.append(_listed("where each rank was, innermost first", lines))
     return "\n\n".join(parts)
-
-
-def summary(post: PostMortem) -> str:
-    """Return how many ranks left a file, and what is odd about that."""
-    text = f"{len(post.reports)} of {post.world_size} ranks left a file"
-    if post.missing:
-        text += f"; {who(post.missing)} left none"
-    if post.old:
-        text += f"\n{who(post.old)}: the file is over an hour older than others; of another job?"
-    return text
 
 
 def parting(post: PostMortem) -> str:
     """Return where the ranks part: what each did at that call, the likely cause, what to do."""
     if not post.divergences:
-        return _together(post)
+        text = "the ranks came to the same calls, as far as their files tell"
+        lines = {rank: _elsewhere(report) for rank, report in post.reports.items() if report.stuck}
+        if not lines:
+            return f"{text}, and none was left waiting"
+        likely = "a rank or the network between ranks was too slow"
+        return _listed(f"{text}; these were not done", lines, likely=likely)
     first, *later = post.divergences
-    lines = {}
-    for rank, call in first.calls.items():
-        lines[rank] = _call(call) + ", no end" * (call.ended is None)
+    lines = {
+        rank: _call(call) + ", no end" * (call.ended is None) for rank, call in first.calls.items()
+    }
     for rank in first.absent:
-        lines[rank] = elsewhere(post.reports[rank]) if rank in post.reports else "left no file"
+        lines[rank] = _elsewhere(post.reports[rank]) if rank in post.reports else "left no file"
     notes = [f"Later: {_headline(each)}." for each in later[:_LATER]]
     likely, do = _advice(post, first)
     return _listed(_headline(first), lines, notes=notes, likely=likely, do=do)
 
 
-def elsewhere(report: RankReport) -> str:
+def _elsewhere(report: RankReport) -> str:
     """Return in a few words what a rank did that did not come to a call."""
     innermost = report.where[0] if report.where else "no line of yours"
-    if error := report.own_error:
+    error = report.error
+    if error and not error.let_down:
         return f"raised {error.kind}  {error.site or innermost}"
     if report.stuck:
         call = report.stuck[-1]
@@ -389,13 +342,7 @@ def elsewhere(report: RankReport) -> str:
     return f"was elsewhere  {innermost}"
 
 
-def where(report: RankReport, frames: int) -> str:
-    """Return the stack of a rank on one line, innermost first."""
-    more = ("…",) if len(report.where) > frames else ()
-    return " ← ".join([*report.where[:frames], *more]) or "at no line of yours"
-
-
-def _call(call: Call) -> str:
+def _call(call: ReportedCall) -> str:
     return f"{call.op} {call.detail}".strip() + (f"  {call.site}" if call.site else "")
 
 
@@ -422,14 +369,7 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
             f"only some ranks make this call, or {who(present)} took longer than the others wait"
         )
         return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
-    return _without_file(at)
-
-
-def _without_file(at: Divergence) -> tuple[str, str]:
-    """Return why ranks leave no file, as far as the others' calls tell, and what to do.
-
-    A rank has a guard, which writes the file also where it waits elsewhere, from its first call on.
-    """
+    # A rank has a guard, which writes its file also where it waits elsewhere, from its first call.
     do = f"look into the log of {who(at.absent)}, and of the machine; "
     if at.number > 1:  # all made the calls before this one
         cause = "killed at once (out of memory, SIGKILL), or left the file on another machine"
@@ -440,16 +380,6 @@ def _without_file(at: Divergence) -> tuple[str, str]:
         "was killed at once; or if it wrote on another machine"
     )
     return likely, do + "distmetrics.barrier() at the start lets every rank leave a file"
-
-
-def _together(post: PostMortem) -> str:
-    """Return what can be told where no rank differs from another."""
-    text = "the ranks came to the same calls, as far as their files tell"
-    lines = {rank: elsewhere(report) for rank, report in post.reports.items() if report.stuck}
-    if not lines:
-        return f"{text}, and none was left waiting"
-    likely = "a rank or the network between ranks was too slow"
-    return _listed(f"{text}; these were not done", lines, likely=likely)
 
 
 def _listed(

@@ -1,41 +1,150 @@
-"""The guard's part of the job's key-value store: statuses, questions, answers and verdicts.
+"""What ranks tell each other through the job's key-value store, and the connection to it.
 
 Every method is one, two or three calls of the store, and each may block for as long as the store's
 host is silent: they are for the guard's own threads, never for the user's.
 """
 
+from __future__ import annotations
+
+import functools
+import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
+from msgspec import Meta
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.verdict import Verdict
-from distmetrics.guard.rank_status import Answer, RankStatus, encode
+from distmetrics.errors import by_line, first_line, rank_ranges, ranks_in
+from distmetrics.message import MALFORMED, Message, encode, parse
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
 # the first three that come to a call do.
 ALL_ASK = 64
 FIRST_ASK = 3
+SILENT = 4.0  # seconds after which a silent store is looked into
+SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
 # Seconds between two looks for a question: at most 4 000 looks a second in all.
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4
-T = TypeVar("T")
+_ACCEPTED = 3.0  # seconds that a machine has to take a connection
+_APART = 0.05  # seconds between the connections of two ranks
+_ALL_APART = 2.0  # seconds over which those of all ranks are spread in a large world
+_log = logging.getLogger("distmetrics.guard")
+M = TypeVar("M")
+# Ranks in short, "0-1, 3-1023": each has at most seven digits.
+Ranges = Annotated[str, Meta(pattern=r"^(\d{1,7}(-\d{1,7})?(, \d{1,7}(-\d{1,7})?)*)?$")]
+
+
+class Wait(Message, frozen=True):
+    """What a rank waits in: one call of a process group, the ``number``-th of that.
+
+    Attributes:
+        serial: number of this rank's call over all groups: another number is another wait.
+        kind: the transport's operation, which must be the same on all ranks.
+        text: the call in the user's terms, with its line.
+        alone: whether this rank goes on in one thread: one of several threads that waits says
+            nothing of the others. Its background counts while its main thread waits for that.
+        issued: how many collectives this rank had issued on the group before this call, ours and
+            torch's own; None where the group's backend does not count them.
+        counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives
+            between two ranks as well.
+    """
+
+    serial: int
+    group: str
+    members: Ranges
+    number: int
+    kind: str
+    text: str
+    alone: bool = True
+    issued: int | None = None
+    counts_exactly: bool = False
+
+    def has_come_to(self, other: Wait) -> bool:
+        """True if this is a wait in the same call of the group, or in a later one."""
+        return self.group == other.group and self.number >= other.number
+
+    @property
+    def place(self) -> str:
+        """The call that this rank is in: ranks in the same place wait for each other rightly."""
+        return f"{self.group}/{self.number}"
+
+
+class RankStatus(Message, frozen=True):
+    """What a rank has published of itself: where its process is, and what it waits in."""
+
+    machine: str  # or container, in which ``pid`` means a process
+    pid: int
+    born: str  # process numbers are given again
+    wait: Wait | None = None
+
+
+class Answer(Message, frozen=True):
+    """What a rank answers when it is asked where it is.
+
+    Attributes:
+        question: counts those put to this rank.
+        waits: the serial number of the wait that it is in, or 0.
+        where: the user's line, and what it does there.
+        still: seconds for which it has stood in a collective of torch's own, or in a backward pass,
+            without using the processor; 0 elsewhere.
+        issued: how many collectives it has issued on each group: ours, and torch's own.
+        calls: how many of them were calls of ours.
+    """
+
+    question: int
+    waits: int = 0
+    where: str = ""
+    still: float = 0.0
+    issued: Mapping[str, int] = {}
+    calls: Mapping[str, int] = {}
+
+
+class _Published(Message, frozen=True):
+    """A verdict in which ranks with the same line share it."""
+
+    verdict: Verdict
+    lines: Mapping[Ranges, str]
+
+
+class Identity(NamedTuple):
+    """Who this rank is: in the job, and as a process; ``world`` names the group of all ranks."""
+
+    rank: int
+    world_size: int
+    machine: str
+    pid: int
+    born: str
+    world: str
+
+    def status(self, wait: Wait | None) -> RankStatus:
+        """Return what this rank publishes while it waits, or while it does not."""
+        return RankStatus(self.machine, self.pid, self.born, wait)
+
+
+def read(kind: type[M], data: bytes) -> M | None:
+    """Return a message of the store; None if its bytes are malformed, which the log says once."""
+    try:
+        return parse(kind, data)
+    except MALFORMED as error:
+        _warn_once(kind.__name__, first_line(error))
+        return None
+
+
+@functools.cache
+def _warn_once(kind: str, why: str) -> None:
+    _log.warning("the job's store holds a malformed %s: %s", kind, why)
 
 
 class GuardStore:
     """One rank's end of the guard's keys in a store.
 
-    Args:
-        store: a connection of its own, since a call that blocks holds up all callers.
-        rank: of this process in the job.
-        world_size: number of ranks of the job.
-
-    Attributes:
-        store: may be replaced by another connection.
-        pause: seconds between two looks for a question.
+    ``store`` is a connection of its own, since a call that blocks holds up all callers; ``pause``
+    the seconds between two looks for a question.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
@@ -52,10 +161,10 @@ class GuardStore:
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
         if self.store.check(self._status_keys):
-            texts = dict(enumerate(self.store.multi_get(self._status_keys)))
+            found = [read(RankStatus, data) for data in self.store.multi_get(self._status_keys)]
         else:
-            texts = {rank: self._get(key) for rank, key in enumerate(self._status_keys)}
-        return {rank: RankStatus.decode(text) for rank, text in texts.items() if text is not None}
+            found = [self._get(RankStatus, key) for key in self._status_keys]
+        return {rank: status for rank, status in enumerate(found) if status is not None}
 
     def ask(self, rank: int, *, report: bool = False) -> int:
         """Ask a rank where it is, and perhaps for its report; return the question's number."""
@@ -88,23 +197,22 @@ class GuardStore:
         """Answer a question that was put to this rank."""
         self.store.set(f"said/{self._rank}", encode(answer))
 
-    def answers(self, ranks: Iterable[int]) -> dict[int, Answer]:
-        """Return the latest answer of each rank that has given one."""
-        texts = {rank: self._get(f"said/{rank}") for rank in ranks}
-        return {rank: Answer.decode(text) for rank, text in texts.items() if text is not None}
+    def answers(self, ranks: Iterable[int]) -> dict[int, Answer | None]:
+        """Return the latest answer of each rank, None where it has given none."""
+        return {rank: self._get(Answer, f"said/{rank}") for rank in ranks}
 
     def verdict(self, group: str) -> Verdict | None:
         """Return why the group is broken, if it is."""
-        text = self._get(f"verdict/{group}")
-        return None if text is None else Verdict.decode(text)
+        return _whole(self._get(_Published, f"verdict/{group}"))
 
     def decide(self, group: str, verdict: Verdict) -> Verdict:
         """Publish why the group is broken; return what was published first, by whomever."""
-        text = verdict.encode()
+        lines = {rank_ranges(of): line for line, of in by_line(verdict.per_rank).items()}
+        data = encode(_Published(verdict.but(per_rank={}, groups=()), lines))
         # In one order, so that ranks of several groups find the same one first.
         for name in verdict.groups or (group,):
-            text = self.store.compare_set(f"verdict/{name}", "", text).decode()
-        return Verdict.decode(text)
+            data = self.store.compare_set(f"verdict/{name}", "", data)
+        return _whole(read(_Published, data)) or verdict
 
     def count(self, what: str, more: int = 0) -> int:
         """Count ``more`` ranks among those that came so far; return the count."""
@@ -114,36 +222,30 @@ class GuardStore:
         """Remove a count."""
         self.store.delete_key(f"count/{what}")
 
-    def _get(self, key: str) -> bytes | None:
-        return self.store.multi_get([key])[0] if self.store.check([key]) else None
+    def _get(self, kind: type[M], key: str) -> M | None:
+        return read(kind, self.store.multi_get([key])[0]) if self.store.check([key]) else None
 
 
-def within(seconds: float, fn: Callable[[], T]) -> T | None:
-    """Return what a function returns, or None where a silent store holds it for too long."""
-    results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(fn()), daemon=True)
+def _whole(published: _Published | None) -> Verdict | None:
+    """Return a verdict with a line for each rank."""
+    if published is None:
+        return None
+    lines = published.lines.items()
+    per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
+    return published.verdict.but(per_rank=per_rank)
+
+
+def within(seconds: float, fn: Callable[[], object]) -> None:
+    """Call a function; leave it alone where a silent store holds it for too long."""
+    thread = threading.Thread(target=fn, daemon=True)
     thread.start()
     thread.join(seconds)
-    return results[0] if results else None
 
 
-SILENT = 4.0  # seconds after which a silent store is looked into
-SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
-_ACCEPTED = 3.0  # seconds that a machine has to take a connection
-_APART = 0.05  # seconds between the connections of two ranks
-_ALL_APART = 2.0  # seconds over which those of all ranks are spread in a large world
-
-
-class StoreLink:
+class StoreConnection:
     """One rank's connection to the job's store.
 
-    Args:
-        store: of the job, which its threads may block.
-        rank: of this process in the job.
-        world_size: number of ranks of the job.
-
     Attributes:
-        store: the job's.
         delay: seconds after which this rank connects.
         error: what the store said when it failed, or "".
 
@@ -158,18 +260,15 @@ class StoreLink:
         self._refusals: list[bool] | None = None
         while isinstance(store, PrefixStore):
             store = store.underlying_store
-        is_tcp = isinstance(store, dist.TCPStore)  # type: ignore[attr-defined]
-        self._server = store if is_tcp else None
-        self.delay = 0.0 if self._server is None else rank * min(_APART, _ALL_APART / world_size)
-        if self._server is None:
+        self._server, self.delay = None, 0.0
+        if isinstance(store, dist.TCPStore):  # type: ignore[attr-defined]
+            self._server = store.host, store.port
+            self.delay = rank * min(_APART, _ALL_APART / world_size)
+        else:
             self.store.clone()
 
-    def connect(self) -> Any:
-        """Return a connection of its own; torch tries for minutes, where somebody listens.
-
-        Raises:
-            RuntimeError: the store can't be reached.
-        """
+    def open(self) -> Any:
+        """Return a connection of its own; torch tries for minutes, where somebody listens."""
         # Seen first after an error: torch would write a page for each vain try of a job that ends.
         if self.error and self._refuses():
             raise RuntimeError(self.error)
@@ -199,10 +298,9 @@ class StoreLink:
         return any(self._refusals)
 
     def _refuses(self) -> bool:
-        if self._server is None:
-            return False
         try:
-            socket.create_connection((self._server.host, self._server.port), _ACCEPTED).close()
+            if self._server is not None:
+                socket.create_connection(self._server, _ACCEPTED).close()
         except OSError:
             return True
         return False

@@ -16,7 +16,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -37,15 +36,31 @@ from distmetrics.guard.last_words import (
     what_ended,
 )
 from distmetrics.guard.process_info import Stillness, machine, process_state, this_process
-from distmetrics.guard.rank_status import Answer, Identity, RankStatus, Wait
 from distmetrics.guard.settings import MODE, Settings, current_settings
-from distmetrics.guard.store import ALL_ASK, SILENT, SILENT_AT_MOST, GuardStore, StoreLink, within
-from distmetrics.guard.tombstones import Departures
+from distmetrics.guard.store import (
+    ALL_ASK,
+    SILENT,
+    SILENT_AT_MOST,
+    Answer,
+    GuardStore,
+    Identity,
+    RankStatus,
+    StoreConnection,
+    Wait,
+    within,
+)
+from distmetrics.guard.tombstones import Tombstones
 
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
+_LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
+_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
+_MOMENT = 0.01  # seconds between two looks whether the others have left
+_RETRY, _RETRY_AT_MOST = 0.5, 30.0  # seconds after which a store that failed is tried again
+_log = logging.getLogger("distmetrics.guard")
 
 
-class Roster:
+class Membership:
     """The ranks that have a guard.
 
     Args:
@@ -86,19 +101,10 @@ class Roster:
             missing = [rank for rank in range(size) if rank not in self._known]
             warn_of_missing_guard(who(missing) if self._known else f"{size - count} ranks")
 
-    def gone(self) -> list[int]:
-        """Return the ranks of this machine whose processes are gone, without asking the store."""
-        return [rank for rank in self._known if self._state(rank) == "gone"]
-
-    def rank_0_is_down(self) -> bool:
-        """True if rank 0, which may host the store, is here, and its process gone or stopped."""
-        return self._state(0) in ("gone", "stopped")
-
-    def _state(self, rank: int) -> str:
-        status = self._known.get(rank)
-        if status is None or status.machine != self._me.machine or not status.machine:
-            return "elsewhere"
-        return process_state(status.pid, status.born)
+    def in_state(self, *states: str) -> list[int]:
+        """Return the ranks whose processes are on this machine and in one of some states."""
+        here = {r: s for r, s in self._known.items() if s.machine == self._me.machine != ""}
+        return [r for r, status in here.items() if process_state(status.pid, status.born) in states]
 
 
 def warn_of_missing_guard(ranks: str) -> None:
@@ -109,44 +115,65 @@ def warn_of_missing_guard(ranks: str) -> None:
     _log.warning(text, ranks, MODE)
 
 
-_LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
-_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
-_ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
-_MOMENT = 0.01  # seconds between two looks whether the others have left
-_RETRY, _RETRY_AT_MOST = 0.5, 30.0  # seconds after which a store that failed is tried again
-_log = logging.getLogger("distmetrics.guard")
+class TombstoneWatcher(Watcher):
+    """Reads and writes tombstones alone, where the guard is switched off.
+
+    Args:
+        rank: of this process.
+        tombstones: of the job, which any thread may use; None where there are none.
+    """
+
+    def __init__(self, rank: int, tombstones: Tombstones | None) -> None:
+        self._rank, self._board = rank, tombstones
+        self.grace = 0.0 if tombstones is None else NAMING_GRACE
+
+    def departed(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that somebody has said so for them."""
+        published: list[Departure] = []
+        if self._board is not None:
+            # The store may be gone, with the process that hosts it.
+            with contextlib.suppress(RuntimeError):
+                published = self._board.published()
+        left = {gone.rank: gone for gone in published if gone.rank != self._rank}
+        return departed(left, {self._rank: doing}) if left else None
+
+    def leave_job(self, departure: Departure) -> None:
+        """Tell the other ranks that this rank leaves the job."""
+        if self._board is not None:
+            with contextlib.suppress(RuntimeError):
+                self._board.leave(departure)
 
 
-class Watchdog(Watcher):
+class Watchdog(TombstoneWatcher):
     """Watches one rank, and lets it know why it waits.
 
     Args:
         me: that rank.
         store: of the job; the guard makes a connection of its own.
         settings: what to do, and how long a rank may wait.
-        departures: where they are published; None where nobody else does so for this rank.
+        tombstones: of the job; None where nobody else says that this rank has left.
 
     Attributes:
         connected: set while the guard can ask and answer.
     """
 
     def __init__(
-        self, me: Identity, store: Any, settings: Settings, departures: Departures | None
+        self, me: Identity, store: Any, settings: Settings, tombstones: Tombstones | None
     ) -> None:
+        super().__init__(me.rank, tombstones)
+        self.grace, self.patience = NAMING_GRACE, first_look(me)
         self.settings = settings
         self.log = self.tasks = CallLog()
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
-        self.patience = first_look(self._me)
-        self.grace = NAMING_GRACE
-        self._published = departures
-        self._says_goodbye = departures is None
+        self._says_goodbye = tombstones is None
         self._hosts_store = self._says_goodbye and me.rank == 0  # perhaps
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
-        self._link = StoreLink(store, me.rank, me.world_size)
-        self._departures = Departures(store)
-        self._guard = GuardStore(store, me.rank, me.world_size)
+        self._connection = StoreConnection(store, me.rank, me.world_size)
+        self._tombstones = Tombstones(store)
+        self._store = GuardStore(store, me.rank, me.world_size)
         self._use(store)  # for a last word, until there is a connection
+        self.membership = Membership(self._store, me, self.log.counts)
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
         # Groups that an interrupt has broken here: why, and when the others shall hear of it.
         self._broken: dict[str, tuple[Verdict, float]] = {}
@@ -155,7 +182,6 @@ class Watchdog(Watcher):
         self._last_words: LastWords | None = None
         if settings.report is not None and os.name == "posix" and in_main_thread():
             self._last_words = LastWords(self.reports.write)
-        self.roster = Roster(self._guard, me, self.log.counts)
         self._connected_by = time.monotonic() + GUARDED
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
@@ -165,7 +191,9 @@ class Watchdog(Watcher):
     def _use(self, store: Any) -> None:
         """Work over a connection, or over the job's own."""
         board: Any = PrefixStore("board", store) if self._says_goodbye else store
-        self._departures.store, self._guard.store = board, PrefixStore("guard", store)
+        self._tombstones.store, self._store.store = board, PrefixStore("guard", store)
+
+    # What the user's thread calls.
 
     def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
         """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
@@ -202,24 +230,24 @@ class Watchdog(Watcher):
             _log.warning("%s", verdict)
         return None
 
+    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call can't end whose connection broke, as far as is known."""
+        return self.look(pending)
+
+    def gone(self) -> list[int]:
+        """Return the ranks of this machine whose processes are gone."""
+        return self.membership.in_state("gone")
+
+    def is_deaf(self) -> bool:
+        """Return whether the job's store can't be asked."""
+        return bool(self._connection.error)
+
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
         end_surely()
         self.reports.write(error, final=True)
         if self.settings.report is not None:
-            self._tell(lambda: [self._guard.ask(peer, report=True) for peer in error.peers])
-
-    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
-        """Return why a call can't end whose connection broke, as far as is known."""
-        return self.look(pending)
-
-    def departed(self, doing: str) -> Verdict | None:
-        """Return that ranks have said that they leave, or that somebody has said so for them."""
-        return departed_of(self._published, self._me.rank, doing)
-
-    def gone(self) -> list[int]:
-        """Return the ranks of this machine whose processes are gone."""
-        return self.roster.gone()
+            self._tell(lambda: [self._store.ask(peer, report=True) for peer in error.peers])
 
     def report(self, error: BaseException) -> None:
         """Write this rank's report, where one is wanted: it raises an error."""
@@ -227,26 +255,19 @@ class Watchdog(Watcher):
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
-        if os.getpid() != self._me.pid:
-            return
         if at_once:
             self._broken.pop(group, None)
-            self._tell(lambda: self._guard.decide(group, verdict))
-        else:
+            self._tell(lambda: self._store.decide(group, verdict))
+        elif os.getpid() == self._me.pid:
             self._broken[group] = verdict, time.monotonic() + _ENDS_WITHIN
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
-        if os.getpid() == self._me.pid:
-            self._tell(lambda: self._leave(why, failed=True))
+        self._tell(lambda: self._leave(why, failed=True))
 
     def leave_job(self, departure: Departure) -> None:
         """Tell the other ranks that this rank leaves the job."""
-        publish(self._published, replace(departure, calls={**self.log.counts}))
-
-    def _tell(self, tell: Callable[[], object]) -> None:
-        if not self._link.error and not self._closed.is_set():
-            within(_LAST, tell)
+        super().leave_job(departure.but(calls={**self.log.counts}))
 
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""
@@ -261,70 +282,75 @@ class Watchdog(Watcher):
         raised = what_ended()
         if raised is not None and self._says_goodbye:
             self.reports.write(raised)
-        speaks = self._says_goodbye and not self._link.error
+        speaks = self._says_goodbye and not self._connection.error
         if speaks:
             within(_LAST, lambda: self._leave(reason(raised), failed=raised is not None))
         self._thread.join(_LAST)
         if speaks:
             within(_FAREWELL + _LAST, self._say_goodbye)
         if not self._thread.is_alive():
-            self._link.store = self._guard.store = self._departures.store = None
+            self._connection.store = self._store.store = self._tombstones.store = None
 
-    def is_deaf(self) -> bool:
-        """Return whether the job's store can't be asked."""
-        return bool(self._link.error)
-
-    def _say_goodbye(self) -> None:
-        """Say that this rank is done with the store, and with connecting to it."""
-        with contextlib.suppress(RuntimeError):
-            self._guard.count("bye", 1)
-            # Rank 0 may host the store, and a rank that is in it then aborts.
-            until = time.monotonic() + _FAREWELL
-            while self._hosts_store and time.monotonic() < until:
-                if self._guard.count("bye") >= self._me.world_size:
-                    break
-                time.sleep(_MOMENT)
+    def _tell(self, tell: Callable[[], object]) -> None:
+        is_rank = os.getpid() == self._me.pid  # and not a forked child
+        if is_rank and not self._connection.error and not self._closed.is_set():
+            within(_LAST, tell)
 
     def _leave(self, why: str, *, failed: bool) -> None:
         # The store may be gone, with the process that hosts it.
         with contextlib.suppress(RuntimeError):
-            self._departures.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
+            self._tombstones.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
+
+    def _say_goodbye(self) -> None:
+        """Say that this rank is done with the store, and with connecting to it."""
+        with contextlib.suppress(RuntimeError):
+            self._store.count("bye", 1)
+            # Rank 0 may host the store, and a rank that is in it then aborts.
+            until = time.monotonic() + _FAREWELL
+            while self._hosts_store and time.monotonic() < until:
+                if self._store.count("bye") >= self._me.world_size:
+                    break
+                time.sleep(_MOMENT)
 
     def _silence(self, pending: PendingCall) -> Verdict | None:
         """Return a verdict where the store is dead, or has been silent for too long."""
-        seconds, waited = self._link.silent_for(), time.time() - pending.started
+        seconds, waited = self._connection.silent_for(), time.time() - pending.started
         if seconds < SILENT:
             return None
         is_late = seconds >= SILENT_AT_MOST or waited >= self.settings.timeout
-        if not (is_late or self.roster.rank_0_is_down() or self._link.is_dead()):
+        # Rank 0 may host the store.
+        is_down = is_late or 0 in self.membership.in_state("gone", "stopped")
+        if not (is_down or self._connection.is_dead()):
             return None
         doing = f"waits in {pending.call}"
-        return silent_store(self._me.rank, doing, seconds, self._link.error)
+        return silent_store(self._me.rank, doing, seconds, self._connection.error)
 
     def _diagnosis(self, pending: PendingCall) -> Diagnosis:
-        text = str(pending.call)
-        if pending.group != self._me.world:
+        group, text = pending.group, str(pending.call)
+        if group != self._me.world:
             text += f"  (group of ranks {pending.members})"
-        place = pending.group, pending.members, pending.number, pending.kind
-        issued = self.log.issued().get(pending.group)
+        issued = self.log.issued().get(group)
         issued = None if issued is None else issued - 1  # this call is the last of them
-        exact = pending.group in self.log.counts_exactly
-        wait = Wait(pending.serial, *place, text, self.log.alone, issued, exact)
+        place = group, pending.members, pending.number, pending.kind
+        counted = issued, group in self.log.counts_exactly
+        wait = Wait(pending.serial, *place, text, self.log.alone, *counted)
         begun = time.monotonic() - (time.time() - pending.started)
         timeout = self.settings.timeout
-        return Diagnosis(self._me, wait, timeout, self._guard, self._departures, begun)
+        return Diagnosis(self._me, wait, timeout, self._store, self._tombstones, begun)
+
+    # What the guard's own thread does.
 
     def _watch(self) -> None:
-        self._closed.wait(self._link.delay)
+        self._closed.wait(self._connection.delay)
         retry = _RETRY
         while not self._closed.is_set():
-            self._link.begin()
+            self._connection.begin()
             try:
                 pause = self._look()
-                self._link.end()
+                self._connection.end()
                 retry = _RETRY
             except RuntimeError as error:  # of the store, which is tried again
-                self._link.error = first_line(error)
+                self._connection.error = first_line(error)
                 self.connected.clear()
                 pause = _RETRY if self._open else retry
                 retry = min(2 * retry, _RETRY_AT_MOST)
@@ -334,23 +360,20 @@ class Watchdog(Watcher):
     def _look(self) -> float:
         """Do all that is to be done; return after how many seconds to look again."""
         if not self.connected.is_set():
-            self._connect()
-        self.roster.read()
+            self._use(self._connection.open())
+            self.membership.join()
+            self.connected.set()
+            self._connected_by = math.inf
+        self.membership.read()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
         for _, diagnosis in [*self._open]:
             diagnosis.note_alone(self.log.alone)
         self._answer()
         for group, (verdict, due) in [*self._broken.items()]:
             if time.monotonic() >= due:
-                self._guard.decide(group, verdict)
+                self._store.decide(group, verdict)
                 self._broken.pop(group, None)
-        return min([self._guard.pause, *delays])
-
-    def _connect(self) -> None:
-        self._use(self._link.connect())
-        self.roster.join()
-        self.connected.set()
-        self._connected_by = math.inf
+        return min([self._store.pause, *delays])
 
     def _step(self, pending: PendingCall, diagnosis: Diagnosis) -> float:
         """Look once at a call that lasts; return after how many seconds to look again."""
@@ -369,7 +392,7 @@ class Watchdog(Watcher):
 
     def _answer(self) -> None:
         """Answer another rank's question, if there is one."""
-        question = self._guard.next_question()
+        question = self._store.next_question()
         if question is None:
             return
         place = self.log.place()
@@ -377,43 +400,9 @@ class Watchdog(Watcher):
         still = self._stillness.seconds(str(place)) if may_be_stuck else 0.0
         issued = self.log.issued()  # read before the calls of which it may be one
         answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
-        self._guard.answer(Answer(*answer))
-        if self.settings.report is not None and self._guard.report_wanted():
+        self._store.answer(Answer(*answer))
+        if self.settings.report is not None and self._store.report_wanted():
             self.reports.write()
-
-
-class TombstoneWatcher(Watcher):
-    """Reads and writes departures alone, where the guard is switched off."""
-
-    def __init__(self, departures: Departures | None) -> None:
-        self._departures = departures
-        self.grace = 0.0 if departures is None else NAMING_GRACE
-
-    def departed(self, doing: str) -> Verdict | None:
-        """Return that ranks have said that they leave, or that somebody has said so for them."""
-        return departed_of(self._departures, dist.get_rank(), doing)
-
-    def leave_job(self, departure: Departure) -> None:
-        """Tell the other ranks that this rank leaves the job."""
-        publish(self._departures, departure)
-
-
-def departed_of(departures: Departures | None, me: int, doing: str) -> Verdict | None:
-    """Return the verdict that ranks have left, if some have; ``doing``: what ``me`` does."""
-    published: list[Departure] = []
-    if departures is not None:
-        # The store may be gone, with the process that hosts it.
-        with contextlib.suppress(RuntimeError):
-            published = departures.published()
-    left = {gone.rank: gone for gone in published if gone.rank != me}
-    return departed(left, {me: doing}) if left else None
-
-
-def publish(departures: Departures | None, departure: Departure) -> None:
-    """Publish a departure, unless the store is gone with the process that hosts it."""
-    if departures is not None:
-        with contextlib.suppress(RuntimeError):
-            departures.leave(departure)
 
 
 # By the group of all ranks.
@@ -426,27 +415,25 @@ def report_all() -> None:
         watchdog.reports.write()
 
 
-def watcher_of_job(departures: Departures | None = None) -> Watcher:
+def watcher_of_job(tombstones: Tombstones | None = None) -> Watcher:
     """Return who watches all groups of this rank: its guard, unless that is switched off.
 
     The guard is made with the rank's first communicator.
     """
     world: Any = dist.group.WORLD
-    watchdog = _watchdogs.get(world)
-    if watchdog is not None:
-        return watchdog
-    settings, quiet = current_settings(), TombstoneWatcher(departures)
-    if settings.mode == "off" or dist.get_world_size() == 1:
-        return quiet
-    store = world.get_group_store() if departures is None else departures.store
-    place = dist.get_rank(), dist.get_world_size()
-    me = Identity(*place, machine(), *this_process(), world.group_name)
+    if world in _watchdogs:
+        return _watchdogs[world]
+    rank, world_size, settings = dist.get_rank(), dist.get_world_size(), current_settings()
+    if settings.mode == "off" or world_size == 1:
+        return TombstoneWatcher(rank, tombstones)
+    store = world.get_group_store() if tombstones is None else tombstones.store
+    me = Identity(rank, world_size, machine(), *this_process(), world.group_name)
     try:
-        made = Watchdog(me, store, settings, departures)
+        made = Watchdog(me, store, settings, tombstones)
     except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
         text = f"distmetrics watches no rank of this job: its store says {error}"
         warnings.warn(text, stacklevel=4)
-        return quiet
+        return TombstoneWatcher(rank, tombstones)
     _watchdogs[world] = made
     weakref.finalize(world, made.close)
     return made

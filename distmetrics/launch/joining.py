@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distmetrics.comm.background import finish
 from distmetrics.comm.communicator import use
 from distmetrics.comm.process_group import GroupCommunicator, losses_named
-from distmetrics.guard.tombstones import Departures, meet
+from distmetrics.guard.tombstones import Tombstones, meet
 from distmetrics.guard.watchdog import watcher_of_job
 from distmetrics.launch.environment import Environment
 
@@ -37,9 +37,9 @@ def file_store(path: str) -> Any:
     return dist.FileStore(path, -1)  # type: ignore[attr-defined]
 
 
-def departures_in(store: Any) -> Departures:
+def tombstones_in(store: Any) -> Tombstones:
     """Return the departures in a job's store, where a rank that leaves says so."""
-    return Departures(PrefixStore("board", store))
+    return Tombstones(PrefixStore("board", store))
 
 
 def join_group(
@@ -62,7 +62,7 @@ def join_group(
         PeerLostError: a rank failed before all had joined.
     """
     rank, world_size = environment.rank, environment.world_size
-    departures = departures_in(here)
+    tombstones = tombstones_in(here)
     if environment.launcher == "distmetrics":
         use_loopback()
     if "OMP_NUM_THREADS" not in os.environ:
@@ -70,11 +70,11 @@ def join_group(
     if backend == "nccl":
         torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
-    meet(PrefixStore("here", here), departures, rank, world_size)
+    meet(PrefixStore("here", here), tombstones, rank, world_size)
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(watcher=watcher_of_job(departures))
+    comm = GroupCommunicator(watcher=watcher_of_job(tombstones))
     GroupCommunicator.register(comm)
-    meet(PrefixStore("connected", here), departures, rank, world_size)
+    meet(PrefixStore("connected", here), tombstones, rank, world_size)
     return comm
 
 

@@ -28,16 +28,16 @@ from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import PeerLostError, first_line
 from distmetrics.guard.settings import current_settings, put_in_force
-from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Departures
+from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.guard.watchdog import report_all
 from distmetrics.launch.joining import (
     Connect,
-    departures_in,
     exit_now,
     file_store,
     join_group,
     own_place,
     taking_part,
+    tombstones_in,
 )
 from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
 
@@ -97,7 +97,7 @@ def launch(
                 with _environment(own), without_missing_script():
                     rank.process.start()
                 rank.close_theirs()
-            return _collect(ranks, departures_in(file_store(path)), limit)
+            return _collect(ranks, tombstones_in(file_store(path)), limit)
         finally:
             if current_settings().report is not None:
                 _let_report(ranks)
@@ -193,7 +193,7 @@ def _let_report(ranks: Sequence[_Rank]) -> None:
         process.join(max(0.0, deadline - time.monotonic()))
 
 
-def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None) -> list[Outcome]:
+def _collect(ranks: Sequence[_Rank], tombstones: Tombstones, limit: float | None) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
     deadline = math.inf if limit is None else time.monotonic() + limit
@@ -217,7 +217,7 @@ def _collect(ranks: Sequence[_Rank], departures: Departures, limit: float | None
                 why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
                 why += ", and was stopped"
             why_it_left = first_line(outcome.error).removeprefix(f"rank {rank.rank} ")
-            departures.leave_for(rank.rank, why_it_left)
+            tombstones.leave_for(rank.rank, why_it_left)
     return [ended[rank.rank] for rank in ranks]
 
 

@@ -27,12 +27,12 @@ from distmetrics.launch.clusters import OWN_STORE, detect, reachable
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (
     Connect,
-    departures_in,
     exit_now,
     file_store,
     join_group,
     own_place,
     taking_part,
+    tombstones_in,
     use_loopback,
 )
 from distmetrics.launch.subprocess_ranks import (
@@ -183,7 +183,7 @@ def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorl
     """Start the other ranks, which run this script again, and join them."""
     command_line()  # refused before anything is made
     path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
-    subprocesses = SubprocessRanks(world_size, path, departures_in(file_store(path)))
+    subprocesses = SubprocessRanks(world_size, path, tombstones_in(file_store(path)))
     try:
         world = _in_file(own_place(0, world_size), path, backend, connect)
     except BaseException:

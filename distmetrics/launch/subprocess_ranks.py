@@ -18,7 +18,7 @@ from pathlib import Path
 from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import ConfigurationError
 from distmetrics.guard.settings import current_settings
-from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Departures
+from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.guard.watchdog import report_all
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.joining import cores_per_rank
@@ -37,12 +37,12 @@ class SubprocessRanks:
     Args:
         world_size: number of ranks, this one included.
         path: of the job's key-value store, alone in its folder.
-        departures: where the death of a rank is published; used by a thread of its own.
+        tombstones: where the death of a rank is published; used by a thread of its own.
     """
 
-    def __init__(self, world_size: int, path: str, departures: Departures) -> None:
+    def __init__(self, world_size: int, path: str, tombstones: Tombstones) -> None:
         self._folder = Path(path).parent
-        self._departures = departures
+        self._tombstones = tombstones
         self._closed = threading.Event()
         self._processes = {rank: _start(rank, world_size, path) for rank in range(1, world_size)}
         self._watcher = threading.Thread(
@@ -93,7 +93,7 @@ class SubprocessRanks:
             for rank, process in list(running.items()):
                 if process.poll() is not None:
                     del running[rank]
-                    self._departures.leave_for(rank, _obituary(process.returncode))
+                    self._tombstones.leave_for(rank, _obituary(process.returncode))
 
 
 def _start(rank: int, world_size: int, path: str) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -17,24 +16,12 @@ import distmetrics as dm
 ONE = torch.ones(2)
 
 
-def mismatch(rank: int) -> None:
-    """Raise on both ranks, before data moves."""
-    dm.all_gather(torch.ones(2 + rank))
-
-
 def caught(rank: int) -> None:
     """Catch the error, and end without it."""
     try:
-        mismatch(rank)
+        dm.all_gather(torch.ones(2 + rank))
     except dm.MismatchError:
         sys.exit(1)
-
-
-def raises(rank: int) -> None:
-    """Raise what is none of ours on one rank."""
-    if rank == 1:
-        raise ValueError("a bad batch")
-    dm.all_reduce(ONE)  # distlint: ignore[DL101] what this is about
 
 
 def exits(rank: int) -> None:
@@ -45,14 +32,6 @@ def exits(rank: int) -> None:
 
 
 def killed(rank: int) -> None:
-    """Be killed on one rank, while the other waits for it."""
-    if rank == 1:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
-    dm.all_reduce(ONE)
-
-
-def killed_beside_torch(rank: int) -> None:
     """Be killed on one rank, while the other waits in C code of torch's, which nothing ends."""
     if rank == 1:
         time.sleep(0.5)
@@ -97,27 +76,12 @@ def forked(rank: int) -> None:
     time.sleep(0.5)
 
 
-WHAT: dict[str, Callable[[int], None]] = {
-    each.__name__: each
-    for each in (
-        mismatch,
-        caught,
-        raises,
-        exits,
-        killed,
-        killed_beside_torch,
-        terminated,
-        terminated_in_torch,
-        own_handler,
-        forked,
-    )
-}
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "own_handler":
+    what = sys.argv[1]
+    if what == "own_handler":
         signal.signal(signal.SIGTERM, say)
     dist.init_process_group("gloo")
     dm.barrier()
-    WHAT[sys.argv[1]](dist.get_rank())
+    ways = (caught, exits, killed, terminated, terminated_in_torch, own_handler, forked)
+    {each.__name__: each for each in ways}[what](dist.get_rank())
     print("done", flush=True)

@@ -7,25 +7,24 @@ from collections.abc import Callable
 
 from distmetrics.errors import rank_ranges
 from distmetrics.guard.diagnosis import Diagnosis, first_look
-from distmetrics.guard.rank_status import Answer, Identity, Wait
-from distmetrics.guard.store import GuardStore
-from distmetrics.guard.tombstones import Departures
+from distmetrics.guard.store import Answer, GuardStore, Identity, Wait
+from distmetrics.guard.tombstones import Tombstones
 
 
 class MemoryStore:
     """What a store does, and how often it was asked to."""
 
     def __init__(self) -> None:
-        self.content: dict[str, str] = {}
+        self.content: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         self.calls["set"] += 1
-        self.content[key] = value
+        self.content[key] = value.encode() if isinstance(value, str) else value
 
     def add(self, key: str, amount: int) -> int:
         self.calls["add"] += 1
-        self.content[key] = str(int(self.content.get(key, "0")) + amount)
+        self.content[key] = b"%d" % (int(self.content.get(key, 0)) + amount)
         return int(self.content[key])
 
     def check(self, keys: list[str]) -> bool:
@@ -34,15 +33,15 @@ class MemoryStore:
 
     def get(self, key: str) -> bytes:
         self.calls["get"] += 1
-        return self.content[key].encode()
+        return self.content[key]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         self.calls["multi_get"] += 1
-        return [self.content[key].encode() for key in keys]
+        return [self.content[key] for key in keys]
 
-    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+    def compare_set(self, key: str, expected: str, value: bytes) -> bytes:
         self.calls["compare_set"] += 1
-        return self.content.setdefault(key, value).encode()
+        return self.content.setdefault(key, value)
 
     def delete_key(self, key: str) -> bool:
         self.calls["delete_key"] += 1
@@ -84,7 +83,7 @@ class Rank:
         wait = Wait(self.serial, group, members, call, kind, text, alone, issued, counts_exactly)
         begun = self.job.now + after
         self.diagnosis = Diagnosis(
-            self.me, wait, timeout, self.store, Departures(self.job.store), begun, state_of=self.job.state_of
+            self.me, wait, timeout, self.store, Tombstones(self.job.store), begun, state_of=self.job.state_of
         )
         self.next = begun + first_look(self.me)
 

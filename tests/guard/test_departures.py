@@ -11,13 +11,13 @@ import torch.distributed as dist
 from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.verdict import Departure
 from distmetrics.errors import DivergedError, PeerLostError
-from distmetrics.guard.tombstones import Departures, meet
+from distmetrics.guard.tombstones import Tombstones, meet
 
 
 def test_departures_are_handed_out_in_order() -> None:
     """Two views of one store see the same; the first one is the cause."""
     store = dist.HashStore()
-    writer, reader = Departures(store), Departures(store)
+    writer, reader = Tombstones(store), Tombstones(store)
     assert reader.published() == []
     gone = [Departure(2, "raised KeyError", True, {"world": 4}), Departure(0, "has returned", False, {"world": 7})]
     for departure in gone:
@@ -34,7 +34,7 @@ def test_how_many_calls_a_rank_has_made_is_told_as_far_as_it_is_known() -> None:
 
 def test_who_speaks_for_a_rank_does_not_overwrite_the_ranks_own_words() -> None:
     """A rank that raised says why; its exit code says less."""
-    departures = Departures(dist.HashStore())
+    departures = Tombstones(dist.HashStore())
     departures.leave(Departure(1, "raised KeyError", failed=True))
     departures.leave_for(1, "ended with exit code 1")
     departures.leave_for(2, "was killed by SIGKILL")
@@ -63,7 +63,7 @@ class _SlowToLook:
 @pytest.mark.parametrize("came", [True, False])
 def test_a_rank_that_failed_after_all_had_come_does_not_undo_the_meeting(came: bool) -> None:
     """The last to come may fail between another's two looks, at who is in and at who has left."""
-    store, departures = dist.HashStore(), Departures(dist.HashStore())
+    store, departures = dist.HashStore(), Tombstones(dist.HashStore())
 
     def comes_and_fails() -> None:
         if came:

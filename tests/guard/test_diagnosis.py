@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distmetrics.comm.verdict import Departure
 from distmetrics.errors import who
-from distmetrics.guard.tombstones import Departures
+from distmetrics.guard.tombstones import Tombstones
 from tests.guard.simulated import Job
 
 
@@ -111,7 +111,7 @@ def test_different_operations_in_the_same_place_are_a_mismatch() -> None:
 def test_a_departure_ends_the_wait_at_once(failed: bool) -> None:
     """Of a rank that has not made this call; one that has made it is welcome to leave."""
     job = Job(2)
-    Departures(job.store).leave(Departure(1, "raised ValueError: x", failed, {"world": 1}))
+    Tombstones(job.store).leave(Departure(1, "raised ValueError: x", failed, {"world": 1}))
     job.ranks[0].wait(call=1)
     job.run(5)
     assert job.verdicts == [None, None]
@@ -189,7 +189,7 @@ def test_verbs_agree_with_the_number_of_ranks(bad: set[int], how: str) -> None:
             job.states[rank] = how
         elif how in ("returned", "failed"):
             departure = Departure(rank, "has returned" if how == "returned" else "was killed", how == "failed")
-            Departures(job.store).leave(departure)
+            Tombstones(job.store).leave(departure)
         elif how == "torch":
             job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
     for rank in {*range(6)} - bad:
@@ -246,7 +246,7 @@ def test_a_rank_in_torchs_own_is_found_late_in_a_long_wait() -> None:
 def test_who_comes_later_hears_the_same() -> None:
     """A group that is broken stays broken."""
     job = Job(2)
-    Departures(job.store).leave(Departure(1, "has returned", failed=False))
+    Tombstones(job.store).leave(Departure(1, "has returned", failed=False))
     job.ranks[0].wait()
     job.run(1)
     job.ranks[1].wait(call=7)

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.gloo, pytest.mark.timeout(120)]
 
 def run(what: str, bad: int = 1) -> list[tuple[int, str, str]]:
     """Run the script on two ranks, one of which is to do something else."""
-    return ended("script.py", what, str(bad), last=bad, stopped=what == "is stopped")
+    return ended("script.py", what, str(bad), last=bad)
 
 
 @pytest.mark.parametrize("what", ["nothing", "no goodbye"])
@@ -29,16 +29,8 @@ def test_a_job_that_ends_well_says_nothing(what: str) -> None:
         ("returns", "DivergedError", "rank {bad} has returned, and others still wait for it", 0),
         ("raises", "PeerLostError", "rank {bad}  raised ValueError: a bad batch  guard/script.py:", 1),
         ("is killed", "PeerLostError", "rank {bad}  its process is gone", 0),
-        pytest.param("is killed", "PeerLostError", "rank {bad}  its process is gone", 1, marks=pytest.mark.long),
         # Nobody has said yet who it is, and where it hosted the store nobody can be asked.
         ("is gone before the first call", "PeerLostError", "the connection to another rank broke", 1),
-        pytest.param(
-            "is gone before the first call",
-            "PeerLostError",
-            "the connection to another rank broke",
-            0,
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_who_is_lost_is_named(what: str, kind: str, said: str, bad: int) -> None:
@@ -47,20 +39,6 @@ def test_who_is_lost_is_named(what: str, kind: str, said: str, bad: int) -> None
     assert code == 1, err
     assert f"rank {1 - bad} raised {kind}" in out, (out, err)
     assert said.format(bad=bad) in out.replace("tests/guard", "guard"), (out, err)
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (0, "the job's key-value store does not answer"),
-        (1, "rank 1 is stopped by a signal (SIGSTOP), and others wait for it"),
-    ],
-)
-def test_a_rank_that_is_stopped(bad: int, said: str) -> None:
-    """Where it hosts the store, nobody can be asked any more: that is told."""
-    code, out, err = run("is stopped", bad)[1 - bad]
-    assert code == 1, err
-    assert said in out, (out, err)
 
 
 def test_the_verdict_outlives_the_store() -> None:

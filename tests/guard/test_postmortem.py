@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 
 from distmetrics.cli import main
 from distmetrics.errors import ConfigurationError, who
-from distmetrics.guard.postmortem import Call, PostMortem, RankReport, describe, examine, merge, parting, read, summary
-from tests import warm
+from distmetrics.guard.postmortem import PostMortem, RankReport, ReportedCall, describe, examine, merge, parting, read
 from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
 
 pytestmark = pytest.mark.timeout(120)
@@ -43,7 +41,7 @@ def test_what_was_left_is_what_is_read(tmp_path: Path) -> None:
     assert one.where == ("train.py:8 in main", "train.py:12 in main")
     assert one.error is not None
     assert (one.error.kind, one.error.peers, one.error.let_down) == ("DivergedError", (1,), True)
-    assert one.calls[-1] == Call(
+    assert one.calls[-1] == ReportedCall(
         17, "world", 'all_gather "val/f1"', "float32[10]", "train.py:8 in main", START + 0.9, None
     )
     assert len(one.calls) == 17
@@ -57,10 +55,9 @@ def test_other_files_and_items_are_left_alone(tmp_path: Path) -> None:
     assert list(read(tmp_path)) == [0]
 
 
-def test_null_is_no_text_and_whole_numbers_are_times(tmp_path: Path) -> None:
-    one = call(1, 0, 1) | {"site": None, "started": 5, "ended": 6}
-    (read_call,) = read(leave(tmp_path, [left(0, 1, [one])]))[0].calls
-    assert (read_call.site, read_call.started, read_call.ended) == ("", 5.0, 6.0)
+def test_whole_numbers_are_times(tmp_path: Path) -> None:
+    (read_call,) = read(leave(tmp_path, [left(0, 1, [call(1, 0, 1) | {"started": 5, "ended": 6}])]))[0].calls
+    assert (read_call.started, read_call.ended) == (5.0, 6.0)
 
 
 def test_a_folder_that_is_none_and_one_without_files(tmp_path: Path) -> None:
@@ -88,38 +85,39 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
     ("change", "said"),
     [
         ({"schema": 2}, "has schema 2, and this distmetrics reads 1"),
-        ({"schema": True}, "schema is True, not a whole number"),
         ({"schema": None}, "has schema None"),
         ({"rank": 0}, "has rank 0 in it"),
-        ({"rank": "1"}, "rank is '1', not a whole number"),
         ({"world_size": 1}, "has a job of 1 ranks in it"),
-        ({"world_size": 10**12}, "world_size is 1000000000000, which is below 0 or too large"),
-        ({"pid": -1}, "pid is -1, which is below 0 or too large"),
-        ({"written": "now"}, "written is 'now', not a number"),
-        ({"written": 1e300}, "written is 1e+300, which is below 0 or too large"),
-        ({"written": float("nan")}, "written is nan, which is below 0 or too large"),
-        ({"error": "DivergedError"}, "error is 'DivergedError', not an object"),
-        ({"error": {"kind": "E"}}, "code is missing in error"),
-        ({"where": "train.py:1 in f"}, "where is 'train.py:1 in f', not a list"),
-        ({"where": [1]}, "where[0] is 1, not a text"),
-        ({"calls": {}}, "calls is {}, not a list"),
-        ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "calls[1].op is 5, not a text"),
-        ({"calls": [call(1, 0, 1) | {"started": None}]}, "calls[0].started is None, not a number"),
-        ({"calls": [call(1, 0, 1) | {"ended": float("inf")}]}, "calls[0].ended is inf, which is below 0 or too large"),
-        ({"calls": [call(1, 0, 1) | {"ended": -1e300}]}, "calls[0].ended is -1e+300, which is below 0 or too large"),
-        ({"calls": [call(True, 0, 1)]}, "calls[0].number is True, not a whole number"),
+        ({"schema": True}, "$.schema"),
+        ({"rank": "1"}, "$.rank"),
+        ({"world_size": 10**12}, "$.world_size"),
+        ({"pid": -1}, "$.pid"),
+        ({"written": "now"}, "$.written"),
+        ({"written": 1e300}, "$.written"),
+        ({"error": "DivergedError"}, "$.error"),
+        ({"error": {"kind": "E"}}, "`code` - at `$.error"),
+        ({"where": "train.py:1 in f"}, "$.where"),
+        ({"where": [1]}, "$.where[0]"),
+        ({"calls": {}}, "$.calls"),
+        ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "$.calls[1].op"),
+        ({"calls": [call(1, 0, 1) | {"started": None}]}, "$.calls[0].started"),
+        ({"calls": [call(1, 0, 1) | {"ended": -1e300}]}, "$.calls[0].ended"),
+        ({"calls": [call(True, 0, 1)]}, "$.calls[0].number"),
+        ({"written": float("nan")}, "is cut off, or no JSON: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     leave(tmp_path, guarded(2))
     (tmp_path / "rank-1.json").write_text(json.dumps(left(1, 2, []) | change))
-    assert f"  rank 1  {said}" in refusal(tmp_path)
+    (line,) = (line for line in refusal(tmp_path).splitlines() if line.startswith("  rank 1  "))
+    assert line.startswith("  rank 1  is not as distmetrics writes it: " if "$" in said else f"  rank 1  {said}")
+    assert said in line
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "rank-0.json").write_bytes(text)
-    assert re.search(r"rank 0  (the file is .*, not an object|is cut off, or no JSON)", refusal(tmp_path))
+    assert "rank 0  is cut off, or no JSON: " in refusal(tmp_path)
 
 
 def test_many_bad_files_are_counted_and_some_are_shown(tmp_path: Path) -> None:
@@ -191,8 +189,8 @@ def test_a_rank_without_a_file_counts_only_where_others_wait(tmp_path: Path) -> 
 @given(st.sets(st.integers(1, 5), min_size=1), st.integers(0, 3))
 def test_a_rank_without_a_file_is_only_said_to_be_killed_where_it_had_a_guard(gone: set[int], before: int) -> None:
     """It had one once it had called distmetrics, as the calls before tell; else it may wait anywhere."""
-    begun = [Call(n, "world", "mean", "", "", float(n), n + 0.5) for n in range(1, before + 1)]
-    waits = (*begun, Call(before + 1, "world", "mean", "", "", 50.0, None))
+    begun = [ReportedCall(n, "world", "mean", "", "", float(n), n + 0.5) for n in range(1, before + 1)]
+    waits = (*begun, ReportedCall(before + 1, "world", "mean", "", "", 50.0, None))
     files = {rank: RankReport(1, rank, 6, "h", 1, 99.0, None, (), waits) for rank in {*range(6)} - gone}
     text = parting(merge(files))
     were = f"{who(gone)} {'was' if len(gone) == 1 else 'were'} killed at once"
@@ -248,7 +246,7 @@ def jobs(draw: st.DrawFn) -> tuple[dict[int, RankReport], str, int, int]:
     kept = draw(st.integers(1, 50))
     counts = dict.fromkeys(members, 0)
     stopped: set[int] = set()
-    calls: dict[int, list[Call]] = {one: [] for one in range(size)}
+    calls: dict[int, list[ReportedCall]] = {one: [] for one in range(size)}
     wanted = 0
     for place, group in enumerate(plan):
         counts[group] += 1
@@ -259,7 +257,7 @@ def jobs(draw: st.DrawFn) -> tuple[dict[int, RankReport], str, int, int]:
         waits = len(here) < len(members[group])
         for one in here:
             calls[one].append(
-                Call(counts[group], group, f"op {place}", "", "", float(place), None if waits else place + 0.5)
+                ReportedCall(counts[group], group, f"op {place}", "", "", float(place), None if waits else place + 0.5)
             )
         stopped |= set(here) if waits else set()
     reports = {
@@ -336,7 +334,7 @@ def test_where_no_rank_differs_the_waits_are_told(tmp_path: Path) -> None:
 def test_an_old_file_is_pointed_out(tmp_path: Path) -> None:
     reports = guarded(3)
     reports[2]["written"] -= 7200
-    assert "rank 2: the file is over an hour older than others" in summary(of(tmp_path, reports))
+    assert "rank 2: the file is over an hour older than others" in describe(of(tmp_path, reports))
 
 
 def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
@@ -348,12 +346,10 @@ def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_text_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, html = leave(tmp_path / "left", guarded(4)), tmp_path / "page.html"
-    assert main(["postmortem", str(folder), "--html", str(html)]) == 0
-    said = capsys.readouterr().out
-    assert said == f"{describe(examine(folder))}\n\npage: {html}\n"
-    assert "<title>Postmortem of left</title>" in html.read_text(encoding="utf-8")
+def test_the_command_prints_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = leave(tmp_path, guarded(4))
+    assert main(["postmortem", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{describe(examine(folder))}\n"
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,35 +365,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])
 
 
-def test_a_name_that_is_no_text_is_shown_by_its_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such as that of a file which another encoding named; Python has it with lone surrogates."""
-    folder = leave(
-        tmp_path / "left", [left(0, 2, [call(1, 0, None, site="tr\udcffin.py:1 in f")], where=["\udcff.py:1"])]
-    )
-    html = tmp_path / "page.html"
-    assert main(["postmortem", str(folder), "--html", str(html)]) == 0
-    assert "tr\\udcffin.py:1 in f" in capsys.readouterr().out
-    assert "<td>\\udcff.py:1</td>" in html.read_text(encoding="utf-8")
-    assert main(["postmortem", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ranks"][0]["where"] == ["\udcff.py:1"]
-
-
 def test_bad_input_is_exit_code_2_and_one_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["postmortem", str(tmp_path / "none")]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.partition(":")[0]) == ("", "distmetrics postmortem")
-    folder = leave(tmp_path / "left", guarded(2))
-    assert main(["postmortem", str(folder), "--html", str(tmp_path / "none" / "page.html")]) == 2
-    assert "page.html cannot be written: No such file or directory" in capsys.readouterr().err
-
-
-def test_the_command_as_users_type_it(tmp_path: Path) -> None:
-    folder = leave(tmp_path / "left", guarded(2))
-    command = ["-m", "distmetrics", "postmortem", str(folder)]
-    done = warm.run(*command, env=os.environ)
-    assert done.returncode == 0
-    assert 'rank 1 did not come to call 17 of world, all_gather "val/f1"' in done.stdout
-    (folder / "rank-0.json").write_text("{")
-    done = warm.run(*command, env=os.environ)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr

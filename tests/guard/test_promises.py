@@ -12,12 +12,13 @@ import pytest
 
 from distmetrics.comm.communicator import Call
 from distmetrics.comm.work import PendingCall
-from distmetrics.guard import tombstones as last_words
+from distmetrics.errors import Site
+from distmetrics.guard import last_words
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import first_look
+from distmetrics.guard.postmortem import examine
 from distmetrics.guard.process_info import this_process
-from distmetrics.guard.rank_status import Identity
-from distmetrics.guard.store import GuardStore
+from distmetrics.guard.store import GuardStore, Identity
 from tests.guard.simulated import MemoryStore
 
 ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
@@ -91,10 +92,18 @@ def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("json.dump", full)
+    monkeypatch.setattr(Path, "replace", full)
     reports.write(ValueError("a bad batch"))
     assert [file.name for file in tmp_path.iterdir()] == ["rank-0.json"]
     assert (tmp_path / "rank-0.json").read_text() == before
+
+
+def test_a_name_that_is_no_text_is_written_by_its_bytes(tmp_path: Path) -> None:
+    """Such as that of a file which another encoding named; Python has it with lone surrogates."""
+    log = CallLog()
+    log.begin_call(PendingCall(Call("barrier", site=Site("tr\udcffin.py", 1, "f")), "world", "0-1", 1, "barrier"))
+    ReportWriter(tmp_path, ME, log).write()
+    assert examine(tmp_path).reports[0].calls[0].site == "tr\\udcffin.py:1 in f"
 
 
 def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics import ConfigurationError
+from distmetrics.comm.verdict import Departure
 from distmetrics.errors import rank_ranges, ranks_in
-from distmetrics.guard.rank_status import Answer, RankStatus, Wait, encode
 from distmetrics.guard.settings import Settings, current_settings, use_settings
+from distmetrics.guard.store import Answer, RankStatus, Wait, read
+from distmetrics.message import Message, encode
 
 
 def test_the_defaults() -> None:
@@ -58,16 +60,19 @@ def test_ranks_are_read_back(ranks: set[int]) -> None:
 
 
 texts = st.text(max_size=20)
-waits = st.builds(Wait, st.integers(1), texts, texts, st.integers(1), texts, texts)
+ranks = st.sets(st.integers(0, 3000), max_size=5).map(rank_ranges)
+waits = st.builds(Wait, st.integers(1, 1 << 40), texts, ranks, st.integers(1, 1 << 40), texts, texts)
+statuses = st.builds(RankStatus, texts, st.integers(1, 1 << 22), texts, st.none() | waits)
+answers = st.builds(Answer, st.integers(1, 99), st.integers(-9, 9), texts)
 
 
-@given(st.builds(RankStatus, texts, st.integers(1), texts, st.none() | waits))
-def test_statuses_come_back_as_they_were(status: RankStatus) -> None:
+@given(statuses | answers)
+def test_messages_come_back_as_they_were(message: RankStatus | Answer) -> None:
     """Any text may stand in a name or a path."""
-    assert RankStatus.decode(encode(status)) == status
+    assert read(type(message), encode(message)) == message
 
 
-@given(st.builds(Answer, st.integers(1), st.integers(0), texts, texts))
-def test_answers_come_back_as_they_were(answer: Answer) -> None:
-    """Likewise."""
-    assert Answer.decode(encode(answer)) == answer
+@given(st.binary(max_size=40) | statuses.map(encode), st.sampled_from([RankStatus, Answer, Departure]))
+def test_malformed_bytes_in_the_store_are_no_message(data: bytes, kind: type[Message]) -> None:
+    """They are told in the log, and end nothing."""
+    assert isinstance(read(kind, data), kind | None)

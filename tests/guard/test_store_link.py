@@ -19,9 +19,8 @@ from distmetrics.comm.communicator import Call
 from distmetrics.comm.verdict import Verdict
 from distmetrics.comm.work import PendingCall
 from distmetrics.guard import watchdog
-from distmetrics.guard.rank_status import Identity
 from distmetrics.guard.settings import Settings
-from distmetrics.guard.store import StoreLink
+from distmetrics.guard.store import Identity, StoreConnection
 from distmetrics.guard.watchdog import Watchdog
 
 
@@ -162,20 +161,20 @@ def test_a_broken_connection_is_made_again(host: Host, guard_of: Callable[[], Wa
 
             return fails
 
-    guard._guard.store = Broken()
+    guard._store.store = Broken()
     guard._bell.set()
     until = time.monotonic() + 30
-    while isinstance(guard._guard.store, Broken) and time.monotonic() < until:
+    while isinstance(guard._store.store, Broken) and time.monotonic() < until:
         time.sleep(0.05)
     assert guard.connected.wait(30)
-    assert not guard.store_failed
+    assert not guard.is_deaf()
 
 
 def test_ranks_connect_one_after_the_other(host: Host) -> None:
     """At once in a small world, and within seconds in a large one."""
-    delays = [StoreLink(host.store, rank, 16).delay for rank in range(16)]
+    delays = [StoreConnection(host.store, rank, 16).delay for rank in range(16)]
     assert delays == sorted({*delays})
-    assert StoreLink(host.store, 4095, 4096).delay < 5
+    assert StoreConnection(host.store, 4095, 4096).delay < 5
 
 
 def test_all_hear_of_a_rank_without_a_guard(
