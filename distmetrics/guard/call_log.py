@@ -31,10 +31,9 @@ class CallLog(Tasks):
     """The last calls of this rank over all its groups, and the thread that made the last one.
 
     Attributes:
-        calls: the last of them.
-        counts: how many calls each group has made, by its name.
+        counts: how many calls each group has made.
         serial: number of the last call.
-        counters: by the name of a group, returns how many collectives this rank has issued on it.
+        counters: return how many collectives this rank has issued on a group.
         counts_exactly: the groups that count no sends and receives with them.
     """
 
@@ -118,14 +117,9 @@ class CallLog(Tasks):
 
 
 class ReportWriter:
-    """Writes this rank's report, where one is wanted.
+    """Writes this rank's report into a folder, if there is one.
 
     What broke the rank's group stands; another error does so until the rank makes a further call.
-
-    Args:
-        folder: for the reports of all ranks, or None.
-        me: this rank.
-        log: its calls.
     """
 
     def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
@@ -180,7 +174,7 @@ def _reported(pending: PendingCall, world: str) -> ReportedCall:
 
 
 def _replace(folder: Path, name: str, data: bytes) -> None:
-    """Write ``name.json``, whole or not at all, for its owner alone."""
+    """Write ``<name>.json``, whole or not at all, for its owner alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
     half = Path(text)

@@ -24,15 +24,11 @@ class JobSnapshot:
     """What one rank that waits knows of the others. Ranks are those of the job.
 
     Attributes:
-        me: this rank.
-        wait: what it waits in.
-        waited: for how many seconds.
-        timeout: how many it may, for ranks that are alive and busy elsewhere.
+        timeout: seconds that it may wait for ranks that are alive and busy elsewhere.
         statuses: what each rank has published; nothing for one without a communicator yet.
-        left: ranks that said, or of which was said, that they left.
-        seconds: for how long a state of a rank is known: by rank, for each of "gone" and "stopped"
-            (its process on this machine).
-        answers: the latest answer of each rank that was asked where it is, or None.
+        left: ranks that have left, as they or others say.
+        seconds: for how long the process of a rank, on this machine, is "gone" or "stopped".
+        answers: the latest answer of each rank that was asked where it is.
         confirmed: ranks that have answered, since ``statuses`` was read, that they still wait in
             what it says.
     """

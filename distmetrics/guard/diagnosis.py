@@ -47,13 +47,7 @@ def first_look(me: Identity) -> float:
 
 @dataclass
 class Diagnosis:
-    """The finding out of one wait.
-
-    Attributes:
-        begun: when the wait began, by the clock of :meth:`step`.
-        verdict: why the wait must end, once that is known.
-        due: when whoever steps shall do so again.
-    """
+    """The finding out of one wait, which began at ``begun`` and is looked at again when ``due``."""
 
     me: Identity
     wait: Wait

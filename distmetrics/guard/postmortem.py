@@ -25,25 +25,15 @@ Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # seconds since 1970, unti
 
 @dataclass(frozen=True, slots=True)
 class ReportedCall:
-    """One collective call of a rank.
+    """One collective call of a rank; times by the clock of its host."""
 
-    Attributes:
-        number: counts the calls of its group, the same on all its ranks.
-        group: name of the process group.
-        op: the operation with its name: ``all_gather "val/f1"``.
-        detail: what the rank sends: ``float32[10]``.
-        site: the line of the user's code.
-        started: by the clock of the rank's host.
-        ended: likewise, or None while the rank waited.
-    """
-
-    number: Count
+    number: Count  # of the group's calls, the same on all its ranks
     group: str
-    op: str
-    detail: str
+    op: str  # with its name: all_gather "val/f1"
+    detail: str  # float32[10]
     site: str
     started: Time
-    ended: Time | None
+    ended: Time | None  # None while the rank waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +63,6 @@ class RankReport:
     """What one rank left behind.
 
     Attributes:
-        schema: the version of the format.
-        rank: whose it is.
-        world_size: of the job.
-        host: name of the machine.
-        pid: of the process.
-        written: when.
         error: what the rank raised, or None where it was elsewhere.
         where: its stack in the user's code, innermost first.
         calls: its last calls, oldest first.
@@ -184,14 +168,7 @@ _ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first call of a group at which its ranks differ.
-
-    Attributes:
-        group: whose call it is.
-        number: which of them.
-        calls: what the ranks that came called, by rank.
-        absent: the ranks that did not come.
-    """
+    """The first call of a group at which its ranks differ; ``absent`` ranks did not come to it."""
 
     group: str
     number: int
@@ -209,11 +186,8 @@ class PostMortem:
     """All that the ranks of a job left behind.
 
     Attributes:
-        world_size: of the job.
-        reports: of each rank that left a file, by rank; times by the clock of the rank's host.
         missing: the ranks that left no file.
-        divergences: of each group whose ranks differ the first call at which they do, the earliest
-            first.
+        divergences: of the groups whose ranks differ, the earliest first.
     """
 
     world_size: int
@@ -238,12 +212,7 @@ class PostMortem:
 
 
 def examine(folder: Path) -> PostMortem:
-    """Read what the ranks of a job left in a folder, and put it side by side.
-
-    Raises:
-        ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
-            different jobs.
-    """
+    """Read what the ranks of a job left in a folder, and put it side by side; see :func:`read`."""
     return merge(read(folder))
 
 

@@ -17,6 +17,7 @@ from distmetrics.errors import Site
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
 _AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
+_PUBLIC = {name for name in dir(dist) if not name.startswith("_")}
 _DEPTH = 12  # lines of a stack that are kept
 _STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
@@ -26,9 +27,8 @@ class Place:
 
     Attributes:
         stack: the user's lines, and those of libraries between them, innermost first.
-        at: the innermost of them that is no library's, if there is one.
-        doing: the function that the innermost of them is in, if it is not the user's:
-            "torch.distributed.all_reduce", or "a backward pass".
+        at: the innermost of them that is no library's.
+        doing: what it is in there: "torch.distributed.all_reduce", or "a backward pass".
     """
 
     def __init__(self, frame: FrameType | None) -> None:
@@ -46,7 +46,7 @@ class Place:
                 self.stack.append(Site(short_path(file), frame.f_lineno, name))
                 if self.at is None and not is_library(file):
                     self.at = self.stack[-1]
-            elif not self.stack and file.startswith(_TORCH_CALLS) and _is_public(name):
+            elif not self.stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
                 self.doing = f"torch.distributed.{name}"
             frame = frame.f_back
 
@@ -63,10 +63,6 @@ class Place:
             return f"is in {self.doing}  {at}"
         inside = "" if at == self.stack[0] else f", inside {self.stack[0]}"
         return f"is at {at}{inside}"
-
-
-def _is_public(name: str) -> bool:
-    return hasattr(dist, name) and not name.startswith("_") and name != "wrapper"
 
 
 def place_of(thread: int) -> Place:

@@ -61,13 +61,7 @@ _log = logging.getLogger("distmetrics.guard")
 
 
 class Membership:
-    """The ranks that have a guard.
-
-    Args:
-        store: where each says so.
-        me: this rank.
-        counts: how many calls each group has made by its name, as it goes on.
-    """
+    """The ranks that have a guard; ``counts`` tells how many calls each group has made by now."""
 
     def __init__(self, store: GuardStore, me: Identity, counts: Mapping[str, int]) -> None:
         self._store, self._me, self._counts = store, me, counts
@@ -98,7 +92,7 @@ class Membership:
             self._complete_by = now + GUARDED
         self._is_complete = count == size or now > self._complete_by
         if self._is_complete and count < size:
-            missing = [rank for rank in range(size) if rank not in self._known]
+            missing = {*range(size)} - {*self._known}
             warn_of_missing_guard(who(missing) if self._known else f"{size - count} ranks")
 
     def in_state(self, *states: str) -> list[int]:
@@ -116,12 +110,7 @@ def warn_of_missing_guard(ranks: str) -> None:
 
 
 class TombstoneWatcher(Watcher):
-    """Reads and writes tombstones alone, where the guard is switched off.
-
-    Args:
-        rank: of this process.
-        tombstones: of the job, which any thread may use; None where there are none.
-    """
+    """Reads and writes tombstones, if there are some: all that is left of a guard that is off."""
 
     def __init__(self, rank: int, tombstones: Tombstones | None) -> None:
         self._rank, self._board = rank, tombstones
@@ -147,14 +136,8 @@ class TombstoneWatcher(Watcher):
 class Watchdog(TombstoneWatcher):
     """Watches one rank, and lets it know why it waits.
 
-    Args:
-        me: that rank.
-        store: of the job; the guard makes a connection of its own.
-        settings: what to do, and how long a rank may wait.
-        tombstones: of the job; None where nobody else says that this rank has left.
-
-    Attributes:
-        connected: set while the guard can ask and answer.
+    Over the job's ``store`` it makes a connection of its own; ``connected`` is set while it can ask
+    and answer. Without ``tombstones`` nobody else says that this rank has left.
     """
 
     def __init__(
@@ -401,7 +384,7 @@ class Watchdog(TombstoneWatcher):
         issued = self.log.issued()  # read before the calls of which it may be one
         answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
         self._store.answer(Answer(*answer))
-        if self.settings.report is not None and self._store.report_wanted():
+        if self._store.report_wanted():
             self.reports.write()
 
 

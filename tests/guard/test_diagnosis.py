@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,53 +30,56 @@ def test_a_rank_that_comes_late_is_no_verdict_until_the_users_deadline(caplog: p
     assert job.verdicts == ["rank 1 did not come to a collective within 30 s", None]
 
 
-def test_the_wait_of_all_ranks_in_one_call_ends_only_at_the_deadline() -> None:
-    """A large transfer over a slow link."""
-    job = Job(3)
-    for rank in job.ranks:
-        rank.wait(timeout=60)
-    job.run(59)
-    assert job.verdicts == [None] * 3
-    job.run(2)
-    assert job.verdicts == ["all ranks came to a collective, and it did not end within 60 s"] * 3
+DEADLOCK = "deadlock: ranks {} wait for each other in different calls"
 
 
-def test_two_groups_in_another_order_are_a_deadlock_within_a_second() -> None:
-    """Both ranks get the same text, though they wait in different groups."""
+@pytest.mark.parametrize(
+    ("waits", "seconds", "verdict"),
+    [
+        ([{"group": "a"}, {"group": "b"}], 1, DEADLOCK.format("0-1")),
+        (
+            [{"group": "a", "members": "0-1"}, {"group": "b", "members": "1-2"}, {"group": "c", "members": "0, 2"}],
+            1.5,
+            DEADLOCK.format("0-2"),
+        ),
+        # Another thread may be about to make the call that is waited for.
+        ([{"group": "a", "alone": False}, {"group": "b", "alone": False}], 30, None),
+        # 0 waits for 1, which waits for 2, which is busy: it will come.
+        ([{"group": "a", "members": "0-1"}, {"group": "b", "members": "1-2"}, None], 200, None),
+        # A broadcast's source is done first, and waits in the next call for those who still receive.
+        ([{"call": 2}, {"call": 1}], 100, None),
+        # Direct calls of the transport, which nobody agrees upon before.
+        ([{"kind": "all_reduce sum"}, {"kind": "barrier"}], 0.5, "ranks disagree on a collective"),
+        # A large transfer over a slow link.
+        ([{"timeout": 60}] * 3, 59, None),
+        ([{"timeout": 60}] * 3, 61, "all ranks came to a collective, and it did not end within 60 s"),
+    ],
+)
+def test_ranks_that_wait(waits: list[dict[str, Any] | None], seconds: float, verdict: str | None) -> None:
+    """All get the same text, though they wait in different groups."""
+    job = Job(len(waits))
+    for rank, wait in zip(job.ranks, waits, strict=True):
+        if wait is not None:
+            rank.wait(**wait)
+    job.run(seconds)
+    assert job.verdicts == [verdict] * len(waits)
+    assert len({str(rank.diagnosis.verdict) for rank in job.ranks if rank.diagnosis}) == 1
+
+
+@pytest.mark.parametrize(
+    ("has_published", "said"), [(False, "has not made a call of distmetrics yet"), (True, "does not answer")]
+)
+def test_a_rank_that_says_nothing_is_named_so(has_published: bool, said: str) -> None:
+    """It has not come to distmetrics; or its answering thread gets no turn: C code holds the interpreter, say."""
     job = Job(2)
-    job.ranks[0].wait("a")
-    job.ranks[1].wait("b")
-    job.run(1)
-    assert job.verdicts == ["deadlock: ranks 0-1 wait for each other in different calls"] * 2
-    texts = {str(rank.diagnosis.verdict) for rank in job.ranks if rank.diagnosis}
-    assert len(texts) == 1
-
-
-def test_ranks_with_several_threads_are_no_deadlock() -> None:
-    """Another thread may be about to make the call that is waited for."""
-    job = Job(2)
-    job.ranks[0].wait("a", alone=False)
-    job.ranks[1].wait("b", alone=False)
-    job.run(30)
-    assert job.verdicts == [None, None]
-
-
-def test_a_circle_of_three_groups() -> None:
-    """0 waits for 1, 1 for 2, 2 for 0."""
-    job = Job(3)
-    for rank, (group, members) in enumerate([("a", "0-1"), ("b", "1-2"), ("c", "0, 2")]):
-        job.ranks[rank].wait(group, members)
-    job.run(1.5)
-    assert job.verdicts == ["deadlock: ranks 0-2 wait for each other in different calls"] * 3
-
-
-def test_a_chain_of_waits_is_no_deadlock() -> None:
-    """0 waits for 1, which waits for 2, which is busy: it will come."""
-    job = Job(3)
-    job.ranks[0].wait("a", "0-1")
-    job.ranks[1].wait("b", "1-2")
-    job.run(200)
-    assert job.verdicts == [None] * 3
+    if not has_published:
+        del job.store.content["at/1"]
+    job.ranks[1].deaf = True
+    job.ranks[0].wait(timeout=2)
+    job.run(3)
+    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
+    assert verdict
+    assert f"rank 1  {said}" in str(verdict)
 
 
 def test_a_wait_that_ended_meanwhile_confirms_nothing() -> None:
@@ -87,24 +91,6 @@ def test_a_wait_that_ended_meanwhile_confirms_nothing() -> None:
     job.ranks[1].diagnosis = None  # it goes on, and has not said so yet
     job.run(3)
     assert job.verdicts == [None, None]
-
-
-def test_ranks_further_on_in_the_same_group_are_not_missing() -> None:
-    """A broadcast's source is done first, and waits in the next call for those who still receive."""
-    job = Job(2)
-    job.ranks[0].wait(call=2)
-    job.ranks[1].wait(call=1)
-    job.run(100)
-    assert job.verdicts == [None, None]
-
-
-def test_different_operations_in_the_same_place_are_a_mismatch() -> None:
-    """Direct calls of the transport, which nobody agrees upon before."""
-    job = Job(2)
-    job.ranks[0].wait(kind="all_reduce sum")
-    job.ranks[1].wait(kind="barrier")
-    job.run(0.5)
-    assert job.verdicts == ["ranks disagree on a collective"] * 2
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -252,29 +238,6 @@ def test_who_comes_later_hears_the_same() -> None:
     job.ranks[1].wait(call=7)
     job.run(0.3)
     assert job.verdicts[0] == job.verdicts[1] is not None
-
-
-def test_a_rank_that_never_made_a_communicator_is_named_so() -> None:
-    """Its script does not use distmetrics there, or has not come to it."""
-    job = Job(2)
-    del job.store.content["at/1"]
-    job.ranks[1].deaf = True
-    job.ranks[0].wait(timeout=2)
-    job.run(3)
-    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
-    assert verdict
-    assert "rank 1  has not made a call of distmetrics yet" in str(verdict)
-
-
-def test_a_deaf_rank_is_named_so() -> None:
-    """Its process lives, and its answering thread gets no turn: C code holds the interpreter, say."""
-    job = Job(2)
-    job.ranks[1].deaf = True
-    job.ranks[0].wait(timeout=2)
-    job.run(3)
-    verdict = job.ranks[0].diagnosis and job.ranks[0].diagnosis.verdict
-    assert verdict
-    assert "rank 1  does not answer" in str(verdict)
 
 
 def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:

@@ -55,11 +55,6 @@ def test_other_files_and_items_are_left_alone(tmp_path: Path) -> None:
     assert list(read(tmp_path)) == [0]
 
 
-def test_whole_numbers_are_times(tmp_path: Path) -> None:
-    (read_call,) = read(leave(tmp_path, [left(0, 1, [call(1, 0, 1) | {"started": 5, "ended": 6}])]))[0].calls
-    assert (read_call.started, read_call.ended) == (5.0, 6.0)
-
-
 def test_a_folder_that_is_none_and_one_without_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("none", "file"):
@@ -141,49 +136,29 @@ def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:
 # --- where the ranks part -------------------------------------------------------------------------------------------
 
 
-def test_a_rank_that_does_not_come(tmp_path: Path) -> None:
-    (one,) = of(tmp_path, guarded(1024, absent=(2,))).divergences
-    assert (one.group, one.number, one.absent, one.ops) == ("world", 17, (2,), ['all_gather "val/f1"'])
-    assert set(one.calls) == set(range(1024)) - {2}
+WAITS = [*steps(5), call(6, 1, None)]
+OF_ROWS = [call(n, n / 100, n / 100 + 0.001, group="rows") for n in range(1, 51)]
+GATHER_5 = call(5, 1, 1.1, 'all_gather "w"')
 
 
-def test_ranks_that_call_different_things(tmp_path: Path) -> None:
-    ops = ['all_gather "a"', "barrier", 'all_gather "a"']
-    post = of(tmp_path, [left(rank, 3, [*steps(4), call(5, 1, None, op)]) for rank, op in enumerate(ops)])
-    assert [(one.number, one.ops, one.absent) for one in post.divergences] == [(5, ['all_gather "a"', "barrier"], ())]
-    assert parting(post).startswith('ranks differ on call 5 of world: all_gather "a", barrier')
-
-
-def test_sizes_may_differ(tmp_path: Path) -> None:
-    reports = [left(rank, 2, [*steps(2), call(3, 1, 2, detail=f"float32[{rank}]")]) for rank in range(2)]
-    assert of(tmp_path, reports).divergences == ()
-
-
-def test_a_rank_that_made_no_call_at_all_did_not_come_to_the_first_wait(tmp_path: Path) -> None:
-    post = of(tmp_path, [left(0, 2, [call(1, 0, None)]), left(1, 2, [])])
-    assert [(one.number, one.absent) for one in post.divergences] == [(1, (1,))]
-
-
-def test_a_rank_whose_last_calls_are_of_another_group_did_not_come(tmp_path: Path) -> None:
-    own = [call(n, n / 100, n / 100 + 0.001, group="rows") for n in range(1, 51)]
-    post = of(tmp_path, [left(0, 2, [*steps(5), call(6, 1, None)]), left(1, 2, own)])
-    assert [(one.group, one.number, one.absent) for one in post.divergences] == [("world", 6, (1,))]
-
-
-def test_older_calls_that_one_rank_no_longer_keeps_are_no_difference(tmp_path: Path) -> None:
-    assert of(tmp_path, [left(0, 2, steps(60)[:50]), left(1, 2, steps(60)[5:50])]).divergences == ()
-    post = of(tmp_path, [left(0, 2, steps(51)[:50]), left(1, 2, steps(51)[1:])])
-    assert [(one.number, one.absent) for one in post.divergences] == [(51, (0,))]
-
-
-def test_a_rank_without_a_file_counts_only_where_others_wait(tmp_path: Path) -> None:
-    post = of(tmp_path, [left(0, 3, steps(3)), left(2, 3, steps(3))])
-    assert (post.missing, post.divergences) == ((1,), ())
-    waits = [left(0, 3, [*steps(3), call(4, 1, None)]), left(2, 3, [*steps(3), call(4, 1, None)])]
-    post = of(tmp_path, waits)
-    assert [(one.number, one.absent) for one in post.divergences] == [(4, (1,))]
-    assert "rank 1      left no file" in parting(post)
-    assert "rank 1 was killed" in parting(post)
+@pytest.mark.parametrize(
+    ("calls", "at"),
+    [
+        ((WAITS, OF_ROWS), (6, (1,))),  # its last calls are of another group
+        ((steps(60)[:50], steps(60)[5:50]), None),  # older ones are no longer kept
+        ((steps(51)[:50], steps(51)[1:]), (51, (0,))),
+        (([*steps(4), GATHER_5, call(6, 2, None)], steps(4)), (5, (1,))),  # others ended one without it
+        ((steps(4), [*steps(1), *steps(4)[2:]]), (2, (1,))),  # it left one out
+        (([*steps(4), GATHER_5], steps(5)), (5, ())),  # it called something else
+        ((WAITS, WAITS, None), (6, (2,))),  # it left no file
+        (([*steps(3), call(4, 1, None)], WAITS, None), (4, (2,))),  # and is missed from the first wait on
+        ((steps(3), steps(3), None), None),  # where nobody waits, nothing is known of it
+    ],
+)
+def test_the_first_difference(tmp_path: Path, calls: Sequence[Any], at: tuple[int, tuple[int, ...]] | None) -> None:
+    made = [left(rank, len(calls), each) for rank, each in enumerate(calls) if each is not None]
+    found = [(one.number, one.absent) for one in of(tmp_path, made).divergences]
+    assert found == ([] if at is None else [at])
 
 
 @given(st.sets(st.integers(1, 5), min_size=1), st.integers(0, 3))
@@ -199,40 +174,10 @@ def test_a_rank_without_a_file_is_only_said_to_be_killed_where_it_had_a_guard(go
     assert f"look into the log of {who(gone)}" in text
 
 
-def test_a_rank_without_a_file_is_missed_from_the_first_wait_on(tmp_path: Path) -> None:
-    post = of(tmp_path, [left(0, 3, [*steps(3), call(4, 1, None)]), left(1, 3, [*steps(4), call(5, 1, None)])])
-    assert [(one.number, one.absent) for one in post.divergences] == [(4, (2,))]
-
-
-def test_a_call_that_others_ended_without_a_rank_comes_before_their_wait(tmp_path: Path) -> None:
-    ended = call(5, 1, 1.1, 'broadcast "w"')
-    post = of(tmp_path, [left(0, 2, [*steps(4), ended, call(6, 2, None)]), left(1, 2, steps(4))])
-    assert [(one.number, one.absent) for one in post.divergences] == [(5, (1,))]
-
-
-def test_a_call_that_one_rank_left_out_is_a_difference(tmp_path: Path) -> None:
-    made = steps(4)
-    post = of(tmp_path, [left(0, 2, made), left(1, 2, [*made[:1], *made[2:]])])
-    assert [(one.number, one.absent) for one in post.divergences] == [(2, (1,))]
-
-
 def test_a_call_in_which_a_rank_was_let_down_is_a_wait_though_it_has_an_end(tmp_path: Path) -> None:
     lost = error("PeerLostError", "peer-lost", "rank 1 exited")
     post = of(tmp_path, [left(0, 2, [call(1, 0, 5)], error=lost)])
     assert [(one.number, one.absent) for one in post.divergences] == [(1, (1,))]
-
-
-def test_groups_are_compared_among_their_own_ranks_and_the_earliest_comes_first(tmp_path: Path) -> None:
-    """Ranks 0 and 2 wait in their group for nobody; rank 3 is late there, and all are late in the world."""
-    even = [call(1, 0.5, 0.6, group="even")]
-    odd = [call(1, 0.7, None, group="odd")]
-    reports = [left(rank, 4, [*steps(3), *(even if rank % 2 == 0 else odd if rank == 1 else [])]) for rank in range(4)]
-    reports[3]["calls"].insert(0, call(0, 0, 0.01, group="odd"))
-    for rank in (0, 2):
-        reports[rank]["calls"].append(call(4, 0.9, None))
-    post = of(tmp_path, reports)
-    assert [(one.group, one.number, one.absent) for one in post.divergences] == [("odd", 1, (3,)), ("world", 4, (1, 3))]
-    assert "Later: ranks 1, 3 did not come to call 4 of world" in parting(post)
 
 
 @st.composite
