@@ -235,7 +235,7 @@ def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any) -> None:
     """Not the store's raw RuntimeError."""
     store = dist.FileStore(str(tmp_path / "store"), 1)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    watcher = TombstoneWatcher(GoneStore())  # type: ignore[arg-type]
+    watcher = TombstoneWatcher(0, GoneStore())  # type: ignore[arg-type]
     watcher.grace = 0.1
     try:
         comm = dm.GroupCommunicator(watcher=watcher)

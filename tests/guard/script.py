@@ -1,45 +1,34 @@
-"""A training script of the user's own, as one of its ranks runs it: ``script.py WHAT BAD``."""
+"""A script of the user's own, which calls init_process_group, as one of its ranks runs it: ``script.py WHAT [BAD]``."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
 
 import distmetrics as dm
+from distmetrics import guard
+
+ONE = torch.ones(2)
 
 
-def main(what: str, bad: int) -> None:
+def trains(rank: int, what: str, bad: int) -> None:
     """Some sums; a rank does something else before the third."""
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    began = time.monotonic()
-    try:
-        if what == "is gone before the first call":
-            os._exit(0) if rank == bad else time.sleep(1)
-        dm.barrier()
-        time.sleep(1)  # of training
-        for step in range(4):
-            if step == 2 and rank == bad:
-                do(what)
-            if what == "is busy" and step == 2 and rank == 2:
-                time.sleep(1)  # and reaches its deadline later
-            dm.all_reduce(torch.ones(2))  # distlint: ignore[DL101] what the guard must stop
-    except dm.DistmetricsError as error:
-        print(f"rank {rank} raised {type(error).__name__} after {time.monotonic() - began:.1f} s: {error}", flush=True)
-        if what == "is busy":
-            os._exit(1)  # and the store of rank 0 ends with it
-        raise SystemExit(1) from None
-    if what != "no goodbye":
-        dist.destroy_process_group()
-    print(f"rank {rank} is done", flush=True)
+    time.sleep(1)  # of training
+    for step in range(4):
+        if step == 2 and rank == bad:
+            fails(what)
+        if what == "is busy" and step == 2 and rank == 2:
+            time.sleep(1)  # and reaches its deadline later
+        dm.all_reduce(ONE)  # distlint: ignore[DL101] what the guard must stop
 
 
-def do(what: str) -> None:
+def fails(what: str) -> None:
     """Be the rank at fault."""
     match what:
         case "returns":
@@ -50,9 +39,113 @@ def do(what: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "is busy":
             time.sleep(90)
-        case "is stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def forks(rank: int) -> None:
+    """A forked child ends; the rank goes on, and is slow."""
+    if rank == 1:
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        time.sleep(1.5)  # so that the other looks who has left
+    dm.all_reduce(ONE)  # distlint: ignore[DL101] what the guard must stop
+
+
+def is_refused(rank: int) -> None:
+    """The backend has no such call: torch's own words, and the group is whole."""
+    with guard.watch():
+        try:
+            dist.all_reduce(ONE.to_sparse(), op=dist.ReduceOp.MAX)
+        except RuntimeError as error:
+            print(f"{type(error).__name__}: {error}")
+        dist.barrier()
+
+
+def is_refused_alone(rank: int) -> None:
+    """One rank sends what the backend refuses, and ends by it: the other is told at once."""
+    with guard.watch():
+        dist.all_reduce(ONE.to_sparse() if rank else ONE, op=dist.ReduceOp.MAX)
+
+
+def raises_alone(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("a bad batch")
+    dm.barrier()  # distlint: ignore[DL101] what this is about
+
+
+def caught(rank: int) -> None:
+    """Catch an error that both ranks raise, and end without it."""
+    try:
+        dm.all_gather(torch.ones(2 + rank))
+    except dm.MismatchError:
+        sys.exit(1)
+
+
+def exits(rank: int) -> None:
+    """End one rank by an exit code of failure, while the other waits for it."""
+    if rank == 1:
+        sys.exit(3)
+    dm.all_reduce(ONE)  # distlint: ignore[DL101] what this is about
+
+
+def killed(rank: int) -> None:
+    """Be killed on one rank, while the other waits in C code of torch's, which nothing ends."""
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.recv(ONE)
+
+
+def terminated(rank: int) -> None:
+    """Be ended by SIGTERM, in the midst of code of the user's, who may have a handler for it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+
+
+def terminated_in_torch(rank: int) -> None:
+    """Likewise in C code of torch's, which nothing ends."""
+    if rank == 0:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        dist.recv(ONE)
+    time.sleep(1)
+
+
+def forked(rank: int) -> None:
+    """Let a forked child be ended by SIGTERM, which says nothing of the rank."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(1)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+    print(f"the child ended with {os.waitstatus_to_exitcode(status)}", flush=True)
+    time.sleep(0.5)
+
+
+def main(what: str, bad: int = -1) -> None:
+    """Print how it ends."""
+    if what == "own_handler":
+        signal.signal(signal.SIGTERM, lambda *_: print("the user's handler", flush=True))
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if what == "is gone before the first call":
+        os._exit(0) if rank == bad else time.sleep(1)
+    try:
+        dm.barrier()
+        if bad >= 0:
+            trains(rank, what, bad)
+        else:
+            globals()["terminated" if what == "own_handler" else what](rank)
+    except dm.DistmetricsError as error:
+        print(f"rank {rank} raised {type(error).__name__}: {error}", flush=True)
+        if what == "is busy":
+            os._exit(1)  # and the store of rank 0 ends with it
+        raise SystemExit(1) from None
+    if what == "nothing":
+        dist.destroy_process_group()
+    print(f"rank {rank} is done", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
 
 from distmetrics.errors import rank_ranges
 from distmetrics.guard.diagnosis import Diagnosis, first_look
@@ -11,41 +14,16 @@ from distmetrics.guard.store import Answer, GuardStore, Identity, Wait
 from distmetrics.guard.tombstones import Tombstones
 
 
-class MemoryStore:
-    """What a store does, and how often it was asked to."""
+class CountedStore:
+    """A store of this process, and how often it was asked what."""
 
     def __init__(self) -> None:
-        self.content: dict[str, bytes] = {}
+        self.store = dist.HashStore()
         self.calls: Counter[str] = Counter()
 
-    def set(self, key: str, value: str | bytes) -> None:
-        self.calls["set"] += 1
-        self.content[key] = value.encode() if isinstance(value, str) else value
-
-    def add(self, key: str, amount: int) -> int:
-        self.calls["add"] += 1
-        self.content[key] = b"%d" % (int(self.content.get(key, 0)) + amount)
-        return int(self.content[key])
-
-    def check(self, keys: list[str]) -> bool:
-        self.calls["check"] += 1
-        return all(key in self.content for key in keys)
-
-    def get(self, key: str) -> bytes:
-        self.calls["get"] += 1
-        return self.content[key]
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        self.calls["multi_get"] += 1
-        return [self.content[key] for key in keys]
-
-    def compare_set(self, key: str, expected: str, value: bytes) -> bytes:
-        self.calls["compare_set"] += 1
-        return self.content.setdefault(key, value)
-
-    def delete_key(self, key: str) -> bool:
-        self.calls["delete_key"] += 1
-        return self.content.pop(key, None) is not None
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self.store, name)
 
 
 class Rank:
@@ -106,7 +84,7 @@ class Job:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self.store = MemoryStore()
+        self.store = CountedStore()
         self.now = 1000.0
         self.states: dict[int, str] = {}
         self.ranks = [Rank(self, rank) for rank in range(world_size)]

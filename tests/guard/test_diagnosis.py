@@ -73,7 +73,7 @@ def test_a_rank_that_says_nothing_is_named_so(has_published: bool, said: str) ->
     """It has not come to distmetrics; or its answering thread gets no turn: C code holds the interpreter, say."""
     job = Job(2)
     if not has_published:
-        del job.store.content["at/1"]
+        job.store.delete_key("at/1")
     job.ranks[1].deaf = True
     job.ranks[0].wait(timeout=2)
     job.run(3)
@@ -267,7 +267,7 @@ def test_the_store_forgets_a_wait_that_is_over() -> None:
         for rank in job.ranks[1:]:
             rank.go_on()
         job.run(1)
-        return len(job.store.content)
+        return job.store.num_keys()
 
     first = wait_once()
     assert [wait_once() for _ in range(5)] == [first] * 5

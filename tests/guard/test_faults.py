@@ -42,6 +42,16 @@ def test_a_report_of_every_rank(tmp_path: Path) -> None:
     assert busy["calls"][-1]["op"] == 'all_reduce sum "sum 0"'
 
 
+def test_a_rank_that_is_ended_by_who_started_it_reports_before(tmp_path: Path) -> None:
+    """It is busy, and is no rank of which the error speaks."""
+    with use_settings(report=tmp_path):
+        outcomes(3, ranks.one_raises_beside_a_busy_one, backend="gloo", limit=60)
+    raised, busy = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (1, 2))
+    assert raised["error"]["kind"] == "ValueError"
+    assert busy["error"] is None
+    assert "tests/guard/ranks.py" in busy["where"][0]
+
+
 def test_ranks_that_ask_each_other_for_reports_keep_their_own(tmp_path: Path) -> None:
     """Both raise, and each asks the other."""
     with use_settings(report=tmp_path):

@@ -19,7 +19,6 @@ from distmetrics.guard.diagnosis import first_look
 from distmetrics.guard.postmortem import examine
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.store import GuardStore, Identity
-from tests.guard.simulated import MemoryStore
 
 ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
 
@@ -121,6 +120,6 @@ def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
 
 @pytest.mark.parametrize("world_size", [2, 64, 400, 4096])
 def test_ranks_look_ten_times_a_second_and_never_more_than_4000_times_in_all(world_size: int) -> None:
-    pause = GuardStore(MemoryStore(), 0, world_size).pause
+    pause = GuardStore(None, 0, world_size).pause
     assert pause >= 0.1
     assert world_size / pause <= 4000
