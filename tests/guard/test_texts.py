@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from distmetrics.collectives.history import refuse_histories
 from distmetrics.comm import call_lock
-from distmetrics.comm.communicator import Call, SingleCommunicator
+from distmetrics.comm.communicator import Call
 from distmetrics.comm.verdict import Departure
 from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
@@ -105,9 +105,9 @@ def _direct() -> str:
 
 
 def _interrupted() -> str:
-    call = Call('all_reduce sum "loss"', "float32[]", Site("train.py", 21, "validate"))
+    call = Call("all_reduce sum", site=Site("train.py", 21, "validate"))
     with mock.patch("distmetrics.comm.call_lock.call_site", return_value=None):
-        return str(call_lock._interrupted(SingleCommunicator(), call, "TimeoutError"))
+        return outcomes(2, lambda comm: str(call_lock._interrupted(comm, call, "TimeoutError")))[1].value
 
 
 TEXTS: dict[str, Callable[[], str]] = {
