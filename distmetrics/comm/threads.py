@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.comm.call_state import CallState
 from distmetrics.comm.communicator import (
     Call,
+    CallState,
     Communicator,
     Op,
     Tasks,

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.call_state import CallState
 from distmetrics.comm.communicator import (
     Call,
+    CallState,
     Communicator,
     PassingCommunicator,
     call_under_way,
