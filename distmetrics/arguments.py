@@ -1,7 +1,6 @@
 """What an argument may be, and the one error for a value that is something else.
 
-Who takes arguments keeps a table of them by name, and calls :func:`check` before anything is done
-with them.
+Classes and functions keep a table of rules by the names of their arguments, for :func:`check`.
 """
 
 from __future__ import annotations
@@ -60,22 +59,21 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
 
 
 def _advice(rule: Takes, value: Any) -> tuple[str, str]:
-    """Return the likely cause of a wrong value, and what to do about it."""
     if rule.do:
         return "", rule.do
     if hasattr(value, "item") and not isinstance(value, int | float):
         return "a number of NumPy or torch.", "pass Python's own: value.item()."
-    is_choice = "'" in rule.wanted and not rule.fits(True)  # of texts
-    if not isinstance(value, str) or rule.fits("text") or is_choice:
+    is_flag = rule.fits(True)
+    takes_texts = rule.fits("text") or ("'" in rule.wanted and not is_flag)
+    if not isinstance(value, str) or takes_texts:
         return "", ""
     source = "text of a command line or of an environment variable"
-    if rule.fits(True):
+    if is_flag:
         return f"{source}: any text would count as yes.", "pass True or False, without quotes."
     return f"{source}.", "pass the value itself, without quotes."
 
 
 def _shown(value: Any) -> str:
-    """Write a value, or say what it is where it is long."""
     text = describe(value) if isinstance(value, type) else repr(value)
     return text if len(text) <= 80 and "\n" not in text else describe(value)
 
@@ -104,8 +102,11 @@ def is_number(value: Any) -> bool:
     >>> is_number(0.5), is_number(True), is_number(float("nan"))
     (True, False, False)
     """
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+    return _is_real(value) and math.isfinite(value)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(value: Any, least: int) -> bool:
@@ -114,7 +115,7 @@ def whole(value: Any, least: int) -> bool:
     >>> whole(1, 0), whole(True, 0), whole(1.0, 0)
     (True, False, False)
     """
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and _is_real(value) and value >= least
 
 
 def one_of(*choices: str) -> Takes:
@@ -131,7 +132,7 @@ FLAG = Takes(lambda value: isinstance(value, bool), "True or False")
 POSITIVE = Takes(lambda value: whole(value, 1), "positive and whole")
 NUMBER = Takes(is_number, "a number")
 POSITIVE_NUMBER = Takes(
-    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0,
+    lambda value: _is_real(value) and value > 0,
     "a positive number",  # or infinity: no limit
 )
 SEED = Takes(lambda value: whole(value, 0) and value < 2**32, "from 0 to 2**32 - 1")

@@ -74,17 +74,19 @@ def find_unpicklable(
         by_value = importlib.util.find_spec("cloudpickle") is not None
     search = _Search(by_value)
     try:
-        search.visit(_Part(obj, name))
+        search.visit(_Piece(obj, name))
     except RecursionError:
         do = "raise sys.setrecursionlimit, or flatten it"
         return [Unpicklable(name, "nested too deeply to be pickled", "", do)]
     return search.found
 
 
-class _Part(NamedTuple):
-    """A part of the object and the way to it; ``inside`` names the function whose variable it is.
+class _Piece(NamedTuple):
+    """A part of the object and the way to it.
 
-    ``owner`` and ``attribute`` say where it is assigned, if it is an attribute.
+    Attributes:
+        inside: the function whose variable it is.
+        owner: the object of which it is the ``attribute``.
     """
 
     value: Any
@@ -93,8 +95,8 @@ class _Part(NamedTuple):
     owner: Any = None
     attribute: str = ""
 
-    def step(self, step: str, value: Any, attribute: str = "") -> _Part:
-        return _Part(value, self.path + step, self.inside, self.value, attribute)
+    def step(self, step: str, value: Any, attribute: str = "") -> _Piece:
+        return _Piece(value, self.path + step, self.inside, self.value, attribute)
 
     @property
     def place(self) -> str:
@@ -105,103 +107,98 @@ class _Search:
     def __init__(self, by_value: bool) -> None:
         self.found: list[Unpicklable] = []
         self._by_value = by_value
-        self._probe = _probe(by_value)
+        base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
+
+        class Probe(base):  # type: ignore[misc]
+            """Leaves out tensors, which always travel and may be large."""
+
+            def persistent_id(self, obj: Any) -> Any:
+                return "tensor" if type(obj) in (torch.Tensor, torch.nn.Parameter) else None
+
+        self._probe = Probe
         # Keeps its values alive: an id is free again once they are gone.
         self._failed: dict[int, Any] = {}
 
-    def visit(self, part: _Part) -> bool:
-        """Return True if the part can be pickled; else note what in it is to blame."""
-        if id(part.value) in self._failed:
+    def visit(self, piece: _Piece) -> bool:
+        """Return True if the piece can be pickled; else note what in it is to blame."""
+        if id(piece.value) in self._failed:
             return False
         with contextlib.suppress(Exception):  # any class may raise anything when it is pickled
-            self._probe(io.BytesIO(), protocol=4).dump(part.value)
+            self._probe(io.BytesIO(), protocol=4).dump(piece.value)
             return True
-        self._failed[id(part.value)] = part.value
-        are_whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
+        self._failed[id(piece.value)] = piece.value
+        are_whole = [self.visit(inner) for inner in _pieces(piece, self._by_value)]
         if all(are_whole):
-            what, do = _kind(part.value)
-            where = _where(part.value, part.owner, part.attribute)
-            self.found.append(Unpicklable(part.place, what, where, do))
+            what, do = _kind(piece.value)
+            self.found.append(Unpicklable(piece.place, what, _where(piece), do))
         return False
 
 
-@functools.cache
-def _probe(by_value: bool) -> Any:
-    """Return a pickler that leaves out tensors, which always travel and may be large."""
-    base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
-
-    class Probe(base):  # type: ignore[misc]
-        def persistent_id(self, obj: Any) -> Any:
-            return "tensor" if type(obj) in (torch.Tensor, torch.nn.Parameter) else None
-
-    return Probe
-
-
-def _parts(part: _Part, by_value: bool) -> Iterator[_Part]:
-    """List what an object consists of as pickle sees it, each with the way to it."""
-    value = part.value
+def _pieces(piece: _Piece, by_value: bool) -> Iterator[_Piece]:
+    """List what an object consists of as pickle sees it."""
+    value = piece.value
     if type(value) in (list, tuple, set, frozenset):
-        yield from _items(part, "", enumerate(value))
+        yield from _items(piece, "", enumerate(value))
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        yield from _attributes(part, value._asdict())
+        yield from _attributes(piece, value._asdict())
     elif isinstance(value, type):
         for name, member in vars(value).items() if by_value else ():
             if not name.startswith("__"):
-                yield part.step(f".{name}", member)
+                yield piece.step(f".{name}", member)
     elif isinstance(value, types.FunctionType):
-        yield from _variables(part) if by_value else ()
+        yield from _variables(piece) if by_value else ()
     elif isinstance(value, types.MethodType):
-        yield part.step(".__self__", value.__self__)
+        yield piece.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
         for name in ("func", "args", "keywords"):
-            yield part.step(f".{name}", getattr(value, name))
+            yield piece.step(f".{name}", getattr(value, name))
     else:
-        yield from _parts_of_object(part)
+        yield from _pieces_of_object(piece)
 
 
-def _items(part: _Part, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Part]:
-    return (part.step(f"{of}[{key!r}]", item) for key, item in items)
+def _items(piece: _Piece, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Piece]:
+    return (piece.step(f"{of}[{key!r}]", item) for key, item in items)
 
 
-def _attributes(part: _Part, attributes: Mapping[str, Any]) -> Iterator[_Part]:
-    return (part.step(f".{name}", item, name) for name, item in attributes.items())
+def _attributes(piece: _Piece, attributes: Mapping[str, Any]) -> Iterator[_Piece]:
+    return (piece.step(f".{name}", item, name) for name, item in attributes.items())
 
 
-def _variables(part: _Part) -> Iterator[_Part]:
+def _variables(piece: _Piece) -> Iterator[_Piece]:
     """List what a function needs to travel as code: its variables and its defaults."""
-    fn = part.value
+    fn = piece.value
     with contextlib.suppress(ValueError):  # a variable that has no value yet
         used = inspect.getclosurevars(fn)
         for name, item in (used.globals | used.nonlocals).items():  # type: ignore[operator]
-            yield _Part(item, name, part.place)
-    yield from _items(part, ".__defaults__", enumerate(fn.__defaults__ or ()))
+            yield _Piece(item, name, piece.place)
+    yield from _items(piece, ".__defaults__", enumerate(fn.__defaults__ or ()))
 
 
-def _parts_of_object(part: _Part) -> Iterator[_Part]:
+def _pieces_of_object(piece: _Piece) -> Iterator[_Piece]:
     """List class, arguments, state and items of another object, as ``__reduce_ex__`` gives them."""
     try:
-        reduced = part.value.__reduce_ex__(4)
+        reduced = piece.value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
         return
     if isinstance(reduced, str):
         return
     make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     if getattr(make, "__name__", "") == "__newobj__":
-        yield part._replace(value=arguments[0], owner=None)
+        yield piece._replace(value=arguments[0], owner=None)
         arguments = arguments[1:]
     else:
-        yield part.step(".__reduce__()[0]", make)
-    yield from _items(part, ".__reduce__()[1]", enumerate(arguments))
-    yield from _parts_of_state(part, state)
-    yield from _items(part, "", enumerate(items or ()))
+        yield piece.step(".__reduce__()[0]", make)
+    yield from _items(piece, ".__reduce__()[1]", enumerate(arguments))
+    yield from _pieces_of_state(piece, state)
+    yield from _items(piece, "", enumerate(items or ()))
     for key, item in pairs or ():
-        yield part.step(f" (the key {key!r})", key)
-        yield part.step(f"[{key!r}]", item)
+        yield piece.step(f" (the key {key!r})", key)
+        yield piece.step(f"[{key!r}]", item)
 
 
-def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:
-    if dataclasses.is_dataclass(part.value) and isinstance(state, list):  # frozen and with slots
-        names = [field.name for field in dataclasses.fields(part.value)]
+def _pieces_of_state(piece: _Piece, state: Any) -> Iterator[_Piece]:
+    if dataclasses.is_dataclass(piece.value) and isinstance(state, list):  # frozen and with slots
+        names = [field.name for field in dataclasses.fields(piece.value)]
         state = dict(zip(names, state, strict=True))
     has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
     for attributes in state if has_slots else (state,):
@@ -209,17 +206,13 @@ def _parts_of_state(part: _Part, state: Any) -> Iterator[_Part]:
             plain = dict(attributes)
             for kind in ("_modules", "_parameters", "_buffers"):
                 for name, child in (plain.pop(kind, None) or {}).items():
-                    yield part.step(_child(part.value, name), child, name)
-            yield from _attributes(part, plain)
+                    step = f"[{name}]" if name.isdigit() else f".{name}"
+                    if isinstance(piece.value, torch.nn.ModuleDict):
+                        step = f"[{name!r}]"
+                    yield piece.step(step, child, name)
+            yield from _attributes(piece, plain)
         elif attributes is not None:
-            yield part.step(".__getstate__()", attributes)
-
-
-def _child(owner: Any, name: str) -> str:
-    """Write the way to a child module: ``layers[0]``, ``heads['a']``, ``.layer``."""
-    if isinstance(owner, torch.nn.ModuleDict):
-        return f"[{name!r}]"
-    return f"[{name}]" if name.isdigit() else f".{name}"
+            yield piece.step(".__getstate__()", attributes)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -259,16 +252,17 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"{article} {name}", _PER_PROCESS
 
 
-def _where(value: Any, owner: Any, attribute: str) -> str:
+def _where(piece: _Piece) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
+    value, attribute = piece.value, re.escape(piece.attribute)
     code = getattr(value, "__code__", getattr(value, "gi_code", None))
     if isinstance(code, types.CodeType):
         return f"defined at {_place(code.co_filename, code.co_firstlineno)}"
     if isinstance(value, type):
         for file, line, _ in _source(value):
             return f"defined at {_place(file, line)}"
-    assignment = re.compile(rf"\bself\.{re.escape(attribute)}\b\s*(:[^=]+)?=(?!=)")
-    for cls in type(owner).__mro__ if attribute else ():
+    assignment = re.compile(rf"\bself\.{attribute}\b\s*(:[^=]+)?=(?!=)")
+    for cls in type(piece.owner).__mro__ if attribute else ():
         for file, number, text in _source(cls):
             if assignment.search(text):
                 return f"assigned at {_place(file, number)}"

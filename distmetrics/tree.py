@@ -10,7 +10,7 @@ import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree
@@ -62,7 +62,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     >>> map_leaves(lambda x: x + 1, (1, {"a": 2}))
     (2, {'a': 3})
     """
-    result: T = _mapped(fn, tree)
+    leaves, spec = flatten(tree)
+    result: T = spec.unflatten([fn(leaf) for leaf in leaves])
     return result
 
 
@@ -81,19 +82,6 @@ def move(batch: T, device: torch.device) -> T:
     return map_leaves(to_device, batch)
 
 
-def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
-    kind = type(tree)
-    if kind in (list, tuple):  # most batches; they need no names of children
-        return kind([_mapped(fn, item) for item in tree])
-    if tree is None:
-        return None
-    split = _split(tree)
-    if split is None:
-        return fn(tree)
-    _, children, rebuild = split
-    return rebuild([_mapped(fn, child.value) for child in children])
-
-
 def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[str, _Build]:
     if tree is None:
         return "None", lambda new: None
@@ -102,38 +90,32 @@ def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[s
         leaves.append(tree)
         paths.append(path)
         return "*", next
-    kind, children, rebuild = split
+    (opening, closing), children, rebuild = split
     texts = []
     builds = []
     for step, label, value in children:
         text, build = _visit(value, path + step, leaves, paths)
         texts.append(label + text)
         builds.append(build)
-    opening, closing = kind
     whole = f"{opening}{', '.join(texts)}{closing}"
     return whole, lambda new: rebuild([build(new) for build in builds])
 
 
-class _Child(NamedTuple):
-    """One child: its step in a path (``['a']``), its name in a text (``'a': ``), itself."""
-
-    step: str
-    label: str
-    value: Any
-
-
-_Split = tuple[tuple[str, str], list[_Child], Callable[[list[Any]], Any]]
+# Of a child: its step in a path (``['a']``), its name in a text (``'a': ``), itself.
+_Children = Iterable[tuple[str, str, Any]]
+_Split = tuple[Sequence[str], _Children, Callable[[list[Any]], Any]]
 
 
 def _split(tree: Any) -> _Split | None:
     """Return a container's brackets, its named children and its builder; None for a leaf."""
     kind = type(tree)
     if kind in (list, tuple):
-        return ("[]" if kind is list else "()"), _items(tree), kind  # type: ignore[return-value]
-    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return (f"{kind.__name__}(", ")"), _fields(kind._fields, tree), kind._make
+        return "[]" if kind is list else "()", _items(tree), kind
     if kind in (dict, OrderedDict, defaultdict):
         return _split_dict(tree)
+    brackets = f"{kind.__name__}(", ")"
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        return brackets, _fields(kind._fields, tree), kind._make
     if kind in _pytree.SUPPORTED_NODES:
         node = _pytree.SUPPORTED_NODES[kind]
         parts, context = node.flatten_fn(tree)
@@ -142,18 +124,16 @@ def _split(tree: Any) -> _Split | None:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree)]
         children = _fields(names, [getattr(tree, name) for name in names])
-        return (f"{kind.__name__}(", ")"), children, lambda new: _replaced(tree, names, new)
+        return brackets, children, lambda new: _replaced(tree, names, new)
     return None
 
 
-def _items(values: Any) -> list[_Child]:
-    return [_Child(f"[{index}]", "", value) for index, value in enumerate(values)]
+def _items(values: Iterable[Any]) -> _Children:
+    return [(f"[{index}]", "", value) for index, value in enumerate(values)]
 
 
-def _fields(names: Iterable[str], values: Iterable[Any]) -> list[_Child]:
-    return [
-        _Child(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)
-    ]
+def _fields(names: Iterable[str], values: Iterable[Any]) -> _Children:
+    return [(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)]
 
 
 def _sort_key(key: Any) -> tuple[str, str]:
@@ -169,7 +149,7 @@ def _split_dict(tree: dict[Any, Any]) -> _Split:
         return result
 
     name = "" if type(tree) is dict else type(tree).__name__
-    children = [_Child(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys]
+    children = [(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys]
     return (f"{name}{{", "}"), children, rebuild
 
 

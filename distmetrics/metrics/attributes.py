@@ -1,4 +1,4 @@
-"""Attributes that an update sets and that are not states, and what ranks compare of them.
+"""Attributes that an update sets and that are not states.
 
 Some metrics set attributes in update() that are not states: the dtype of the last input, a shape
 that they have seen. A rank without data lacks them. So where its attributes are not those of the
@@ -10,56 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import Ranks, StateError
-from distmetrics.metrics.comparison import Text, text_of
+from distmetrics.metrics.comparison import Attribute, described
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.plan import SyncPlan
 
 _SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
-
-
-class Attribute(NamedTuple):
-    """One attribute, described so that ranks can compare it.
-
-    Attributes:
-        about: what its text is, and whether it travels.
-        value: the value, or None where it cannot travel.
-    """
-
-    about: Text
-    value: Any
-
-
-_NO_ATTRIBUTE = Attribute(Text(""), None)
-
-
-def described(attributes: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Describe attributes as data that :func:`attributes_of` reads."""
-    result = {}
-    for name, value in attributes.items():
-        text = text_of(value)
-        result[name] = (*text, value if text.travels else None)
-    return result
-
-
-def attributes_of(data: Any, count: int) -> list[dict[str, Attribute]]:
-    """Return what a peer has told of the attributes of so many metrics, or raise anything."""
-    metrics = []
-    for described_attributes in data:
-        attributes = {}
-        for name, (text, travels, is_partial, value) in described_attributes.items():
-            about = Text(str(text), bool(travels), bool(is_partial))
-            attributes[str(name)] = Attribute(about, value)
-        metrics.append(attributes)
-    if len(metrics) != count:
-        raise ValueError(f"attributes of {len(metrics)} metrics, not of {count}")
-    return metrics
 
 
 def borrow(
@@ -75,28 +37,43 @@ def borrow(
     if not plan.borrowing:
         return {}
     targets = [metrics.targets[place] for place in plan.borrowing]
-    mine = [described(target.adapter.attributes(target.metric)) for target in targets]
+    mine = []
+    for target in targets:
+        attributes = target.adapter.attributes(target.metric)
+        mine.append({name: tuple(described(value)) for name, value in attributes.items()})
     read = functools.partial(attributes_of, count=len(mine))
     about = header.name, header.site
     per_rank = gather_objects(mine, read, *about, comm=comm, op="attributes of metrics")
     result = {}
-    columns = zip(*per_rank, strict=True)
-    for place, target, column in zip(plan.borrowing, targets, columns, strict=True):
+    for target, place, *column in zip(targets, plan.borrowing, *per_rank, strict=True):
         updated = plan.updated[place]
-        values = borrowed(target.path, column, updated, header, comm.rank)
+        values = agreed(target.path, column, updated, header, comm.rank)
         if comm.rank not in updated:
             result[place] = values
     return result
 
 
-def borrowed(
+def attributes_of(data: Any, count: int) -> list[dict[str, Attribute]]:
+    """Return what a peer has told of so many metrics; raises if it is malformed."""
+    metrics = []
+    for attributes in data:
+        told: dict[str, Attribute] = {}
+        for name, (text, travels, is_partial, value) in attributes.items():
+            told[str(name)] = Attribute(str(text), bool(travels), bool(is_partial), value)
+        metrics.append(told)
+    if len(metrics) != count:
+        raise ValueError(f"attributes of {len(metrics)} metrics, not of {count}")
+    return metrics
+
+
+def agreed(
     path: str,
     per_rank: Sequence[Mapping[str, Attribute]],
     updated: Sequence[int],
     header: Header,
     rank: int,
 ) -> dict[str, Any]:
-    """Return what ranks without an update borrow of one metric, by name.
+    """Return what ranks without an update take over of one metric, by name.
 
     Args:
         path: of the metric.
@@ -108,19 +85,18 @@ def borrowed(
     Raises:
         StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
     """
-    others = [r for r in range(len(per_rank)) if r not in updated]
     result: dict[str, Any] = {}
     for name in sorted({name for r in updated for name in per_rank[r]}):
-        column = [attributes.get(name, _NO_ATTRIBUTE) for attributes in per_rank]
-        about = [attribute.about for attribute in column]
-        if len({each.text for each in about}) == 1:
+        column = [attributes.get(name, Attribute()) for attributes in per_rank]
+        if len({each.text for each in column}) == 1:
             continue
-        travels = all(about[r].travels for r in updated)
-        is_needed = any(about[r].text in _LACKING for r in others)
-        if travels and len({about[r].text for r in updated}) == 1:
-            result[name] = column[updated[-1]].value
-        elif travels or is_needed or any(about[r].is_partial for r in updated):
-            texts = {r: about[r].text[:_SHOWN] for r in updated}
+        have = [column[r] for r in updated]
+        travels = all(each.travels for each in have)
+        is_needed = any(e.text in _LACKING for r, e in enumerate(column) if r not in updated)
+        if travels and len({each.text for each in have}) == 1:
+            result[name] = have[-1].value
+        elif travels or is_needed or any(each.is_partial for each in have):
+            texts = {r: column[r].text[:_SHOWN] for r in updated}
             raise _refused(f"{path}.{name}".lstrip("."), texts, travels, header, rank, len(column))
     return result
 
@@ -128,7 +104,6 @@ def borrowed(
 def _refused(
     path: str, texts: Mapping[int, str], travels: bool, header: Header, rank: int, world: int
 ) -> StateError:
-    """Build the error for an attribute that ranks without an update cannot borrow."""
     name = path.rpartition(".")[2]
     lacking = Ranks(sorted(set(range(world)) - texts.keys()))
     why: list[str | Ranks] = ["cannot be sent to ", lacking, f": it is {max(texts.values())}"]

@@ -20,25 +20,39 @@ _LONGEST = 1000  # items of a list, say, that travels
 _SAMPLE = 1000  # elements of a larger tensor that are compared
 
 
-class Text(NamedTuple):
-    """What ranks compare of a value.
+class Attribute(NamedTuple):
+    """What ranks compare of an attribute.
 
     Attributes:
-        text: equal where values are.
+        text: equal where values are; "" where there is no such attribute.
         travels: True for plain values, small tensors, and lists, tuples, sets and dicts of such.
-        is_partial: True where it tells of a part of the value alone: the whole is too large.
+        is_partial: True where the text tells of a part of the value alone: the whole is too large.
+        value: what travels, or None.
     """
 
-    text: str
+    text: str = ""
     travels: bool = True
     is_partial: bool = False
+    value: Any = None
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """True for tensors, or lists of them, with the same elements on any device; NaN equals NaN."""
+    if one is other:
+        return True
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
+        return False
+    other = other.to(one.device)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a short text that is equal where all attributes are."""
     if _PLAIN.issuperset(map(type, attributes.values())):
         return _digest(repr(attributes))
-    return _digest(repr([(name, text_of(value).text) for name, value in attributes.items()]))
+    return _digest(repr([(name, described(value).text) for name, value in attributes.items()]))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -46,56 +60,50 @@ def _digest(text: str) -> str:
     return _short_hash(text.encode())
 
 
-def text_of(value: Any) -> Text:
+def described(value: Any) -> Attribute:
     """Return what ranks compare of a value: of what is too large, the size and a sample."""
     try:
-        return _text_of(value)
+        attribute = _described(value)
     except RecursionError:
-        return Text(
-            f"a {type(value).__name__} nested too deeply, or holding itself",
-            travels=False,
-            is_partial=True,
-        )
+        attribute = _kept(f"a {type(value).__name__} nested too deeply, or holding itself")
+    return attribute._replace(value=value) if attribute.travels else attribute
 
 
-def _text_of(value: Any, depth: int = 0) -> Text:
+def _described(value: Any, depth: int = 0) -> Attribute:
     kind = type(value)
     if kind in _PLAIN:
-        return Text(repr(value))
+        return Attribute(repr(value))
     if kind in (list, tuple, dict, set, frozenset):
-        return _text_of_items(value, depth)
+        return _of_items(value, depth)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
         step = _step(value.numel(), value.nbytes)
-        data = to_bytes(flat[::step].clone(memory_format=torch.contiguous_format).view(torch.uint8))
-        return _text_of_elements(brief(value.dtype, value.shape), data, step)
+        return _of_elements(brief(value.dtype, value.shape), to_bytes(flat[::step]), step)
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
         step = _step(value.size, value.nbytes)
-        return _text_of_elements(
-            f"{value.dtype}{list(value.shape)}", value.reshape(-1)[::step].tobytes(), step
-        )
+        data = value.reshape(-1)[::step].tobytes()
+        return _of_elements(f"{value.dtype}{list(value.shape)}", data, step)
     name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-    return Text(f"a {name}", travels=False)
+    return _kept(f"a {name}", is_partial=False)
 
 
-def _text_of_items(value: Any, depth: int) -> Text:
-    kind = type(value)
+def _kept(text: str, *, is_partial: bool = True) -> Attribute:
+    return Attribute(text, travels=False, is_partial=is_partial)
+
+
+def _of_items(value: Any, depth: int) -> Attribute:
+    name = type(value).__name__
     if depth > DEEPEST:
         raise RecursionError
     if len(value) > _LONGEST:
-        return _too_large(f"a {kind.__name__} of {len(value)}")
-    items = value.items() if kind is dict else value
-    parts = [_text_of(item, depth + 1) for item in items]
+        return _kept(f"a {name} of {len(value)}, too large to be sent")
+    items = value.items() if isinstance(value, dict) else value
+    parts = [_described(item, depth + 1) for item in items]
     if not all(part.travels for part in parts):
-        is_partial = any(part.is_partial for part in parts)
-        return Text(f"a {kind.__name__}", travels=False, is_partial=is_partial)
+        return _kept(f"a {name}", is_partial=any(part.is_partial for part in parts))
     texts = [part.text for part in parts]
-    ordered = texts if kind in (list, tuple) else sorted(texts)
-    return Text(f"{kind.__name__}({', '.join(ordered)})")
-
-
-def _too_large(text: str) -> Text:
-    return Text(f"{text}, too large to be sent", travels=False, is_partial=True)
+    ordered = texts if isinstance(value, list | tuple) else sorted(texts)
+    return Attribute(f"{name}({', '.join(ordered)})")
 
 
 def _step(count: int, nbytes: int) -> int:
@@ -103,9 +111,9 @@ def _step(count: int, nbytes: int) -> int:
     return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
 
 
-def _text_of_elements(text: str, data: bytes, step: int) -> Text:
+def _of_elements(text: str, data: bytes, step: int) -> Attribute:
     text = f"{text} {_short_hash(data)}"
-    return Text(text) if step == 1 else _too_large(text)
+    return Attribute(text) if step == 1 else _kept(f"{text}, too large to be sent")
 
 
 def _short_hash(data: bytes) -> str:

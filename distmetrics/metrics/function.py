@@ -15,7 +15,7 @@ from distmetrics.errors import InputError, InputTypeError, StateError
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
 T = TypeVar("T")
-# Kept beside the states; no argument of ``update`` can be called so.
+# Beside the states; no argument of ``update`` can be called so.
 COUNT, SYNCED = "(updates)", "(synced)"
 _WEIGHT = "weight"
 _WITHOUT_DATA = {"sum": 0, "mean": math.nan, "max": -math.inf, "min": math.inf}
@@ -67,6 +67,11 @@ class FunctionMetric(Generic[T]):
     ) -> None:
         _check(reduce)
         self.reduce = dict(reduce)
+        self.states: dict[str, Literal["sum", "max", "min", "cat"]] = {}  # a mean is two sums
+        for name, reduction in reduce.items():
+            self.states[name] = "sum" if reduction == "mean" else reduction
+            if reduction == "mean":
+                self.states[weight_of(name)] = "sum"
         self._compute = compute
         self._held: dict[str, Any] = {}
         self.reset()
@@ -84,11 +89,7 @@ class FunctionMetric(Generic[T]):
         >>> total.compute()
         tensor(0)
         """
-        self._held = {COUNT: 0, SYNCED: False}
-        for name, reduction in self.reduce.items():
-            self._held[name] = []
-            if reduction == "mean":
-                self._held[weight_of(name)] = []
+        self._held = {COUNT: 0, SYNCED: False, **{name: [] for name in self.states}}
 
     @property
     def device(self) -> torch.device:
@@ -126,8 +127,8 @@ class FunctionMetric(Generic[T]):
         added: dict[str, Any] = {}
         with torch.no_grad():
             for name, value in values.items():
-                for part, op, x in self._parts(name, _tensor(name, value), weight):
-                    added[part] = _joined(name, op, self._held[part], x)
+                for state, x in self._parts(name, _tensor(name, value), weight):
+                    added[state] = _joined(name, self.states[state], self._held[state], x)
         self._held |= added
         self._held[COUNT] += 1
 
@@ -149,7 +150,7 @@ class FunctionMetric(Generic[T]):
         return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
 
     def _weight(self, values: dict[str, Any]) -> float:
-        """Take the weight out of the values; refuse values that cannot be."""
+        """Take the weight out of the values."""
         means = [name for name in values if self.reduce.get(name) == "mean"]
         weight = values.pop(_WEIGHT, None) if "mean" in self.reduce.values() else None
         unknown = [name for name in values if name not in self.reduce]
@@ -168,16 +169,15 @@ class FunctionMetric(Generic[T]):
             raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
         return float(weight)
 
-    def _parts(self, name: str, x: Tensor, weight: float) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield what one value adds to which states, and how."""
-        reduction = self.reduce[name]
-        if reduction != "mean":
-            yield name, reduction, x
+    def _parts(self, name: str, x: Tensor, weight: float) -> Iterator[tuple[str, Tensor]]:
+        """Yield what one value adds to which states."""
+        if self.reduce[name] != "mean":
+            yield name, x
             return
         x = _wide(x.float() if not x.dtype.is_floating_point else x)
         # The mean of no samples is NaN most often.
-        yield name, "sum", x * weight if weight else torch.zeros_like(x)
-        yield weight_of(name), "sum", torch.tensor(weight, dtype=x.dtype, device=x.device)
+        yield name, x * weight if weight else torch.zeros_like(x)
+        yield weight_of(name), torch.tensor(weight, dtype=x.dtype, device=x.device)
 
 
 def weight_of(name: str) -> str:

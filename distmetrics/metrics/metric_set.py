@@ -21,7 +21,7 @@ from distmetrics.collectives.wire import serialize
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, InputTypeError, Site, StateError
 from distmetrics.metrics.adapters.base import Kind, Piece, StateSpec, Target
-from distmetrics.metrics.comparison import digest_of
+from distmetrics.metrics.comparison import are_equal, digest_of
 from distmetrics.metrics.compute_groups import UNDECIDED
 from distmetrics.metrics.plan import Sent, sent_by, sizes_of
 from distmetrics.metrics.ragged import Form, join
@@ -100,7 +100,7 @@ class MetricSet:
         equal = []
         for one, two in pairs:
             mine, theirs = held[one], held[two]
-            values = map(_are_equal, mine.values(), map(theirs.get, mine))
+            values = map(are_equal, mine.values(), map(theirs.get, mine))
             same = mine.keys() == theirs.keys() and all(values)
             equal.append(same or not (self.updates[one] or self.updates[two]))
         return equal
@@ -152,16 +152,6 @@ class MetricSet:
                     target.storage[name] = before[name]
                 else:
                     target.storage.pop(name, None)
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
-        return False
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())  # NaN is NaN here
 
 
 def _record(target: Target, updates: int, shared: tuple[Shared, ...], first: int) -> MetricRecord:

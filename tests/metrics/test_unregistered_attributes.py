@@ -14,8 +14,8 @@ from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.metrics.attributes import attributes_of, borrowed, described
-from distmetrics.metrics.comparison import digest_of
+from distmetrics.metrics.attributes import agreed
+from distmetrics.metrics.comparison import described, digest_of
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.metrics import attribute_samples as own
@@ -335,9 +335,8 @@ def digest(metric: Any) -> str:
 
 def chosen(*per_rank: Any, updated: tuple[int, ...]) -> Any:
     """What is borrowed of the attribute x; None stands for a rank that has none."""
-    sent = [[described({} if value is ABSENT else {"x": value})] for value in per_rank]
-    columns = [attributes_of(data, 1)[0] for data in sent]
-    return borrowed("m", columns, updated, Header("sync of metrics"), 0)
+    columns = [{} if value is ABSENT else {"x": described(value)} for value in per_rank]
+    return agreed("m", columns, updated, Header("sync of metrics"), 0)
 
 
 ABSENT = object()

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from distmetrics.metrics.adapters.base import Adapter, StateSpec
-from distmetrics.metrics.function import COUNT, SYNCED, FunctionMetric, weight_of
+from distmetrics.metrics.function import COUNT, SYNCED, FunctionMetric
 
 
 class FunctionAdapter(Adapter):
-    """A mean is two sums; everything else is what it says."""
+    """Reads what a metric holds."""
 
     synced_flags: Mapping[str, Any] = {SYNCED: True}
     counter = COUNT
@@ -22,13 +22,7 @@ class FunctionAdapter(Adapter):
 
     def states(self, metric: FunctionMetric[Any]) -> list[StateSpec]:
         """Return the states in the order in which they were declared."""
-        states: list[StateSpec] = []
-        for name, reduction in metric.reduce.items():
-            if reduction == "mean":
-                states += [StateSpec(name, "sum"), StateSpec(weight_of(name), "sum")]
-            else:
-                states.append(StateSpec(name, reduction))
-        return states
+        return [StateSpec(name, op) for name, op in metric.states.items()]
 
     def storage(self, metric: FunctionMetric[Any]) -> dict[str, Any]:
         """Return what the metric holds."""

@@ -19,6 +19,7 @@ from torchmetrics.utilities import (
 
 from distmetrics.errors import StateError
 from distmetrics.metrics.adapters.base import Adapter, Kind, StateSpec, Target
+from distmetrics.metrics.comparison import are_equal
 
 _KINDS: dict[Any, Kind] = {
     dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
@@ -86,7 +87,8 @@ class TorchmetricsAdapter(Adapter):
         """Return the update count; state that was loaded, not updated, counts as one update."""
         if metric._update_count:
             return int(metric._update_count)
-        return 0 if all(_is_default(metric, name) for name in metric._defaults) else 1
+        held = (getattr(metric, name) for name in metric._defaults)
+        return 0 if all(map(are_equal, held, metric._defaults.values())) else 1
 
     def arguments(self, metric: Metric) -> dict[str, str]:
         """Return the plain public attributes of a metric of torchmetrics' own.
@@ -236,17 +238,6 @@ def _specs(
         else:
             specs.append(StateSpec(name, "stack", reduction, tuple(shape)))
     return (*specs, *_unregistered_states(kind))
-
-
-def _is_default(metric: Metric, name: str) -> bool:
-    default, value = metric._defaults[name], getattr(metric, name)
-    if not (isinstance(default, Tensor) and isinstance(value, Tensor)):
-        return isinstance(value, list) and not value
-    if default.shape != value.shape:
-        return False
-    default = default.to(value.device)
-    same = (default == value) | (default.isnan() & value.isnan())  # NaN is a default too
-    return bool(same.all())
 
 
 def _at_most_two(rows: Tensor) -> Tensor:
