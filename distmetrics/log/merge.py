@@ -17,10 +17,10 @@ from distmetrics.collectives.message import Message, Size, decode, encode, readi
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, fold
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.kinds import SQUARES, growth, is_same, summed
-from distmetrics.log.names import Names, join, placed
+from distmetrics.log.kinds import SQUARES, growth, is_same
+from distmetrics.log.names import Names, folded, join, placed
 from distmetrics.log.window import WindowSnapshot
 from distmetrics.log.writers import numbers as numbers_of
 
@@ -121,7 +121,7 @@ def merged(
     if unlike:
         raise _two_ways(comm, mine, unlike[0])
     if all(each.numbers * numbers.itemsize <= capacity for each in told):
-        whole = _folded(runs, per_rank, union)
+        whole = _inline(runs, per_rank, union)
     else:
         whole = _reduced(comm, placed(numbers, names, union), union)
     return _row(comm, mine, union, whole.tolist()), per_rank
@@ -160,7 +160,7 @@ def _learn(
         known[digest] = theirs
 
 
-def _folded(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> Tensor:
+def _inline(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> Tensor:
     """Return all ranks' numbers together, from those that came inline."""
     parts = []
     for rank, (run, names) in enumerate(zip(runs, per_rank, strict=True)):
@@ -169,8 +169,7 @@ def _folded(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> 
             if len(numbers) != names.size:
                 raise ValueError(f"{len(numbers)} numbers, for which it has other names")
             parts.append(placed(numbers, names, union))
-    sums = summed([each[: union.sums] for each in parts], union.centred.to(runs[0].device))
-    return torch.cat([sums, fold([each[union.sums :] for each in parts], "max")])
+    return folded(parts, union)
 
 
 def _reduced(comm: Communicator, mine: Tensor, union: Names) -> Tensor:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.message import Message, encode
-from distmetrics.log.kinds import Kind
+from distmetrics.comm.communicator import fold
+from distmetrics.log.kinds import Kind, summed
+from distmetrics.log.values import moved
 
 S = TypeVar("S", Sequence[float], Tensor)
 
@@ -110,7 +112,10 @@ def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
 
 
 def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
-    """Return the names of all ranks, and those that were logged in two ways."""
+    """Return the names of all parts, and those that were logged in two ways."""
+    parts = [*parts]
+    if len(parts) == 1:
+        return parts[0], []
     kinds: dict[str, Kind] = {}
     unlike, is_marked = set(), False
     for part in parts:
@@ -119,3 +124,10 @@ def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
             if kinds.setdefault(name, kind) != kind:
                 unlike.add(name)
     return Names.of(kinds, is_marked=is_marked), sorted(unlike)
+
+
+def folded(parts: Sequence[Tensor], union: Names) -> Tensor:
+    """Return the numbers of several parts together, each of them in the places of the union."""
+    centred = moved(union.centred, parts[0].device)
+    sums = summed([part[: union.sums] for part in parts], centred)
+    return torch.cat([sums, fold([part[union.sums :] for part in parts], "max")])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.call_site import call_site
-from distmetrics.comm.communicator import fold
 from distmetrics.errors import InputError, Site
 from distmetrics.log.kinds import (
     LARGEST_ARRAY,
@@ -27,9 +27,8 @@ from distmetrics.log.kinds import (
     array_of,
     growth,
     squares_of,
-    summed,
 )
-from distmetrics.log.names import Names
+from distmetrics.log.names import Names, folded, join, placed
 from distmetrics.log.values import (
     CPU,
     Number,
@@ -52,7 +51,8 @@ class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
     ``numbers``: float64, in the order of the names; ``flaws``: how many weights of each name were
-    negative or not finite, on the device; ``sites``: the lines that logged each name first;
+    negative or not finite, on the device, in the order of ``sites``: of the lines that logged each
+    name first;
     ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
     """
 
@@ -65,7 +65,7 @@ class WindowSnapshot(NamedTuple):
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
-        for name, count in zip(self.names.kinds, self.flaws.tolist(), strict=True):
+        for name, count in zip(self.sites, self.flaws.tolist(), strict=False):
             if count and self.problem is None:
                 why = "a weight is negative or not finite"
                 what = f"{name!r}: {why}, first logged at {self.sites[name]}"
@@ -73,24 +73,21 @@ class WindowSnapshot(NamedTuple):
         return self
 
 
+@dataclass(eq=False, slots=True)
 class Slot:
     """Where a name's values go.
 
     Attributes:
-        site: the user's line that logged it first.
         starts: where its sums start in each buffer, its maxima, and its flaw.
+        site: the user's line that logged it first.
         window: the number of the last window that has counted a value of it.
     """
 
-    __slots__ = ("kind", "name", "rule", "site", "starts", "window")
-
-    def __init__(self, name: str, kind: Kind, starts: tuple[int, int, int]) -> None:
-        self.name = name
-        self.kind = kind
-        self.rule = kind.rule
-        self.site = call_site()
-        self.starts = starts
-        self.window = -1
+    name: str
+    kind: Kind
+    starts: tuple[int, int, int]
+    site: Site | None
+    window: int = -1
 
 
 class _Buffer(NamedTuple):
@@ -129,7 +126,7 @@ def _places(slots: tuple[Slot, ...], device: torch.device) -> _Buffer:
 
 
 @lru_cache(maxsize=64)
-def _layout(slots: tuple[Slot, ...]) -> tuple[Names, _Buffer]:
+def _layout(slots: tuple[Slot, ...]) -> tuple[Names, Tensor, Tensor, Tensor]:
     """Return the names of slots, and where in a buffer their numbers lie, in the names' order."""
     names = Names.of({slot.name: slot.kind for slot in slots})
     indices: tuple[list[int], ...] = [], [], []
@@ -137,7 +134,8 @@ def _layout(slots: tuple[Slot, ...]) -> tuple[Names, _Buffer]:
         lengths = slot.kind.sums, slot.kind.maxima, 1
         for found, start, length in zip(indices, slot.starts, lengths, strict=True):
             found += range(start, start + length)
-    return names, _Buffer(*(torch.tensor(x, dtype=torch.int64, device="cpu") for x in indices))
+    sums, maxima, flaws = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in indices)
+    return names, sums, maxima, flaws
 
 
 class Window:
@@ -152,6 +150,7 @@ class Window:
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
         self._buffers: dict[torch.device, _Buffer] = {}
+        self._restored: list[tuple[Names, Tensor]] = []  # of the CPU, from snapshots
         self._noted: list[_Noted] = []
         self._elements = 0  # that wait
         self._number = 0  # of this window
@@ -212,8 +211,8 @@ class Window:
         if known is not None:
             first = f"was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
-        slot = Slot(name, kind, (self._sums, self._maxima, len(self._slots)))
-        self._slots[name] = slot
+        starts = self._sums, self._maxima, len(self._slots)
+        slot = self._slots[name] = Slot(name, kind, starts, call_site())
         self._sums += kind.sums
         self._maxima += kind.maxima
         return slot
@@ -226,9 +225,8 @@ class Window:
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
         noted, self._noted, self._elements = self._noted, [], 0
-        latest: dict[Slot, _Noted] = {}
-        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
-        for each in noted:
+        counted: dict[Any, _Noted] = {}
+        for place, each in enumerate(noted):
             slots, value, weight, changes, _ = each
             first = slots[0]
             if changes >= 0 and changes != changes_of(value, weight):
@@ -239,11 +237,9 @@ class Window:
                 continue
             for slot in slots:
                 slot.window = self._number
-            if first.rule.is_latest:
-                latest[first] = each
-            else:
-                groups[_group(each)].append(each)
-        for each in latest.values():
+            counted[first if first.kind.rule.is_latest else place] = each
+        groups: dict[tuple[Any, ...], list[_Noted]] = defaultdict(list)
+        for each in counted.values():
             groups[_group(each)].append(each)
         for (alike, device, dtype, _), group in groups.items():
             per_value, values, weights, *_ = zip(*group, strict=True)
@@ -267,7 +263,7 @@ class Window:
             weights: of the values, [n or 1, k or 1].
             is_plain: whether the weights were checked.
         """
-        device, rule = values.device, slots[0].rule
+        device, rule = values.device, slots[0].kind.rule
         places = _places(slots, device)
         starts, tops, flawed = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
@@ -314,18 +310,25 @@ class Window:
     def _logged(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged; nothing waits for a device but for what lies on another one."""
         self.settle()
-        names, indices = _layout(
-            tuple([s for s in self._slots.values() if s.window == self._number])
-        )
-        rows = []
+        slots = tuple([slot for slot in self._slots.values() if slot.window == self._number])
+        names, *order = _layout(slots)
+        union, _ = join([names, *(restored for restored, _ in self._restored)])
+        flaws = torch.zeros(len(slots), dtype=torch.float64, device=device)
+        parts = []
         for where in [*self._buffers] or [device]:
-            columns = zip(self._buffer(where), indices, strict=True)
-            rows.append([x[moved(index, where)].to(device) for x, index in columns])
-        sums, maxima, flaws = zip(*rows, strict=True)
-        whole = [summed(sums, moved(names.centred, device)), fold(maxima, "max")]
-        sites = {name: self._slots[name].site for name in names.kinds}
-        flawed = fold(flaws, "sum")
-        return WindowSnapshot(names, torch.cat(whole), flawed, sites, self.problem, call_site())
+            columns = zip(self._buffer(where), order, strict=True)
+            sums, maxima, flawed = [x[moved(index, where)].to(device) for x, index in columns]
+            parts.append(placed(torch.cat([sums, maxima]), names, union))
+            flaws += flawed
+        for restored, numbers in self._restored:
+            latest = [name for name, kind in restored.kinds.items() if kind.rule.is_latest]
+            for name in names.kinds.keys() & {*latest}:  # a value that was logged counts
+                numbers = numbers.clone()
+                restored.of_name(numbers, name)[1].fill_(-math.inf)
+            parts.append(placed(numbers.to(device), restored, union))
+        sites = {name: self._slots[name].site for name in (*names.kinds, *union.kinds)}
+        whole = folded(parts, union)
+        return WindowSnapshot(union, whole, flaws, sites, self.problem, call_site())
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change; the problem is told."""
@@ -350,7 +353,6 @@ class Window:
         Raises:
             InputError: a name was logged as another kind since.
         """
-        self.settle()
         for name, kind in names.kinds.items():
             known = self._slots.get(name)
             if known is not None and known.kind != kind:
@@ -358,26 +360,14 @@ class Window:
                     f"{name!r} was logged as a {known.kind}, and is a {kind} in the state",
                     do="load a state into a new Log.",
                 )
-        numbers, slots = numbers.clone(), []
         for name, kind in names.kinds.items():
-            slot = self.slot(name, kind)
-            if slot.rule.is_latest and slot.window == self._number:  # a later value counts
-                names.of_name(numbers, name)[1].fill_(-math.inf)
-            slot.window = self._number
-            slots.append(slot)
-        buffer = self._buffer(CPU)
-        where = _layout(tuple(slots))[1]
-        sums = summed([buffer.sums[where.sums], numbers[: names.sums]], names.centred)
-        self._buffers[CPU] = _Buffer(
-            buffer.sums.index_put((where.sums,), sums),
-            buffer.maxima.scatter_reduce(0, where.maxima, numbers[names.sums :], "amax"),
-            buffer.flaws,
-        )
+            self.slot(name, kind)
+        self._restored.append((names, numbers))
 
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
-        self._buffers = {}
+        self._buffers, self._restored = {}, []
 
 
 def _array(kind: Kind, size: int) -> Kind:

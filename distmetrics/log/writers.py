@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import copy
 import csv
 import importlib.util
 import json
 import math
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TextIO
+from typing import Any, ClassVar, Protocol
 
 from distmetrics.arguments import PATH, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
@@ -137,17 +134,8 @@ _TAKES = {
 class FolderLogger(Logger):
     """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's.
 
-    ``CSVLogger("runs", version="a")`` writes into ``runs/distmetrics_logs/a``, and into ``runs/a``
-    with ``name=""``; a number N for the version makes it ``version_N``.
-
-    Args:
-        save_dir: where to; a relative one is that of the moment, wherever the program goes later.
-        name: of the experiment; "" for none.
-        version: of the run: a number, a text, or None for the first ``version_N`` that is free. A
-            run that names the version of one before goes on in its folder.
-
-    Attributes:
-        package: what must be installed; "" for nothing.
+    A relative folder is that of the moment, wherever the program goes later. ``package``: what must
+    be installed; "" for nothing.
     """
 
     package: ClassVar[str] = ""
@@ -212,12 +200,14 @@ class CSVLogger(FolderLogger):
 
     A name that comes later gets a column of its own, and the file is written anew. A file that is
     there is continued; a last row that was cut off, as by a full disk, is dropped. The folder is
-    ``save_dir/name/version``.
+    ``save_dir/name/version``: that of ``CSVLogger("runs", version="a")`` is
+    ``runs/distmetrics_logs/a``, and ``runs/a`` with ``name=""``.
 
     Args:
         save_dir: where to.
         name: of the experiment, and of a folder; "" for none.
-        version: of the run: a number, a text, or None for the first ``version_N`` that is free.
+        version: of the run: a text, a number N for ``version_N``, or None for the first one that is
+            free. A run that names the version of an earlier one goes on in its folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -242,18 +232,14 @@ class CSVLogger(FolderLogger):
         if self._columns is None:
             self._drop_cut_row()
             self._columns = list(next(iter(self._rows()), {}))
-        if row.keys() <= set(self._columns):
-            with self.path.open("a", newline="") as file:
-                self._writer(file).writerow(row)
+        if row.keys() <= {*self._columns}:
+            self._write(self.path, "a", [row])
             return
-        rows = self._rows()
+        rows = [*self._rows(), row]
         self._columns = list(dict.fromkeys([*self._columns, *row]))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = self._writer(file)
-            writer.writeheader()
-            writer.writerows([*rows, row])
+        self._write(temporary, "w", [dict(zip(self._columns, self._columns, strict=True)), *rows])
         temporary.replace(self.path)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
@@ -276,8 +262,9 @@ class CSVLogger(FolderLogger):
         with self.path.open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def _writer(self, file: Any) -> csv.DictWriter[str]:
-        return csv.DictWriter(file, self._columns or [], restval="", lineterminator="\n")
+    def _write(self, path: Path, mode: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        with path.open(mode, newline="") as file:
+            csv.DictWriter(file, self._columns or [], lineterminator="\n").writerows(rows)
 
 
 class TensorBoardLogger(FolderLogger):
@@ -332,136 +319,3 @@ class TensorBoardLogger(FolderLogger):
         if self._writer is not None:
             self._writer.close()
         self._writer = None
-
-
-_LARGE, _LARGEST = 1e3, 1e15  # from here on without decimals that matter; with an exponent
-
-
-class _Latest(NamedTuple):
-    """The latest value of a name; what it has changed by, NaN at first; the step of its row."""
-
-    value: float | list[float]
-    change: float
-    step: int
-
-
-class LiveTable:
-    """A writer that shows the latest value of each name, and what it has changed by.
-
-    Of an array it shows the least and the largest element.
-
-    On a terminal, where rich is installed, it is a table that is drawn anew in its place, below
-    what is printed meanwhile. Anywhere else each row is a line.
-
-    Args:
-        file: where to; default standard error.
-
-    >>> table = LiveTable(sys.stdout)
-    >>> table({"loss": 0.5, "tokens": 81920.0}, 50)
-    step 50  loss 0.5  tokens 81,920
-    """
-
-    def __init__(self, file: TextIO | None = None) -> None:
-        self._file = file
-        self._latest: dict[str, _Latest] = {}
-        self._step = 0
-        self._moment = math.nan  # of the row before
-        self._live: Any = None
-
-    def __call__(self, row: Mapping[str, Any], step: int) -> None:
-        """Show a row."""
-        now = time.monotonic()
-        speed = (step - self._step) / max(now - self._moment, 1e-9)
-        self._moment, self._step = now, step
-        for name, value in row.items():
-            before = self._latest.get(name)
-            change = math.nan
-            if before is not None and not isinstance(value, list):
-                change = math.nan if isinstance(before.value, list) else value - before.value
-            self._latest[name] = _Latest(value, change, step)
-        file = self._file or sys.stderr
-        if file.isatty() and importlib.util.find_spec("rich") is not None:
-            self._draw(file, speed)
-        else:
-            print(self._line(row, speed), file=file, flush=True)
-
-    def close(self) -> None:
-        """Leave the table as it is; a later row begins another. Python's end does it as well."""
-        if self._live is not None:
-            self._live.stop()
-            atexit.unregister(self.close)
-        self._live = None
-
-    def _line(self, row: Mapping[str, Any], speed: float) -> str:
-        parts = [f"step {self._step:,}", *_speed(speed)]
-        for name in row:
-            latest = self._latest[name]
-            change = _change(latest.change)
-            parts.append(f"{name} {_value(latest.value)}" + f" ({change})" * bool(change))
-        return "  ".join(parts)
-
-    def _draw(self, file: TextIO, speed: float) -> None:
-        """Draw the table, in its place if there is one."""
-        from rich.console import Console
-        from rich.live import Live
-
-        if self._live is None:
-            # Only what would show up among the lines of the table is written above it.
-            options: Any = {"redirect_stdout": sys.stdout.isatty(), "auto_refresh": False}
-            self._live = Live(console=Console(file=file), **options)
-            self._live.start()
-            atexit.register(self.close)  # or the cursor stays hidden
-        self._live.update(self._table(speed), refresh=True)
-
-    def _table(self, speed: float) -> Any:
-        """Return rich's table; names that the latest row has not are dim."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        title = "  ".join([f"step {self._step:,}", *_speed(speed)])
-        options: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
-        table = Table(title=title, title_justify="left", **options)
-        table.add_column("name", no_wrap=True)
-        for heading in ("value", "change", "step"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for name, latest in self._latest.items():
-            cells = [_value(latest.value), _change(latest.change), f"{latest.step:,}"]
-            table.add_row(Text(name), *cells, style="" if latest.step == self._step else "dim")
-        return table
-
-
-def _speed(speed: float) -> list[str]:
-    """Return steps a second as a text, if there was a row before, of an earlier step."""
-    return [f"{_number(speed)} steps/s"] if speed > 0 else []
-
-
-def _value(value: float | list[float]) -> str:
-    """Return a number, or the least and the largest of an array.
-
-    >>> _value([3.0, 1.0, 7.5])
-    '1 to 7.5'
-    """
-    if not isinstance(value, list):
-        return _number(value)
-    if any(map(math.isnan, value)):
-        return "nan"
-    return f"{_number(min(value))} to {_number(max(value))}"
-
-
-def _number(value: float) -> str:
-    """Return a number in few letters.
-
-    >>> [_number(value) for value in (0.00123456, 12.3456, 1234.56, 81920.0, 1e20, math.nan)]
-    ['0.001235', '12.35', '1,234.6', '81,920', '1e+20', 'nan']
-    """
-    if value.is_integer() and abs(value) < _LARGEST:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if _LARGE <= abs(value) < _LARGEST else f"{value:.4g}"
-
-
-def _change(change: float) -> str:
-    """Return a change with its sign; nothing where there is none."""
-    if math.isnan(change) or change == 0:
-        return ""
-    return "+" * (change > 0) + _number(change)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distmetrics.log import LiveTable, writers
+from distmetrics.log import LiveTable, live_table
 
 ROWS: list[tuple[int, dict[str, float]]] = [
     (50, {"loss": 2.0, "tokens": 81920.0, "val[0]": 0.5}),
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let four seconds pass between two rows."""
     moments = iter(range(0, 400, 4))
-    monkeypatch.setattr(writers.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(moments))
 
 
 def shown(file: io.StringIO, rows: Any = ROWS) -> str:
