@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.communicator import layout
-from distmetrics.layouts.mesh import SAME, SHARD, Coordinates, Mesh
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.layouts.proof import RELATIVE
 
 # Elements of which the CPU's kernel makes a sum of float32: of 20 million it is wrong by 1 in 1000.
@@ -253,10 +254,6 @@ def joined(norms: Sequence[float], order: float) -> float:
 
 
 _NOTE = "Every gradient is as it was."
-_APART = (
-    'where ranks hold other parameters, as pipeline stages do, pass comm=layout(mesh, pp="shard", '
-    '...), and the others as "same".'
-)
 
 
 def grad_norm(
@@ -322,10 +319,8 @@ def _norm(
     problem = None
     order = math.nan  # what is not told because of the problem
     try:
-        order = _order(norm_type)
-        listed = _listed(parameters)
-        _check_roles(mesh)
-        gradients = _gradients(listed, _checked(shared), comm, mesh)
+        listed, order, named = _checked(parameters, norm_type, shared, mesh)
+        gradients = _gradients(listed, named, comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
@@ -362,52 +357,35 @@ def total(told: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank
     Raises:
         LayoutError: ranks do not hold what they are said to.
     """
-    stages: dict[tuple[str, ...], list[Coordinates]] = {}
+    places = functools.cache(mesh.places)
     groups: dict[tuple[Any, ...], dict[int, GradientNorm]] = {}
     for holder, parts in enumerate(told):
         for part in parts:
-            if part.apart not in stages:
-                stages[part.apart] = mesh.places(part.apart)
-            key: tuple[Any, ...] = (part.shared,)
-            if not part.shared:
-                key = part.what, part.mesh, stages[part.apart][holder]
-            groups.setdefault(key, {})[holder] = part
+            key: tuple[Any, ...] = part.what, part.mesh, places(part.apart)[holder]
+            groups.setdefault((part.shared,) if part.shared else key, {})[holder] = part
     norms = []
     for holders in groups.values():
-        _check_holders(holders, stages[next(iter(holders.values())).apart], rank)
+        part = next(iter(holders.values()))
+        stages = places(part.apart)
+        theirs = {stages[holder] for holder in holders}
+        expected = [each for each, stage in enumerate(stages) if stage in theirs]
+        alike = {(each.what, each.mesh, each.about) for each in holders.values()}
+        if len(alike) > 1 or len(expected) != len(holders):
+            lines = {each: holders.get(each) for each in expected}
+            raise _differ("have", "do not", part, lines, rank)
         pieces: dict[str, dict[int, GradientNorm]] = {}
-        for holder, part in holders.items():
-            pieces.setdefault(part.piece, {})[holder] = part
+        for holder, each in holders.items():
+            pieces.setdefault(each.piece, {})[holder] = each
         for copies in pieces.values():
-            _check_copies(copies, rank)
+            own = [copy.norm for copy in copies.values()]
+            # What is not finite makes the norm so.
+            if all(map(math.isfinite, own)) and max(own) - min(own) > RELATIVE * max(own):
+                raise _differ("hold", "they differ", part, copies, rank)
             # Their mean: each counts as its share, so that it does not matter which is taken.
-            share = len(copies) ** (-1 / order)
-            norms += [copy.norm * share for copy in copies.values()]
+            norms += [norm * len(own) ** (-1 / order) for norm in own]
     if order < math.inf:  # largest elements may well be equal, after a clip by value say
         _check_shards(groups, rank)
     return joined(norms, order)
-
-
-def _check_holders(
-    holders: Mapping[int, GradientNorm], stages: Sequence[Coordinates], rank: int
-) -> None:
-    """Check that all ranks of a stage, or of several that share weights, tell the same of them."""
-    theirs = {stages[holder] for holder in holders}
-    expected = [each for each, stage in enumerate(stages) if stage in theirs]
-    abouts = {(part.what, part.mesh, part.about) for part in holders.values()}
-    if len(abouts) > 1 or len(expected) != len(holders):
-        name = _name(next(iter(holders.values())))
-        lines = {each: _line(holders.get(each)) for each in expected}
-        raise _differ(f"should have the same {name}, and do not", lines, rank)
-
-
-def _check_copies(copies: Mapping[int, GradientNorm], rank: int) -> None:
-    """Check that copies agree but for rounding; what is not finite makes the norm so."""
-    norms = [copy.norm for copy in copies.values()]
-    if all(map(math.isfinite, norms)) and max(norms) - min(norms) > RELATIVE * max(norms):
-        lines = {holder: _line(copy) for holder, copy in copies.items()}
-        part = next(iter(copies.values()))
-        raise _differ(f"should hold the same {_name(part)}, and they differ", lines, rank)
 
 
 def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], rank: int) -> None:
@@ -435,31 +413,41 @@ def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], 
             )
 
 
-def _differ(how: str, lines: Mapping[int, str], rank: int) -> LayoutError:
+def _differ(
+    verb: str,
+    how: str,
+    part: GradientNorm,
+    holders: Mapping[int, GradientNorm | None],
+    rank: int,
+) -> LayoutError:
+    lines = {}
+    for holder, each in holders.items():
+        piece = f", piece {each.piece}" if each and each.piece else ""
+        lines[holder] = (
+            f"{each.what}: {each.about}{piece}, norm {each.norm:.7g}" if each else "none"
+        )
+    name = f'{part.what} of the shared "{part.shared}"' if part.shared else part.what
     return LayoutError(
-        ["grad_norm: ", Ranks(lines), f" {how}"],
+        ["grad_norm: ", Ranks(lines), f" should {verb} the same {name}, and {how}"],
         per_rank=lines,
         notes=[_NOTE],
         likely="gradients that are not reduced yet, as in no_sync(), or that only some ranks have; "
         "or ranks that hold other parameters.",
-        do=f"ask after they are reduced; {_APART}",
+        do="ask after they are reduced; where ranks hold other parameters, as pipeline stages do, "
+        'pass comm=layout(mesh, pp="shard", ...), and the others as "same".',
         rank=rank,
         peers=lines,
     )
 
 
-def _name(part: GradientNorm) -> str:
-    return f'{part.what} of the shared "{part.shared}"' if part.shared else part.what
+def _checked(
+    parameters: Any, norm_type: Any, shared: Any, mesh: Mesh
+) -> tuple[list[Tensor], float, Mapping[str, Tensor]]:
+    """Return what :func:`grad_norm` was given, as it is used.
 
-
-def _line(part: GradientNorm | None) -> str:
-    if part is None:
-        return "none"
-    piece = f", piece {part.piece}" if part.piece else ""
-    return f"{part.what}: {part.about}{piece}, norm {part.norm:.7g}"
-
-
-def _order(norm_type: Any) -> float:
+    Raises:
+        InputError: an argument is wrong, or only one rank along an axis would be asked.
+    """
     try:
         order = float(norm_type)
     except (TypeError, ValueError):
@@ -468,40 +456,20 @@ def _order(norm_type: Any) -> float:
         raise InputError(
             f"norm_type must be at least 1, or inf, got {order:g}: there is no such norm"
         )
-    return order
-
-
-def _listed(parameters: Any) -> list[Tensor]:
-    """Return parameters as a list.
-
-    Raises:
-        InputTypeError: they are none.
-    """
-    if isinstance(parameters, Tensor):
-        return [parameters]
-    listed = [*parameters] if isinstance(parameters, Iterable) else [parameters]
-    for each in listed:
+    single = isinstance(parameters, Tensor) or not isinstance(parameters, Iterable)
+    listed = [parameters] if single else [*parameters]
+    shared = {} if shared is None else shared
+    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
+        raise InputTypeError(
+            f"shared must be weights by name, got a {type(shared).__name__}",
+            do='pass shared={"embedding": weight}, by the same name on each stage that holds it.',
+        )
+    for each in (*listed, *shared.values()):
         if not isinstance(each, Tensor):
             raise InputTypeError(
                 f"parameters must be tensors, got a {type(each).__name__}",
                 do="pass model.parameters().",
             )
-    return listed
-
-
-def _checked(shared: Any) -> Mapping[str, Tensor]:
-    shared = {} if shared is None else shared
-    if isinstance(shared, Mapping) and all(isinstance(name, str) for name in shared):
-        _listed(shared.values())
-        return shared
-    raise InputTypeError(
-        f"shared must be weights by name, got a {type(shared).__name__}",
-        do='pass shared={"embedding": weight}, by the same name on each stage that holds it.',
-    )
-
-
-def _check_roles(mesh: Mesh) -> None:
-    """Raise InputError for an axis of which only one rank would be asked."""
     for axis in mesh.owned:
         raise InputError(
             f"only rank {mesh.roles[axis]} along the axis {axis} is said to have values, and all "
@@ -509,3 +477,4 @@ def _check_roles(mesh: Mesh) -> None:
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )
+    return listed, order, shared
