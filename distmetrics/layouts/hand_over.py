@@ -75,7 +75,11 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
             try:
                 data = serialize(mine.result)
             except InputTypeError as error:
-                mine = Ended(error=_unsendable(mine.result, error, comm.members[src]))
+                kind, why = type(mine.result).__name__, error.what
+                what = f"the result, a {kind}, cannot be given to ranks without values: {why}"
+                refused = InputTypeError(what, rank=src)
+                refused.call_ranks(comm.members)
+                mine = Ended(error=refused)
         told = HandedOver(data.numel(), None if mine.error is None else _handed(mine.error))
     data, capacity = data.to(comm.device), inline_capacity(comm.world_size)
     header = Header("what a layout hands over", body=encode(told))
@@ -93,14 +97,6 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
             return Ended(error=theirs.error.of_rank(comm.members[comm.rank]))
         with reading("what it hands over", src):
             return Ended(deserialize(sent, accelerator=comm.device))
-
-
-def _unsendable(result: Any, error: InputTypeError, rank: int) -> InputTypeError:
-    kind = type(result).__name__
-    what = f"the result, a {kind}, cannot be given to ranks without values: {error.what}"
-    refused = InputTypeError(what, rank=rank)
-    refused.is_of_job = True
-    return refused
 
 
 def _handed(error: Exception) -> HandedError:

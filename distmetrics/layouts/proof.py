@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
@@ -136,22 +136,15 @@ def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
 
 def _differences(mesh: Mesh, proofs: Mapping[int, Proof]) -> dict[str, tuple[str, dict[int, str]]]:
     """Return the first difference along each axis: its name, and the digest of each rank."""
-    found = {}
+    by_rank = {rank: {each.name: each.text for each in p.digests} for rank, p in proofs.items()}
+    names = dict.fromkeys(name for each in by_rank.values() for name in each)
+    found: dict[str, tuple[str, dict[int, str]]] = {}
     for axis in mesh.axes(SAME):
-        for rank in proofs:
-            line = mesh.along(rank, [axis])
-            if rank == line[0] and (first := _first({each: proofs[each] for each in line})):
-                found[axis] = first
-                break
+        lines = dict.fromkeys(tuple(mesh.along(rank, [axis])) for rank in proofs)
+        for line in lines:
+            # An error tells more than what it has kept from being sent, and the call least.
+            for name in sorted(names, key=lambda name: (name != _ERROR, name == _CALL)):
+                digests = {rank: by_rank[rank].get(name, "nothing") for rank in line}
+                if axis not in found and len({*digests.values()}) > 1:
+                    found[axis] = name, digests
     return found
-
-
-def _first(proofs: Mapping[int, Proof]) -> tuple[str, dict[int, str]] | None:
-    """Return the first digest in which ranks differ: an error before all, the call after all."""
-    by_name = {rank: {each.name: each.text for each in p.digests} for rank, p in proofs.items()}
-    names: Sequence[str] = [*dict.fromkeys(name for each in by_name.values() for name in each)]
-    for name in sorted(names, key=lambda name: (name != _ERROR, name == _CALL)):
-        digests = {rank: each.get(name, "nothing") for rank, each in by_name.items()}
-        if len({*digests.values()}) > 1:
-            return name, digests
-    return None

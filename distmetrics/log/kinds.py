@@ -19,6 +19,7 @@ from torch import Tensor
 
 from distmetrics.collectives.message import Message
 from distmetrics.comm.communicator import fold
+from distmetrics.errors import InputError
 from distmetrics.log import sketch
 
 LARGEST_ARRAY = 1 << 27  # elements: 1 GiB of numbers
@@ -104,7 +105,15 @@ class Kind(Message, frozen=True):
 
 @lru_cache(maxsize=256)
 def array_of(kind: Kind, size: int) -> Kind:
-    """Return the kind of arrays whose elements are combined as numbers of another kind."""
+    """Return the kind of arrays whose elements are combined as numbers of another kind.
+
+    Raises:
+        InputError: there are no arrays of this size.
+    """
+    if not size:
+        raise InputError("the value is an array without elements")
+    if size > LARGEST_ARRAY:
+        raise InputError(f"the value is an array of {size} elements: {LARGEST_ARRAY} are the most")
     return kind.but(size=size)
 
 

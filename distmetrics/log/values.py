@@ -93,21 +93,18 @@ def weight_of(weight: Any) -> Number:
     return number
 
 
-def is_array(number: Number) -> bool:
-    """True for one dimension; for what :func:`number_of` returns."""
-    return type(number) is not float and number.ndim > 0  # type: ignore[union-attr]
-
-
-def sizes_of(value: Number, weight: Number) -> tuple[int, int]:
-    """Return the number of elements of an array, and of its weight.
+def sizes_of(value: Number, weight: Number) -> tuple[int, int] | None:
+    """Return the number of elements of an array, and of its weight; None for a number.
 
     Raises:
         InputError: the value has no weight for each of its elements, nor one for all.
     """
-    one, other = ([*x.shape] if isinstance(x, Tensor) else [] for x in (value, weight))
-    if other not in ([], one):
-        raise InputError(f"the value is of shape {one}, and its weight of shape {other}")
-    return one[0], other[0] if other else 1
+    one, other = (None if type(x) is float else [*x.shape] for x in (value, weight))  # type: ignore[union-attr]
+    if not one and not other:
+        return None
+    if other and other != one:
+        raise InputError(f"the value is of shape {one or []}, and its weight of shape {other}")
+    return one[0], other[0] if other else 1  # type: ignore[index]
 
 
 def stacked(values: Sequence[Any]) -> Tensor | None:

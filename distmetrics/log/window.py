@@ -21,7 +21,6 @@ from distmetrics.collectives.header import Problem
 from distmetrics.comm.call_site import call_site
 from distmetrics.errors import InputError, Site
 from distmetrics.log.kinds import (
-    LARGEST_ARRAY,
     SQUARES,
     Kind,
     array_of,
@@ -34,7 +33,6 @@ from distmetrics.log.values import (
     Number,
     changes_of,
     device_of,
-    is_array,
     moved,
     number_of,
     sizes_of,
@@ -158,10 +156,10 @@ class Window:
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
         try:
-            number, scale, sizes = number_of("value", value, or_array=True), weight_of(weight), None
-            if is_array(number) or is_array(scale):
-                sizes = sizes_of(number, scale)
-                kind = kind if kind.rule.of_samples else _array(kind, sizes[0])
+            number, scale = number_of("value", value, or_array=True), weight_of(weight)
+            sizes = None if type(number) is type(scale) is float else sizes_of(number, scale)
+            if sizes is not None and not kind.rule.of_samples:
+                kind = array_of(kind, sizes[0])
             self.put((self.slot(name, kind),), number, scale, sizes)
         except InputError as error:
             self._note_problem(name, f"{error.what}, at {call_site()}", error.do)
@@ -174,7 +172,7 @@ class Window:
         try:
             numbers = None if kind.rule.is_latest else stacked([*values.values()])
             scale = weight_of(weight)
-            if numbers is not None and not is_array(scale):
+            if numbers is not None and (type(scale) is float or not scale.ndim):  # type: ignore[union-attr]
                 self.put(tuple([self.slot(name, kind) for name in values]), numbers, scale)
                 return
         except InputError:
@@ -368,11 +366,3 @@ class Window:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
         self._buffers, self._restored = {}, []
-
-
-def _array(kind: Kind, size: int) -> Kind:
-    if not size:
-        raise InputError("the value is an array without elements")
-    if size > LARGEST_ARRAY:
-        raise InputError(f"the value is an array of {size} elements: {LARGEST_ARRAY} are the most")
-    return array_of(kind, size)
