@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Seque
 
 from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sharding import has_order
-from distmetrics.data.unwrap import deals, inner_loader
+from distmetrics.data.unwrap import inner_loader, is_sharded
 
 
 class RepeatedSamplesWarning(UserWarning):
@@ -18,19 +18,12 @@ class RepeatedSamplesWarning(UserWarning):
 
 
 class Repeats(NamedTuple):
-    """What all ranks together get in one pass over a loader.
+    """What all ranks together get in one pass over a loader."""
 
-    Attributes:
-        dealt: number of samples, with repeats.
-        repeated: how many of them some rank has got already.
-        world_size: how many ranks the loader deals out to; 0 where that is not known.
-        is_drawn: True if the samples come in a random order, as they do for training.
-    """
-
-    dealt: int = 0
-    repeated: int = 0
-    world_size: int = 0
-    is_drawn: bool = False
+    dealt: int = 0  # number of samples, with repeats
+    repeated: int = 0  # how many of them some rank has got already
+    world_size: int = 0  # how many ranks the loader deals out to; 0 where that is not known
+    is_drawn: bool = False  # the samples come in a random order, as they do for training
 
 
 _UNKNOWN = Repeats()
@@ -59,7 +52,7 @@ def repeats(loader: Any) -> Repeats:
         return _of_stream(loader)
     batches = loader.batch_sampler
     for evened in (batches, loader.sampler):
-        if deals(evened) and getattr(evened, "even_batches", False):
+        if is_sharded(evened) and getattr(evened, "even_batches", False):
             return _evened(evened)
     sampler = getattr(batches, "sampler", loader.sampler)
     if isinstance(sampler, DistributedSampler) and (batches is None or _is_plain(batches)):
@@ -85,7 +78,7 @@ def _of_sampler(sampler: DistributedSampler[Any], batches: Any) -> Repeats:
 def _evened(shard: Any) -> Repeats:
     """Return the repeats of Accelerate's batch sampler, which fills up the last round."""
     batches = shard.batch_sampler
-    if not _is_plain(batches) or batches.drop_last or deals(batches.sampler):
+    if not _is_plain(batches) or batches.drop_last or is_sharded(batches.sampler):
         return _UNKNOWN
     is_drawn = not isinstance(batches.sampler, SequentialSampler)
     return _filled(len(batches.sampler), batches.batch_size, shard, is_drawn)
@@ -94,7 +87,7 @@ def _evened(shard: Any) -> Repeats:
 def _of_stream(loader: Any) -> Repeats:
     """Return the repeats of a data set without an order that fills up its last round of batches."""
     shard = loader.dataset
-    is_known = deals(shard) and hasattr(shard, "dataset") and hasattr(shard.dataset, "__len__")
+    is_known = is_sharded(shard) and hasattr(shard, "dataset") and hasattr(shard.dataset, "__len__")
     if not is_known or shard.drop_last or loader.drop_last or loader.num_workers:
         return _UNKNOWN
     return _filled(len(shard.dataset), shard.batch_size, shard, _draws(shard.dataset))
@@ -111,14 +104,13 @@ def _filled(count: int, size: int, shard: Any, is_drawn: bool) -> Repeats:
 def _dispatched(loader: Any, base: Any) -> Repeats:
     """Return the repeats of Accelerate's loader that rank 0 reads for all ranks.
 
-    The last round is filled up with the beginning of the first one, to the next multiple of the
-    number of ranks.
+    The last round is filled up to a multiple of the number of ranks.
     """
     if loader._drop_last or getattr(loader, "submesh_tp", None):
         return _UNKNOWN
     batches, data, batch_size = base.batch_sampler, base.dataset, base.batch_size
     if has_order(base):
-        if not _is_plain(batches) or deals(batches.sampler):
+        if not _is_plain(batches) or is_sharded(batches.sampler):
             return _UNKNOWN
         data, batch_size = batches.sampler, batches.batch_size
         is_drawn = not isinstance(data, SequentialSampler)

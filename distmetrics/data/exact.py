@@ -3,7 +3,6 @@
 import zlib
 from typing import Any, cast
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from distmetrics.collectives.header import Header
@@ -87,7 +86,6 @@ def exact_by(
     equal_batches: bool = False,
     seed: int = 0,
     in_rounds: bool = False,
-    device: torch.device | None = None,
 ) -> RankLoader:
     """Do what :func:`exact` does; see :class:`EvaluationSampler` for ``in_rounds``."""
     unwrapped, drawn = Unwrapped(None, None), []
@@ -111,80 +109,61 @@ def exact_by(
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
     sampling: dict[str, Any] = {"seed": seed, "fill": equal_batches, "in_rounds": in_rounds}
-    part = deal(unwrapped, comm.world_size, comm.rank, comm, device=device, **sampling)
+    part = part_of(unwrapped, comm.world_size, comm.rank, comm, **sampling)
     if isinstance(part, LoaderPart) and comm.world_size > 1:
-        part.dealer.same = SameOrder(comm)
+        part.own_sampler.same = SameOrder(comm)
     return part
 
 
-def deal(
+def part_of(
     unwrapped: Unwrapped,
     world_size: int,
     rank: int,
     comm: Communicator | None = None,
     *,
     fill: bool = False,
-    device: torch.device | None = None,
     **sampling: Any,
 ) -> RankLoader:
-    """Return a loader of a rank's part.
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
 
-    Args:
-        unwrapped: the loader of the whole data.
-        world_size: number of ranks.
-        rank: this rank.
-        comm: compares what ranks read of a stream.
-        fill: give all ranks as many batches.
-        device: where batches go; None where the framework moves them to.
-        sampling: how an order is split; see :class:`EvaluationSampler`.
+    ``fill`` and ``sampling`` are as for :class:`EvaluationSampler`.
     """
-    whole, device = unwrapped.loader, device or unwrapped.device
+    whole, device = unwrapped.loader, unwrapped.device
     if not getattr(whole, "in_order", True):
         whole = clone(whole, in_order=True)  # what a batch is follows from its place
     if unwrapped.dealt:
         return Share(whole, device, equal_batches=fill, comm=comm or current())
     if not has_order(whole):
-        compares = comm is not None and world_size > 1 and unwrapped.dealt is None
-        same = SameStream(comm) if comm is not None and compares else None
+        same = None
+        if comm is not None and world_size > 1 and unwrapped.dealt is None:
+            same = SameStream(comm)
         part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
         part.dealt = unwrapped.dealt
         return part
-    samplers: dict[str, Any] = {}
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
     order = getattr(whole, name)
-    batching = {}
+    samplers: dict[str, Any] = {}
+    batching: dict[str, Any] = {"fill": fill}
     if type(whole.batch_sampler) is BatchSampler:
         batching["batch_size"] = unwrapped.batch_size
         batching["multiple_of"] = order.batch_size if order.drop_last else 1
         order = order.sampler
         samplers["sampler"] = EvaluationSampler(as_sampler(order), world_size, rank, **sampling)
-    sampling |= {"fill": fill, **batching}
-    dealer = EvaluationSampler(as_sampler(order), world_size, rank, **sampling)
-    samplers[name] = dealer
-    return LoaderPart(clone(whole, **samplers), device, dealer)
+    own_sampler = EvaluationSampler(as_sampler(order), world_size, rank, **sampling, **batching)
+    return LoaderPart(clone(whole, **samplers | {name: own_sampler}), device, own_sampler)
 
 
 class _LoaderMessage(Message, frozen=True):
-    """What a rank tells of its loader.
-
-    Attributes:
-        text: what it is; the same on all ranks that have the same.
-        problem: what to do where it cannot be dealt out, or "".
-        state: what decides the order that its samplers draw.
-    """
+    """What a rank tells of its loader: what it is, and what decides the order that it draws."""
 
     text: str
-    problem: str = ""
+    problem: str = ""  # what to do where it cannot be dealt out
     state: tuple[bytes, ...] = ()
 
 
 @one_call
 def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
-    """Return rank 0's random state.
-
-    Raises:
-        InputError: the ranks' loaders are not alike, or one cannot be dealt out (on every rank).
-    """
+    """Return rank 0's random state, if the ranks' loaders are alike."""
     ranks = gather_messages(comm, mine, Header("exact", site=call_site()), "its loader")
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
     problems = [theirs.problem for theirs in ranks if theirs.problem]

@@ -18,18 +18,12 @@ from distmetrics.tree import move
 
 
 class Step(NamedTuple):
-    """A batch of this rank in a round, for which other ranks have theirs.
-
-    Attributes:
-        rows: how many of its rows are valid; None for all.
-        is_full: every rank has a batch in this round.
-        is_absent: this rank has none, and others do.
-    """
+    """A batch of this rank in a round, for which other ranks have theirs."""
 
     batch: Any
-    rows: int | None = None
-    is_full: bool = True
-    is_absent: bool = False
+    rows: int | None = None  # how many are valid; None for all
+    is_full: bool = True  # every rank has a batch in this round
+    is_absent: bool = False  # this rank has none, and others do
 
 
 _ABSENT = Step(None, is_full=False, is_absent=True)
@@ -37,25 +31,18 @@ _AHEAD = 4  # batches that a rank reads before ranks tell each other how many th
 
 
 class RankLoader:
-    """Batches of this rank's part; other attributes are the loader's that it reads.
+    """Batches of this rank's part; other attributes are the loader's that it reads."""
 
-    Attributes:
-        dealt: what was said of a stream, as :func:`distmetrics.data.exact` takes it.
-        equal_batches: whether it fills up.
-        filler: the number of the first batch that only fills up, once it was read; else None.
-        is_alone: it was made where no other rank was known.
-    """
-
-    dealt: bool | None = None
-    filler: int | None = None
-    is_alone = False
+    dealt: bool | None = None  # what was said of a stream
+    filler: int | None = None  # number of the first batch that only fills up, once it was read
+    is_alone = False  # made where no other rank was known
 
     def __init__(
         self, loader: Any, device: torch.device | None = None, *, equal_batches: bool = False
     ) -> None:
         self.loader = loader
         self.equal_batches = equal_batches
-        self._device = device
+        self.device = device  # where batches go
 
     def __iter__(self) -> Iterator[Any]:
         if self.is_alone and current().world_size > 1:
@@ -73,11 +60,7 @@ class RankLoader:
             if step.rows == 0 and self.filler is None:
                 self.filler = index
             with being_read(step.rows, outer, may_fill=self.equal_batches):
-                yield self.moved(step.batch)
-
-    def moved(self, batch: Any) -> Any:
-        """Return the batch on the device where batches go."""
-        return batch if self._device is None else move(batch, self._device)
+                yield step.batch if self.device is None else move(step.batch, self.device)
 
     def steps(self) -> Iterator[Step]:
         """Yield what this rank does in each round."""
@@ -103,13 +86,15 @@ class RankLoader:
 class LoaderPart(RankLoader):
     """A part that a sampler picks."""
 
-    def __init__(self, loader: Any, device: torch.device | None, dealer: EvaluationSampler) -> None:
-        super().__init__(loader, device, equal_batches=dealer.fill)
-        self.dealer = dealer
+    def __init__(
+        self, loader: Any, device: torch.device | None, own_sampler: EvaluationSampler
+    ) -> None:
+        super().__init__(loader, device, equal_batches=own_sampler.fill)
+        self.own_sampler = own_sampler
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        own, least, most = self.dealer.counts()
+        own, least, most = self.own_sampler.counts()
         for index, batch in enumerate(self.loader):
             is_filler = self.equal_batches and index >= own
             yield Step(batch, 0 if is_filler else None, self.equal_batches or index < least)
@@ -122,7 +107,7 @@ class LoaderPart(RankLoader):
 
     def needs_filler(self) -> bool:
         """True if only a batch that fills up gives all ranks as many."""
-        _, least, most = self.dealer.counts()
+        _, least, most = self.own_sampler.counts()
         return least < most
 
 
@@ -223,17 +208,11 @@ _reading = threading.local()  # a rank of a ThreadWorld is a thread
 
 @dataclass(eq=False)
 class ValidRows:
-    """How many rows of the batch that a loader has given last are valid.
-
-    Attributes:
-        number: how many; None for all.
-        may_fill: whether the loader has batches that only fill up.
-        outer: the batches that were being read when the pass over the loader began.
-    """
+    """How many rows of the batch that a loader has given last are valid; None for all."""
 
     number: int | None
-    may_fill: bool
-    outer: list["ValidRows"]
+    may_fill: bool  # the loader has batches that only fill up
+    outer: list["ValidRows"]  # what was being read when the pass over the loader began
 
 
 def _stack() -> list[ValidRows]:

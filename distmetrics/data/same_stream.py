@@ -23,9 +23,8 @@ _OBJECTS = 2  # containers around an object whose attributes are looked at
 class SameStream:
     """Compares what ranks read of a stream.
 
-    The first batches are compared before one is handed out, in the first pass alone: a rank may
-    read the stream once more by itself. All batches of a pass are compared at the next call of all
-    ranks, where all have read it to its end.
+    The first batches are compared before one is handed out, in the first pass. All batches of a
+    pass are compared at the next call of all ranks, if all have read it to its end.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -64,14 +63,11 @@ class SameStream:
 
 
 class SameOrder:
-    """Notes the orders that a sampler gives, which the ranks compare at their next call.
-
-    The last call of the communicator was about the sampler.
-    """
+    """Notes the orders that a sampler gives, which the ranks compare at their next call."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm.whole
-        self._number = self._comm.state.count
+        self._number = self._comm.state.count  # of the call in which the sampler was agreed
 
     def note(self, order: Sequence[Any], epoch: int) -> None:
         """Note the order of an epoch, which is the same in each pass."""
@@ -81,10 +77,7 @@ class SameOrder:
 def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
     """Return the checksum of a batch; of objects that are not data, of their attributes.
 
-    Args:
-        value: the batch.
-        waits: look at tensors on an accelerator, which waits for it; else at their shapes.
-        depth: of containers around it.
+    Reading a tensor on an accelerator waits for it; without ``waits`` its shape alone counts.
 
     >>> checksum({"b": 1, "a": [2.0]}) == checksum({"a": [2.0], "b": 1})
     True

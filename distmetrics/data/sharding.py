@@ -1,8 +1,7 @@
-"""Samplers that give a rank its part of an order.
+"""Samplers that give a rank its part of the order of the loader's own sampler.
 
 In evaluation every sample counts exactly once, so ranks may get different numbers of samples, even
-none. In training every rank takes the same number of steps, so the order is padded with its own
-beginning, or cut with ``drop_last``. Both shard the order of the loader's own sampler.
+none. In training every rank takes the same number of steps.
 """
 
 import copy
@@ -27,21 +26,15 @@ def run_of(count: int, world_size: int, rank: int) -> range:
 
 
 def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
-    """Return the batches of a rank that has one run, of ``batch_size`` places at most.
+    """Return the batches, of ``batch_size`` places at most, of a rank that has one run.
 
     >>> [runs(9, 2, 2, rank) for rank in range(2)]
     [[range(0, 2), range(2, 3), range(3, 4)], [range(4, 6), range(6, 8), range(8, 9)]]
     """
     share = run_of(count, world_size, rank)
     largest_share = -(-count // world_size)
-    steps = -(-largest_share // batch_size)
-    batches = []
-    start = share.start
-    for later in reversed(range(min(steps, len(share)))):
-        end = min(start + batch_size, share.stop - later)  # a place for each later batch
-        batches.append(range(start, end))
-        start = end
-    return batches
+    steps = min(-(-largest_share // batch_size), len(share))
+    return [share[start:stop] for start, stop in _cut(len(share), batch_size, steps, 1)]
 
 
 def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
@@ -52,17 +45,20 @@ def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[rang
     """
     largest = batch_size * world_size
     batches = []
+    for start, stop in _cut(count, largest, -(-count // largest), world_size):
+        # This rank's part of the step; both ends are rounded up.
+        ends = (start - (start - stop) * r // world_size for r in (rank, rank + 1))
+        batches.append(range(*ends))
+    return [batch for batch in batches if batch]
+
+
+def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int, int]]:
+    """Yield where each step begins and ends: as large as leaves each later one ``least`` places."""
     start = 0
-    for later in reversed(range(-(-count // largest))):
-        left = count - start
-        wanted = max(left - later * world_size, world_size)  # a place a rank for each later round
-        size = min(largest, wanted, left)
-        first = start - (-size * rank // world_size)
-        end = start - (-size * (rank + 1) // world_size)
-        if first < end:
-            batches.append(range(first, end))
+    for later in reversed(range(steps)):
+        size = min(largest, max(count - start - later * least, least))
+        yield start, min(start + size, count)
         start += size
-    return batches
 
 
 class RankSampler(Sampler[Any]):
@@ -261,10 +257,10 @@ def has_order(loader: Any) -> bool:
 
 
 def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Return a copy of a loader with other samplers, or what else is given.
+    """Return a copy of a loader with other attributes; a subclass may take other arguments.
 
-    Not built anew from arguments: a subclass may take others. A loader refuses new samplers by
-    ``__setattr__`` because its iterators use the old ones; the copy has no iterator yet.
+    A loader's ``__setattr__`` refuses new samplers, which its iterators would not use; the copy has
+    no iterator yet.
     """
     clone = copy.copy(loader)
     for name, value in changed.items():

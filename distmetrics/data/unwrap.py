@@ -27,30 +27,19 @@ _OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(â
 
 @dataclass
 class Unwrapped:
-    """A loader of the whole data.
-
-    Attributes:
-        loader: the plain loader; anything else than a ``DataLoader`` stays what it is.
-        device: where the framework moves batches to, or None.
-        batch_size: how many samples a rank's batch has; 1 where samples are not batched here.
-        dealt: whether a stream is the rank's share, as :func:`distmetrics.data.exact` takes it.
-    """
+    """A loader of the whole data, or any other iterable of batches."""
 
     loader: Any
-    device: torch.device | None
-    batch_size: int = 1
-    dealt: bool | None = None
+    device: torch.device | None  # where the framework moves batches to
+    batch_size: int = 1  # how many samples a rank's batch has
+    dealt: bool | None = None  # whether a stream is the rank's share
 
 
 def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     """Return the loader of the whole data that a loader of one rank's part was made from.
 
     Looks through the loaders of Accelerate and Fabric, which hold another, through samplers and
-    batch samplers that split an order over ranks, and through the trainer's own.
-
-    Args:
-        loader: any loader.
-        dealt: whether a stream is the rank's share; None if the loader says so itself.
+    batch samplers that split an order over ranks, and through ours.
 
     Raises:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
@@ -85,7 +74,7 @@ def _unwrapped(
     batches: Any = loader.batch_sampler
     dataset: Any = loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
-    has_data_inside = is_stream and deals(dataset) and hasattr(dataset, "dataset")
+    has_data_inside = is_stream and is_sharded(dataset) and hasattr(dataset, "dataset")
     whole = clone(
         loader,
         sampler=_whole(loader.sampler),
@@ -94,7 +83,7 @@ def _unwrapped(
     )
     _check_whole(whole, dealt)
     for part in (batches, dataset):
-        if deals(part) and getattr(part, "split_batches", False):
+        if is_sharded(part) and getattr(part, "split_batches", False):
             splits *= part.num_processes
     if isinstance(whole.dataset, IterableDataset):
         return Unwrapped(_whole_stream(whole, dataset, splits), device, dealt=dealt)
@@ -117,19 +106,16 @@ def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None
         )
     state = sys.modules.get("accelerate.state")
     shards = "base_dataloader" in held and "slice_fn" not in held  # the dispatcher reads all
-    stream = shards and isinstance(inner.dataset, IterableDataset) and not deals(inner.dataset)
+    stream = shards and isinstance(inner.dataset, IterableDataset) and not is_sharded(inner.dataset)
     if stream and not dealt and state is not None and state.PartialState().num_processes > 1:
         raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_SAY)
 
 
 def _whole_stream(whole: DataLoader[Any], dataset: Any, splits: int) -> DataLoader[Any]:
-    """Return a loader of a stream with batches of a rank's size.
-
-    With ``drop_last`` they are those of one process, so that no more is left out.
-    """
+    """Return a loader of a stream with batches of a rank's size; with drop_last of one process."""
     if splits == 1 or whole.batch_size is None:
         return whole
-    size = dataset.batch_size if deals(dataset) else whole.batch_size  # of one process
+    size = dataset.batch_size if is_sharded(dataset) else whole.batch_size  # of one process
     if not whole.drop_last:
         size = max(1, size // splits)
     batches = BatchSampler(whole.sampler, size, whole.drop_last)
@@ -140,7 +126,7 @@ def _check_whole(loader: Any, dealt: bool | None) -> None:
     """Refuse a loader of which a part still deals out to ranks, unless that is said of a stream."""
     for part in parts_of(loader):
         is_stream = isinstance(part, IterableDataset)
-        if deals(part) and (dealt is None or not is_stream):
+        if is_sharded(part) and (dealt is None or not is_stream):
             name = type(part).__name__
             raise InputError(
                 f"the loader's {name} gives each rank a part of the data already, in a way that "
@@ -168,11 +154,7 @@ _settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary() 
 
 
 def settle(loader: Any) -> None:
-    """Note that no more need be said of a loader's repeated samples.
-
-    Another loader was made of it that repeats nothing, or its repeats are cut off, or a warning was
-    given.
-    """
+    """Note that no more need be said of a loader's repeats: they are mended, or were told."""
     while (inner := inner_loader(loader)) is not None or isinstance(loader, DataLoader):
         _settled[id(loader)] = loader
         loader = inner
@@ -183,7 +165,7 @@ def is_settled(loader: Any) -> bool:
     return _settled.get(id(loader)) is loader
 
 
-def deals(part: Any) -> bool:
+def is_sharded(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
     part = getattr(part, "_distributed", None) or part  # a data set of Hugging Face, split by node
     for count, rank in _OF_RANKS:
@@ -211,7 +193,7 @@ def _whole(sampler: Any) -> Any:
         dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
         inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
         return _in_one_process(sampler) if inside is None else _whole(inside)
-    if deals(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
+    if is_sharded(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
         return _whole(sampler.batch_sampler)
     if type(sampler) is BatchSampler:
         return BatchSampler(_whole(sampler.sampler), sampler.batch_size, sampler.drop_last)

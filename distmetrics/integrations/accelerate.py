@@ -93,8 +93,9 @@ def prepare(
         dealt=dealt,
         equal_batches=bool(equal_batches),
         seed=seed,
-        device=accelerator.device if accelerator.device_placement else None,
     )
+    if accelerator.device_placement:
+        part.device = accelerator.device
     checked = accelerator if equal_batches is None else None
     return _Prepared(part, _gather_of(accelerator, comm), checked)
 
@@ -103,19 +104,19 @@ class _Prepared(RankLoader):
     """A rank's part that tells ``gather_for_metrics`` what is being read."""
 
     def __init__(self, part: RankLoader, gather: "_Gather", checked: Accelerator | None) -> None:
-        super().__init__(part, equal_batches=part.equal_batches)
+        super().__init__(part, part.device, equal_batches=part.equal_batches)
         self._gather = gather
         self._checked = checked
 
     def steps(self) -> Iterator[Step]:
-        """Yield the batches, on their device."""
+        """Yield the batches."""
         if self._checked is not None and not self.loader.is_even():
             _check_models(self._checked)
         reading = self._gather.begin()
         try:
             for step in self.loader.steps():
                 reading.step = step
-                yield step if step.is_absent else step._replace(batch=self.loader.moved(step.batch))
+                yield step
         finally:
             self._gather.end(reading)
 

@@ -56,7 +56,8 @@ def setup_dataloaders(
         )
     if not loaders:
         raise InputError("setup_dataloaders needs a loader", do="pass one or several.")
-    device = fabric.device if move_to_device else None
     options: dict[str, Any] = {"dealt": dealt, "equal_batches": equal_batches, "seed": seed}
-    parts = [exact_by(loader, comm, device=device, **options) for loader in loaders]
+    parts = [exact_by(loader, comm, **options) for loader in loaders]
+    for part in parts if move_to_device else ():
+        part.device = fabric.device
     return parts[0] if len(parts) == 1 else parts

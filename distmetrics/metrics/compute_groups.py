@@ -1,9 +1,8 @@
 """Metrics that show one state on some ranks, and have one each on others.
 
 torchmetrics merges metrics of a collection whose states are equal after the first batch that a rank
-saw, and from then on updates the first of them alone. Another rank may have seen that they differ:
-then the states of the others are lost on the first rank. How often it has updated does not help:
-the groups outlive a reset, so even one batch may have been seen by the first alone.
+saw, and from then on updates the first of them alone, also after a reset. Another rank may have
+seen that they differ: then the states of the others are lost on the first rank.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ UNDECIDED = -1  # the first of a metric's group, where no groups were formed
 
 
 class Merged(NamedTuple):
-    """Two metrics that show one state on some ranks.
-
-    Attributes:
-        first: the place of the metric that is updated there.
-        other: the place of the one that shows its state.
-        ranks: those.
-    """
+    """The places of two metrics, of which the other shows the first one's state on some ranks."""
 
     first: int
     other: int
@@ -89,7 +82,7 @@ def check_merged(
     Args:
         pairs: the metrics.
         equal: for each pair, whether its states are equal here.
-        paths: of the metrics.
+        paths: of all metrics.
         header: of the sync.
         comm: who talks.
 
@@ -99,9 +92,9 @@ def check_merged(
     if not pairs:
         return
     about = Header("states of compute groups", header.name, site=header.site)
-    told = gather_messages(comm, Comparisons(tuple(equal)), about, "comparisons of states")
+    ranks = gather_messages(comm, Comparisons(tuple(equal)), about, "comparisons of states")
     with reading("comparisons of states"):
-        columns = [*zip(pairs, *(each.equal for each in told), strict=True)]
+        columns = [*zip(pairs, *(each.equal for each in ranks), strict=True)]
     for pair, *column in columns:
         apart = [rank for rank, is_equal in enumerate(column) if not is_equal]
         if apart:
@@ -116,7 +109,6 @@ def _lost(
     rank: int,
     every: str = "Every",
 ) -> StateError:
-    """Build the error for metrics that are merged on some ranks, and differ on others."""
     first, other = paths[pair.first], paths[pair.other]
     lines = dict.fromkeys(pair.ranks, f"one state for {first} and {other}")
     lines |= dict.fromkeys(apart, f"a state for {first}, and another for {other}")

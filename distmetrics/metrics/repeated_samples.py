@@ -1,8 +1,8 @@
 """Warn where the loader that fed some metrics repeats samples.
 
-No metric knows where its data came from. But the loader is most often at hand where the sync is
-asked for, and it has as many batches as the metric has updates. In doubt nothing is said: a right
-program must never be warned.
+The loader is most often among the variables of the functions that called the sync, and it has as
+many batches as the metric has updates. In doubt nothing is said: a right program must never be
+warned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distmetrics.comm.call_site import is_library, is_of_python, is_user_code
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.check import RepeatedSamplesWarning, repeats
 from distmetrics.data.sharding import has_order
-from distmetrics.data.unwrap import deals, innermost, is_settled, parts_of, settle
+from distmetrics.data.unwrap import innermost, is_settled, is_sharded, parts_of, settle
 from distmetrics.errors import StateError, rank_ranges
 from distmetrics.guard.settings import current_settings
 from distmetrics.metrics.metric_set import MetricSet
@@ -37,11 +37,11 @@ _last_counts: dict[_Place, tuple[weakref.ref[Any], int]] = {}
 
 
 class Seen(NamedTuple):
-    """A loader, what the user calls it, and what of ours is for the trainer that holds it."""
+    """A loader, and what the user calls it."""
 
     name: str
     loader: Any
-    mend: str = ""
+    mend: str = ""  # what of ours is for the trainer that holds it
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
@@ -122,16 +122,16 @@ def _text(seen: Seen) -> tuple[str, str]:
     dealt, repeated, *_ = repeats(seen.loader)
     what = f"{repeated} of {dealt} samples that {name} dealt out are repeats"
     call = f"data.exact({name})"
-    package = type(seen.loader).__module__.partition(".")[0]
-    if package == "accelerate":
+    module = type(seen.loader).__module__
+    if module.startswith("accelerate."):
         call = f"integrations.accelerate.prepare(accelerator, {name})"
-    if package == "lightning":
+    if module.startswith("lightning."):
         call = f"integrations.fabric.setup_dataloaders(fabric, {name})"
     return what, f"evaluate with distmetrics.{seen.mend or call}."
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    """Return the nearest frame that is not ours."""
+    """Return the nearest frame of the user's."""
     while frame is not None and not _is_looked_at(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -161,10 +161,7 @@ def _counts(metrics: MetricSet) -> set[int] | None:
 
 
 def _fed_by(counts: set[int] | None, caller: FrameType, world_size: int) -> Seen | None:
-    """Return the loader that fed metrics, if it repeats samples.
-
-    The nearest one that may have fed them decides, and all others of the same frame.
-    """
+    """Return the loader that fed metrics, if it repeats samples: one of the nearest frame."""
     for seen in _in_sight(caller, counts):
         able = [each for each in seen if _is_read(each.loader)]
         if counts is not None:
@@ -175,7 +172,7 @@ def _fed_by(counts: set[int] | None, caller: FrameType, world_size: int) -> Seen
 
 
 def _only(able: list[Seen], world_size: int) -> Seen | None:
-    """Return the first of some loaders if it is certain that what was read repeats samples."""
+    """Return the first loader that repeats samples, if no other may have been read instead."""
     repeating = {}
     for seen in able:
         known = repeats(seen.loader)
@@ -193,7 +190,7 @@ def _only(able: list[Seen], world_size: int) -> Seen | None:
 
 def _is_whole(loader: Any, data: list[Any]) -> bool:
     """True for a loader that one which deals out was made of."""
-    if not isinstance(loader, DataLoader) or any(deals(part) for part in parts_of(loader)):
+    if not isinstance(loader, DataLoader) or any(is_sharded(part) for part in parts_of(loader)):
         return False
     return any(loader.dataset is each for each in data)
 
@@ -236,16 +233,13 @@ def _in_sight(frame: FrameType | None, counts: set[int] | None) -> Iterator[list
 
 
 def _may_be_gathered(trainer: Mapping[str, Any], counts: set[int] | None) -> bool:
-    """True if Hugging Face's trainer may have fed metrics what it has gathered, without repeats.
-
-    It does so batch by batch, or once with all there is.
-    """
+    """True if Hugging Face's trainer may have fed metrics what it has gathered, without repeats."""
     by_batch = getattr(trainer.get("args"), "batch_eval_metrics", False)
     return by_batch or counts is None or 1 in counts
 
 
 def _of_frame(frame: FrameType) -> tuple[list[Seen], Mapping[str, Any]]:
-    """Return the loaders of a function, its ``self`` included, and the attributes of that."""
+    """Return the loaders of a function and of its ``self``, and the attributes of ``self``."""
     names = frame.f_locals
     seen = _loaders(names)
     owner: Mapping[str, Any] = getattr(names.get("self"), "__dict__", {})

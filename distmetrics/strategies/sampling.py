@@ -6,7 +6,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from distmetrics.comm.communicator import Communicator
-from distmetrics.data.exact import deal
+from distmetrics.data.exact import part_of
 from distmetrics.data.rank_loader import LoaderPart
 from distmetrics.data.sharding import RankSampler, TrainingSampler, as_sampler, clone, has_order
 from distmetrics.data.unwrap import unwrap
@@ -31,7 +31,7 @@ def shard(
     already deals out its samples (a ``DistributedSampler``, say) comes back as it is.
     """
     if not train:
-        part = deal(unwrap(loader), world_size, rank, comm, seed=seed)
+        part = part_of(unwrap(loader), world_size, rank, comm, seed=seed)
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from distmetrics.data import exact, fresh
-from distmetrics.data.exact import deal
+from distmetrics.data.exact import part_of
 from distmetrics.data.unwrap import unwrap
 from distmetrics.errors import InputError
 from distmetrics.testing import outcomes, run
@@ -43,7 +43,7 @@ def flat(parts: list[list[list[int]]]) -> list[int]:
 def test_every_sample_once_and_as_many_batches(count, size, world, in_rounds, drop_last):
     loader = DataLoader(range(count), batch_size=size, drop_last=drop_last)
     kept = flat([read(loader)])
-    parts = [deal(unwrap(loader), world, rank, in_rounds=in_rounds) for rank in range(world)]
+    parts = [part_of(unwrap(loader), world, rank, in_rounds=in_rounds) for rank in range(world)]
     batches = [read(part) for part in parts]
     assert sorted(flat(batches)) == kept
     counts = list(map(len, batches))
@@ -53,7 +53,7 @@ def test_every_sample_once_and_as_many_batches(count, size, world, in_rounds, dr
         assert len(set(counts)) == 1
     rounds = [flat([list(batch)]) for batch in itertools.zip_longest(*batches, fillvalue=[])]
     assert list(itertools.chain(*(rounds if in_rounds else [flat(batches)]))) == kept
-    assert [part.dealer.counts() for part in parts] == [(count, min(counts), max(counts)) for count in counts]
+    assert [part.own_sampler.counts() for part in parts] == [(count, min(counts), max(counts)) for count in counts]
 
 
 @given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -62,7 +62,7 @@ def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
     loader = list(plain) if stream else plain
     kept, lengths = [], set()
     for rank in range(world):
-        part = deal(unwrap(loader), world, rank, fill=True)
+        part = part_of(unwrap(loader), world, rank, fill=True)
         rows = [fresh(batch) for batch in part]
         lengths |= {len(rows), len(part)}
         kept.append([batch.tolist() for batch in rows])
@@ -158,7 +158,7 @@ class Slow(Dataset[int]):
 def test_batches_come_in_order() -> None:
     """Which rows count follows from the number of a batch, so workers may not change it."""
     loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
-    assert read(deal(unwrap(loader), 2, 0, in_rounds=True, fill=True)) == [[0], [2], [4], [6]]
+    assert read(part_of(unwrap(loader), 2, 0, in_rounds=True, fill=True)) == [[0], [2], [4], [6]]
 
 
 def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
@@ -166,7 +166,7 @@ def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
         parts = []
         for rank in range(2):
             loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
-            parts.append(deal(unwrap(loader), 2, rank, fill=equal))
+            parts.append(part_of(unwrap(loader), 2, rank, fill=equal))
         for _ in range(2):
             assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 
@@ -197,7 +197,7 @@ class Backwards:
 def test_keys_of_any_kind_are_what_is_dealt_out(make: Any) -> None:
     """A list of places, or a class of one's own that is no ``Sampler``, not the first places of the data."""
     for keys in ([8, 6, 4, 2, 0], Backwards()):
-        parts = [deal(unwrap(DataLoader(range(9), **make(keys))), 2, rank) for rank in range(2)]
+        parts = [part_of(unwrap(DataLoader(range(9), **make(keys))), 2, rank) for rank in range(2)]
         assert flat([read(part) for part in parts]) == [8, 6, 4, 2, 0]
     for part in parts:
         (part.batch_sampler or part.sampler).set_epoch(1)

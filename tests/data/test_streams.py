@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_info
 
@@ -266,6 +266,7 @@ TREES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(TREES, LEAVES, st.integers(0, 99))
 def test_equal_batches_have_equal_checksums_and_others_have_not(tree: Any, leaf: Any, number: int) -> None:
     same = copy.deepcopy(tree)

@@ -35,7 +35,7 @@ def every_loader(comm: Any) -> list[int]:
             for loader in loaders:
                 seen = [row for batch in loader for row in batch.tolist()]
                 assert sorted(row for rank in all_gather_object(seen) for row in rank) == list(range(count))
-    return [loader.dealer.rank for loader in loaders]
+    return [loader.own_sampler.rank for loader in loaders]
 
 
 def test_every_sample_once() -> None:

@@ -96,7 +96,7 @@ def batches() -> st.SearchStrategy[Batch]:
 epochs = st.lists(st.lists(batches(), max_size=2), min_size=1, max_size=2)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(per_rank=st.integers(2, 3).flatmap(lambda count: st.lists(epochs, min_size=count, max_size=count)))
 @example(per_rank=[MERGED, APART])
 @example(per_rank=[MERGED, MERGED])

@@ -159,7 +159,7 @@ class _Bare(Metric):
 
 @functools.lru_cache(maxsize=1024)
 def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
-    """Return what says something of a metric, in order: not what every one, or a rank, has."""
+    """Return what a metric's class has added, in order, without what each rank may choose."""
     others = {*vars(_Bare()), *[state.name for state in _unregistered_states(kind)]}
     if _is_of_torchmetrics(kind):
         others |= _OF_THE_RANK
@@ -178,10 +178,10 @@ def _is_of_torchmetrics(kind: type[Metric]) -> bool:
 
 
 def _share_in_groups(collection: MetricCollection) -> None:
-    """Give the members of a compute group the first one's state, as the collection does when asked.
+    """Give the members of a compute group the state of its first, which alone is updated.
 
-    Only the first of a group is updated. The collection's own method goes through
-    ``nn.Module.__setattr__`` for every state, which costs more than the rest of a sync.
+    The collection's own method goes through ``nn.Module.__setattr__`` for every state, which costs
+    more than the rest of a sync.
     """
     if collection._state_is_copy:  # the members' states are their own, since someone looked at them
         return
