@@ -32,6 +32,7 @@ except ModuleNotFoundError as _error:
         raise
     raise MissingDependencyError.of("torch", "import distmetrics") from None
 
+from distmetrics.collectives.gather_samples import gather_samples
 from distmetrics.collectives.ops import (
     all_gather,
     all_gather_cat,
@@ -42,7 +43,6 @@ from distmetrics.collectives.ops import (
     broadcast,
 )
 from distmetrics.collectives.reduce import all_reduce, mean
-from distmetrics.collectives.samples.gather import gather_samples
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
-from distmetrics.collectives import exchange
-from distmetrics.collectives.samples import columns, lines, moving
+from distmetrics.collectives import exchange, gather_samples, sample_columns
 from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
 from tests.backends import both_backends
@@ -29,7 +28,7 @@ SMALL = 200  # bytes of a round
 @pytest.fixture
 def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let data move in many rounds."""
-    monkeypatch.setattr(moving, "ROUND", SMALL)
+    monkeypatch.setattr(gather_samples, "ROUND", SMALL)
 
 
 @pytest.mark.parametrize("world_sizes", [(1, 3, 8), pytest.param(range(1, 9), marks=pytest.mark.long)], ids=str)
@@ -58,7 +57,7 @@ def test_to_one_rank(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("size", [SMALL, 1 << 24])
 def test_to_a_file(world_size: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "ROUND", size)
+    monkeypatch.setattr(gather_samples, "ROUND", size)
     (tmp_path / "lines.jsonl").write_text("of an earlier run")
     run(world_size, ranks.gathers_to_a_file, tmp_path / "lines.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["lines.jsonl"]
@@ -91,10 +90,14 @@ def test_no_rank_holds_more_than_a_round_on_the_way_to_a_file(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And rank 0 writes as it goes."""
-    monkeypatch.setattr(moving, "ROUND", 1 << 17)
+    monkeypatch.setattr(gather_samples, "ROUND", 1 << 17)
     written = []
-    write = lines.LinesFile.write
-    monkeypatch.setattr(lines.LinesFile, "write", lambda *args: (written.append(len(args[1])), write(*args)))
+    append = gather_samples.LinesFile.append
+    monkeypatch.setattr(
+        gather_samples.LinesFile,
+        "append",
+        lambda *args, **more: (written.append(len(args[1])), append(*args, **more))[1],
+    )
 
     def work(comm: Any) -> int:
         mine = deal(1000, comm.world_size, how)[comm.rank]
@@ -136,7 +139,7 @@ def test_any_shares(given_shares: Any, size: int, texts: bool, data: st.DataObje
         return dm.gather_samples(ids, batch(mine, kinds), expected=expected, dst=dst, comm=comm)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moving, "ROUND", size)
+        patch.setattr(gather_samples, "ROUND", size)
         results = run(len(own), work)
     for rank, gathered in enumerate(results):
         if dst not in (None, rank):
@@ -250,8 +253,8 @@ def test_ids_from_end_to_end_of_64_bits(world_size: int, ends: list[int]) -> Non
 
 def test_items_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    make = columns._texts
-    monkeypatch.setattr(columns, "_texts", lambda *args: (read.append(1), make(*args))[1])
+    make = sample_columns.unpack
+    monkeypatch.setattr(sample_columns, "unpack", lambda *args: (read.append(1), make(*args))[1])
     gathered = dm.gather_samples([1, 0], {"t": ["one", "zero"]})
     assert gathered is not None
     texts = gathered.tree["t"]

@@ -1,0 +1,735 @@
+"""Gathering samples by their ids: every sample once, in order, whatever it is made of.
+
+All ranks exchange their ids first. Then each rank knows whose sample counts, which ids are missing
+and which came twice, so no rank has to tell another what to send. Of samples that came twice ranks
+compare digests. Then the samples move, in rounds of bounded size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import operator
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from distmetrics.collectives.buckets import LeafSpec, from_bytes, short_name, to_bytes
+from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
+from distmetrics.collectives.header import Header, Problem, agree_on_tree
+from distmetrics.collectives.message import (
+    Message,
+    Size,
+    decode,
+    encode,
+    is_raised_by_user,
+    reading,
+)
+from distmetrics.collectives.sample_columns import (
+    Columns,
+    Items,
+    Rows,
+    Schema,
+    assemble,
+    check_columns,
+    columns_of,
+    describe,
+    narrowed,
+    pack,
+    read,
+    size_of,
+    sizes_of,
+)
+from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.call_site import call_site
+from distmetrics.comm.communicator import Communicator, chosen, gather_padded
+from distmetrics.errors import DistmetricsError, InputError, InputTypeError
+
+Destination = int | str | os.PathLike[str] | None
+Ids = Tensor | list[str]
+T = TypeVar("T")
+ROUND = 1 << 24  # bytes of all ranks together that move at once
+_DIGEST = 16  # bytes
+_WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
+_SHOWN = 8  # ids that an error lists
+_INTEGERS = (
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+)
+_EXAMPLES = "pass integers or strings, one for each sample."
+
+
+class GatheredSamples(NamedTuple):
+    """Every sample once.
+
+    Attributes:
+        ids: ascending; int64 on the CPU, or strings.
+        tree: as it was passed, with the samples of all ranks in the order of ``ids``. None where
+            they were written to a file.
+        dropped: how many samples had an id that came before, and were equal to that sample.
+    """
+
+    ids: Ids
+    tree: Any
+    dropped: int
+
+
+class ShardSpec(Message, frozen=True):
+    """What a rank tells of its samples: how many, their bytes, the kind of ids, the columns."""
+
+    samples: Size
+    nbytes: Size
+    is_text: bool
+    schema: Rows | Items | Columns
+
+    def __str__(self) -> str:
+        return f"ids: {'strings' if self.is_text else 'integers'}, samples: {self.schema}"
+
+
+def gather_samples(
+    ids: Any,
+    tree: Any,
+    *,
+    expected: Any = None,
+    dst: Destination = None,
+    comm: Communicator | None = None,
+    name: str = "",
+) -> GatheredSamples | None:
+    """Return every sample once, in the order of ids, wherever each comes from.
+
+    Args:
+        ids: integers or strings, one for each sample of this rank: a tensor, list or array. A
+            sample has the same id on whatever rank it is, such as its place in the data set.
+        tree: what belongs to them: tensors with one row an id, lists with one item an id (strings,
+            numbers, None, tensors of different shape, dicts, any data), in dicts and tuples. A rank
+            without samples may pass anything, ``[]`` say.
+        expected: which ids must come: a number n for the integers 0 to n - 1 (or for n different
+            strings), or the ids themselves.
+        dst: who gets them: None for all ranks; a rank, and the others get None; or the path of a
+            file, into which rank 0 writes a line of JSON for each sample. The file is there whole
+            or not at all, and no rank holds more than some 16 MiB of others' samples at a time.
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Returns: ids, tree and the number of repeats. Texts, tensors of different shape and dicts come
+        as sequences that make their items when they are read, and that are equal to a list.
+
+    Raises:
+        InputError: expected ids are missing, or others came; an id came twice with different
+            values; a column has another length than the ids; the file cannot be written (each on
+            every rank).
+        InputTypeError: something in the tree is no data (on every rank).
+        MismatchError: trees or the rows of tensors differ between ranks (on every rank).
+
+    >>> texts = ["zero", "one", "two", "three"]
+    >>> def shard(comm):
+    ...     ids = [3, comm.rank]
+    ...     return gather_samples(ids, {"text": [texts[i] for i in ids]}, comm=comm)
+    >>> run(3, shard)[0]
+    GatheredSamples(ids=tensor([0, 1, 2, 3]), tree={'text': ['zero', 'one', 'two', … (4)]},
+    dropped=2)
+    """
+    gathered = _gathered(ids, tree, expected, dst, name, comm=comm)
+    return None if gathered is None else GatheredSamples(*gathered)
+
+
+@one_call
+def _gathered(
+    ids: Any, tree: Any, expected: Any, dst: Any, name: str, *, comm: Communicator | None
+) -> tuple[Ids, Any, int] | None:
+    """Return the parts of what :func:`gather_samples` returns."""
+    comm = chosen(comm)
+    mine = _prepare(ids, tree, expected, dst, name, comm)
+    try:
+        gathered = _gather(comm, mine, dst)
+        return read(gathered) if comm.hands_over else gathered
+    finally:
+        if mine.file is not None:
+            mine.file.discard()
+
+
+@dataclass(slots=True)
+class _Shard:
+    """One rank's samples.
+
+    Attributes:
+        header: names the call, and tells why this rank cannot make it.
+        columns: by path.
+        forms: of each column as they travel, unless they are too large to be kept.
+        expected: the ids that must come, or how many.
+        file: where this rank writes the samples of all ranks.
+    """
+
+    header: Header
+    ids: Ids = field(default_factory=lambda: torch.empty(0))
+    columns: dict[str, Any] = field(default_factory=dict)
+    forms: dict[str, list[Any]] = field(default_factory=dict)
+    expected: int | Ids | None = None
+    file: LinesFile | None = None
+
+
+def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator) -> _Shard:
+    """Read what a caller passes; what is wrong with it becomes the header's problem."""
+    mine = _Shard(Header("gather_samples", name, site=call_site()))
+    op = mine.header.op
+    problem = None
+    try:
+        op += _destination(dst, comm.world_size)
+        mine.expected, text = _read_expected(expected)
+        mine.ids = _read_ids(ids)
+        spec = _describe(mine, tree, to_file=_is_path(dst))
+        if _is_path(dst) and comm.rank == 0:
+            mine.file = LinesFile(Path(dst))
+        mine.header = mine.header.but(body=encode(spec))
+        op += text
+    except InputError as error:
+        problem = Problem.of(error)
+    except OSError as error:
+        problem = _unwritable(dst, error)
+    mine.header = mine.header.but(op=op, problem=problem)
+    return mine
+
+
+def _is_path(dst: Any) -> bool:
+    return isinstance(dst, str | os.PathLike)
+
+
+def _destination(dst: Any, world_size: int) -> str:
+    """Return how errors name a destination."""
+    if dst is None:
+        return ""
+    if _is_path(dst):
+        return " to a file"
+    if not isinstance(dst, int) or isinstance(dst, bool):
+        kind = type(dst).__name__
+        raise InputTypeError(f"dst= must be a rank, a path or None, got a {kind}")
+    if not 0 <= dst < world_size:
+        raise InputError(f"there is no rank {dst} in a world of {world_size}")
+    return f" to rank {dst}"
+
+
+def _describe(mine: _Shard, tree: Any, *, to_file: bool) -> ShardSpec:
+    """Return what this rank tells of its samples; keep their columns, and how they travel."""
+    count = len(mine.ids)
+    if count == 0:
+        schema: Schema = Columns((), ())
+        with contextlib.suppress(InputError):  # nobody needs its tree
+            schema = describe(tree, 0, {})
+        return ShardSpec(0, 0, False, schema)
+    schema = describe(tree, count, mine.columns)
+    nbytes = 0
+    for path, values in mine.columns.items():
+        where = path or "the tree"
+        try:
+            for form in pack(values):
+                nbytes += size_of(form)
+                if nbytes <= ROUND:
+                    mine.forms.setdefault(path, []).append(form)
+        except InputTypeError as error:
+            raise InputTypeError(
+                f"{where}: {error.what}",
+                do="keep numbers, strings, bytes, tensors and arrays, and lists, tuples, sets and "
+                "dicts of such.",
+            ) from error
+        if to_file:
+            _check_writable(where, values)
+    if nbytes > ROUND:
+        mine.forms.clear()
+    return ShardSpec(count, nbytes, isinstance(mine.ids, list), schema)
+
+
+def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] | None:
+    specs, order = _agree_on_ids(comm, mine)
+    _check_expected(mine.expected, order, comm.rank)
+    schema = next((each.schema for each in specs if each.samples), specs[0].schema)
+    paths = [path for path, _ in columns_of(schema)] if len(mine.ids) else []
+    columns = [mine.columns[path] for path in paths]
+    header = mine.header.but(body=b"")
+    _check_repeats(comm, header, columns, order)
+    to_file = _is_path(dst)
+    receives = mine.file is not None if to_file else dst in (None, comm.rank)
+    shares: list[Any] = []
+    places, problem = [torch.empty(0, dtype=torch.int64)], None
+    for start, stop in _rounds(comm, header, columns, order, sum(each.nbytes for each in specs)):
+        rows, in_round = order.samples(start, stop)
+        share = _share(mine, paths, rows[comm.rank])
+        _, runs = _exchange(comm, _stage(header, "samples", problem), share)
+        if not receives:
+            continue
+        received = _read_all(comm, runs, "its samples", functools.partial(_checked, schema, rows))
+        shares += filter(None, received)
+        places.append(in_round + (0 if to_file else start))
+        if mine.file is not None:
+            samples = assemble(schema, shares, torch.cat(places), comm.device)
+            shares, places = [], places[:1]
+            is_last = stop == len(order.numbers)
+            problem = mine.file.append(order.ids(slice(start, stop)), samples, is_last=is_last)
+    gathered = None
+    if to_file:
+        _exchange(comm, _stage(header, "end", problem), None)
+    elif receives:
+        gathered = assemble(schema, shares, torch.cat(places), comm.device)
+    return (order.ids(), gathered, order.dropped) if receives or to_file else None
+
+
+def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
+    """Return some rows of this rank's columns, as they travel."""
+    if len(rows) == 0:
+        return []
+    if mine.forms and len(rows) == len(mine.ids):
+        return [mine.forms[path] for path in paths]
+    return [[*pack(mine.columns[path], rows)] for path in paths]
+
+
+def _stage(header: Header, stage: str, problem: Problem | None = None) -> Header:
+    return header.but(op=f"{header.op}, {stage}", problem=problem)
+
+
+def _checked(schema: Schema, rows: Sequence[Tensor], rank: int, share: Any) -> list[Any]:
+    """Return a peer's columns; they are empty for a rank that has none of the samples."""
+    if len(rows[rank]) == 0:
+        return []
+    check_columns(schema, share, len(rows[rank]))
+    return [*share]
+
+
+# -- rounds in which each rank sends a value of any size
+
+
+def _exchange(comm: Communicator, header: Header, value: Any) -> tuple[list[Header], list[Tensor]]:
+    """Exchange a value of each rank, in little more than its own bytes; return headers and runs."""
+    run = serialize(value).to(comm.device)
+    header = header.but(leaves=(LeafSpec.of("", run),))
+    if comm.wants_proof:
+        comm.witness(header.content(), {"the samples": run})
+    capacity = inline_capacity(comm.world_size)
+    met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
+    headers = met.headers()
+    agree_on_tree(headers, comm.rank)
+    runs = [inline for inline, _ in met.move()]
+    if comm.world_size == 1:
+        return headers, [run]
+    sizes = []
+    for rank, theirs in enumerate(headers):
+        with reading("its samples", rank):
+            ((size,),) = [leaf.shape for leaf in theirs.leaves]
+            sizes.append(size if size > capacity else 0)
+    large = _gather_uneven(comm, run, sizes)
+    rows = zip(sizes, large, runs, strict=True)
+    return headers, [row[:size] if size else inline for size, row, inline in rows]
+
+
+def _gather_uneven(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Return every rank's run of bytes; anything for those of size 0."""
+    longest = max(sizes)
+    if longest:
+        check_memory(comm, longest)
+    own = run[: sizes[comm.rank]]
+    if not longest or comm.world_size * longest > _WASTE * sum(sizes):
+        rows = []
+        for rank, size in enumerate(sizes):
+            row = own if rank == comm.rank else run.new_empty(size)
+            rows.append(comm.broadcast(row, rank) if size else row)
+        return rows
+    return gather_padded(comm, own, longest)
+
+
+def _read_all(
+    comm: Communicator, runs: Sequence[Tensor], what: str, read: Callable[[int, Any], T]
+) -> list[T]:
+    """Return what ``read`` makes of each rank's value; it raises if the value is malformed."""
+    values = []
+    for rank, run in enumerate(runs):
+        with reading(what, rank):
+            values.append(read(rank, deserialize(run, accelerator=comm.device)))
+    return values
+
+
+def _rounds(
+    comm: Communicator, header: Header, columns: Sequence[Any], order: Order, nbytes: int
+) -> list[tuple[int, int]]:
+    """Return from where to where in the order of ids each round goes; ``nbytes`` are of all."""
+    count = len(order.numbers)
+    if nbytes <= ROUND:
+        return [(0, count)]
+    sizes = torch.zeros(order.counts[comm.rank], dtype=torch.int64)
+    for values in columns:
+        sizes += sizes_of(values)
+    _, runs = _exchange(comm, _stage(header, "sizes"), narrowed(sizes))
+    per_rank = _read_all(
+        comm,
+        runs,
+        "its sizes",
+        lambda rank, theirs: theirs.to("cpu", torch.int64).reshape(order.counts[rank]),
+    )
+    in_order = torch.cat(per_rank).clamp(min=0)[order.arrival]
+    number = (in_order.cumsum(0) - in_order) // ROUND
+    cuts = (number.diff().nonzero().view(-1) + 1).tolist()
+    return [*zip([0, *cuts], [*cuts, count], strict=True)]
+
+
+# -- ids
+
+
+def _read_ids(ids: Any, what: str = "ids") -> Ids:
+    """Return a caller's ids as int64 on the CPU, or as a list of strings.
+
+    Raises:
+        InputTypeError: they are neither.
+    """
+    if isinstance(ids, Tensor):
+        if ids.numel() == 0:  # of whatever dtype an empty tensor has by default
+            return torch.empty(0, dtype=torch.int64)
+        if ids.ndim == 1 and ids.dtype in _INTEGERS:
+            return ids.detach().to("cpu", torch.int64)
+        shown = f"{short_name(ids.dtype)}{[*ids.shape]}"
+        raise InputTypeError(f"{what} is a tensor {shown}", do=_EXAMPLES)
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InputTypeError(f"{what} is a {type(ids).__name__}", do=_EXAMPLES)
+    values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
+    if values and all(isinstance(value, str) for value in values):
+        return values
+    for value in values:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise InputTypeError(f"{what} has a {type(value).__name__} in it", do=_EXAMPLES)
+    try:
+        return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InputTypeError(f"{what} has a number of more than 64 bits", do=_EXAMPLES) from error
+
+
+def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[list[ShardSpec], Order]:
+    """Exchange ids and schemas.
+
+    Raises:
+        MismatchError: the samples of two ranks are not of the same kind.
+        InputError: a rank cannot make the call at all.
+    """
+    sent: Any = mine.ids
+    if isinstance(sent, Tensor):  # steps that are small, as samplers deal, take a byte each
+        sent = [sent[:1], narrowed(sent.diff())]
+    headers, runs = _exchange(comm, mine.header, sent)
+    specs = []
+    for rank, header in enumerate(headers):
+        specs.append(decode(ShardSpec, header.body, "its samples", rank))
+    usual = next((str(each) for each in specs if each.samples), str(specs[0]))
+    trees = [str(each) if each.samples else usual for each in specs]
+    told = zip(headers, trees, strict=True)
+    agree_on_tree([header.but(tree=tree) for header, tree in told], comm.rank)
+    ids = _read_all(comm, runs, "its ids", lambda rank, value: _ids_in(value, specs[rank]))
+    return specs, Order.of(ids)
+
+
+def _ids_in(value: Any, spec: ShardSpec) -> Ids:
+    """Return the ids that a peer has sent; raises if they are malformed."""
+    ids: Ids = value
+    if not spec.is_text:
+        first, steps = value
+        ids = torch.cat([first.flatten().long(), steps.flatten().long()]).cpu().cumsum(0)
+    elif not all(isinstance(text, str) for text in value):
+        raise ValueError("ids that are not strings")
+    if len(ids) != spec.samples:
+        raise ValueError(f"{len(ids)} ids for {spec.samples} samples")
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Every id once, ascending, and where its sample is.
+
+    Attributes:
+        numbers: the ids; of strings, their places in ``names``.
+        names: every string once, sorted; None where ids are numbers.
+        arrival: for each id, the place of its sample among those of all ranks, joined in rank
+            order; of several samples the first rank's counts.
+        counts: how many samples each rank has.
+        begins: the place of the first of them.
+        repeated: for each sample whose id came more than once, in the order of ids and then of
+            ranks: the place of its id here.
+        repeated_arrival: the place of each of them among the samples of all ranks.
+    """
+
+    numbers: Tensor
+    names: list[str] | None
+    arrival: Tensor
+    counts: tuple[int, ...]
+    begins: Tensor
+    repeated: Tensor
+    repeated_arrival: Tensor
+
+    @classmethod
+    def of(cls, per_rank: Sequence[Ids]) -> Order:
+        """Put the ids of all ranks in order."""
+        counts = tuple(map(len, per_rank))
+        begins = torch.tensor([0, *counts[:-1]]).cumsum(0)
+        joined, names = _as_numbers(per_rank)
+        values, places = joined.sort(stable=True)
+        numbers, position, times = torch.unique_consecutive(
+            values, return_inverse=True, return_counts=True
+        )
+        first = places[times.cumsum(0) - times]
+        again = times[position] > 1
+        return cls(numbers, names, first, counts, begins, position[again], places[again])
+
+    @property
+    def dropped(self) -> int:
+        """How many samples are not counted, since their id came before."""
+        return sum(self.counts) - len(self.numbers)
+
+    def ids(self, places: Any = slice(None)) -> Ids:
+        """Return the ids at some places, as the caller knows them."""
+        chosen = self.numbers[places]
+        if self.names is None:
+            return chosen
+        return [self.names[number] for number in chosen.tolist()]
+
+    def owners(self, arrival: Tensor) -> Tensor:
+        """Return the ranks of samples, from their places among those of all ranks."""
+        return torch.searchsorted(self.begins, arrival, right=True) - 1
+
+    def samples(self, start: int, stop: int) -> tuple[list[Tensor], Tensor]:
+        """Return which samples of each rank, ascending, are those of the ids ``start`` to ``stop``.
+
+        And for each of these ids, the place of its sample among all of these, joined.
+        """
+        arrival = self.arrival[start:stop]
+        arrived, by_arrival = torch.sort(arrival)
+        pieces = torch.tensor_split(arrived, torch.searchsorted(arrived, self.begins[1:]))
+        rows = [piece - begin for piece, begin in zip(pieces, self.begins, strict=True)]
+        return rows, by_arrival.argsort()
+
+
+def _as_numbers(per_rank: Sequence[Ids]) -> tuple[Tensor, list[str] | None]:
+    """Join the ids of all ranks; strings as their places among all strings, sorted."""
+    if all(isinstance(ids, Tensor) for ids in per_rank):
+        return torch.cat([*per_rank]), None  # type: ignore[list-item]
+    texts = [text for ids in per_rank for text in ids]
+    names = sorted(set(texts))
+    place = {name: index for index, name in enumerate(names)}
+    return torch.tensor([place[text] for text in texts], dtype=torch.int64), names
+
+
+# -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
+
+
+def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
+    """Return the ids that must come, or how many; and what ranks compare of them."""
+    if expected is None:
+        return None, ""
+    if isinstance(expected, int) and not isinstance(expected, bool):
+        if expected < 0:
+            raise InputError(f"expected= is {expected}, and there are no fewer ids than none")
+        return expected, f", expected: {expected}"
+    ids = _read_ids(expected, "expected")
+    ids = sorted(set(ids)) if isinstance(ids, list) else torch.unique(ids)
+    digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
+    return ids, f", expected: {len(ids)} ids ({digest})"
+
+
+def _check_expected(wanted: int | Ids | None, order: Order, rank: int) -> None:
+    """Raise if ids are missing, or came unexpected; the same on every rank."""
+    names, numbers = order.names, order.numbers
+    if wanted is None or (isinstance(wanted, int) and names and len(names) == wanted):
+        return
+    if isinstance(wanted, int):
+        if names is not None:
+            raise InputError(
+                f"{wanted} ids are expected, and {len(names)} came",
+                per_rank=_summaries(order),
+                notes=["No sample was moved."],
+                do="pass the ids themselves as expected= to learn which are missing.",
+                rank=rank,
+            )
+        wanted = torch.arange(wanted)
+    missing: Ids
+    if isinstance(wanted, Tensor) != (names is None) and len(numbers):
+        kinds = ("strings", "integers") if names is None else ("integers", "strings")
+        raise InputTypeError(f"{kinds[0]} are expected as ids, and {kinds[1]} came", rank=rank)
+    if isinstance(wanted, Tensor):
+        missing = wanted[~torch.isin(wanted, numbers)]
+        extra = (~torch.isin(numbers, wanted)).nonzero().view(-1)
+    else:
+        names, known = names or [], set(wanted)
+        missing = sorted(known.difference(names))
+        odd = [place for place, name in enumerate(names) if name not in known]
+        extra = torch.tensor(odd, dtype=torch.int64)
+    if len(missing) or len(extra):
+        raise _wrong_ids(missing, extra, len(wanted), order, rank)
+
+
+def _wrong_ids(
+    missing: Ids, extra: Tensor, expected: int, order: Order, rank: int
+) -> DistmetricsError:
+    parts = []
+    if len(missing):
+        parts.append(f"{len(missing)} of {expected} expected ids did not come: {_listed(missing)}")
+    if len(extra):
+        parts.append(f"{len(extra)} came that nobody expects: {_listed(order.ids(extra))}")
+    lines = _summaries(order)
+    owners = order.owners(order.arrival[extra])
+    peers = torch.unique(owners).tolist()
+    for owner in peers:
+        lines[owner] += f"; not expected: {_listed(order.ids(extra[owners == owner]))}"
+    return InputError(
+        f"gather_samples: {'; '.join(parts)}",
+        per_rank=lines,
+        notes=["No sample was moved."],
+        likely="a sampler that leaves samples out, or ids that count anew on every rank.",
+        do="give each sample the id that it has in the whole data set, and deal out all of them.",
+        rank=rank,
+        peers=peers,
+    )
+
+
+def _summaries(order: Order) -> dict[int, str]:
+    """Describe the ids of each rank in a line."""
+    lines = {}
+    owners = order.owners(order.arrival)
+    for rank, count in enumerate(order.counts):
+        own = order.ids(owners == rank)
+        ends = f", {own[0]} to {own[-1]}" if len(own) else ""
+        lines[rank] = f"{count} samples{ends}"
+    return lines
+
+
+def _check_repeats(
+    comm: Communicator, header: Header, columns: Sequence[Any], order: Order
+) -> None:
+    """Compare the samples whose ids came more than once; raise if those of one id differ."""
+    groups = order.repeated
+    if len(groups) == 0:
+        return
+    owners = order.owners(order.repeated_arrival)
+    rows = (order.repeated_arrival - order.begins[owners])[owners == comm.rank].tolist()
+    own = b"".join(_digest([values[row] for values in columns]) for row in rows)
+    _, runs = _exchange(comm, _stage(header, "what came twice"), own)
+    counts = owners.bincount(minlength=comm.world_size).tolist()
+    per_rank = _read_all(
+        comm, runs, "its digests", lambda rank, data: from_bytes(data).view(counts[rank], _DIGEST)
+    )
+    digests = torch.cat(per_rank)[owners.argsort(stable=True).argsort()]
+    _, position, times = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
+    first = digests[times.cumsum(0) - times]
+    odd = torch.unique(groups[(digests != first[position]).any(1)])
+    if len(odd) == 0:
+        return
+    lines = {}
+    for owner in torch.unique(owners[torch.isin(groups, odd)]).tolist():
+        theirs = torch.unique(groups[(owners == owner) & torch.isin(groups, odd)])
+        lines[owner] = f"has {_listed(order.ids(theirs))}"
+    raise InputError(
+        f"gather_samples: {len(odd)} ids came with different values: {_listed(order.ids(odd))}",
+        per_rank=lines,
+        notes=["No sample was moved."],
+        likely="ids that count anew on every rank; or a sample that was dealt out twice, and whose "
+        "values depend on its batch or on chance.",
+        do="give each sample the id that it has in the whole data set, and deal it out once.",
+        rank=comm.rank,
+        peers=lines,
+    )
+
+
+def _digest(sample: list[Any]) -> bytes:
+    return hashlib.blake2b(to_bytes(serialize(sample)), digest_size=_DIGEST).digest()
+
+
+def _listed(ids: Ids) -> str:
+    """Write ids in a line; the first few of many.
+
+    >>> print(_listed(torch.arange(3)), "and", _listed(["b", "c"]))
+    0, 1, 2 and 'b', 'c'
+    """
+    first = ids[:_SHOWN]
+    values = first.tolist() if isinstance(first, Tensor) else first
+    more = f", … ({len(ids)})" if len(ids) > _SHOWN else ""
+    return ", ".join(map(repr, values)) + more
+
+
+# -- samples as JSON lines in a file
+
+
+class LinesFile:
+    """Writes a line for each sample, to a file beside ``path`` that takes its place at the end.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+        self._file = self._part.open("x", encoding="utf-8", newline="\n")
+
+    def append(self, ids: Ids, tree: Any, *, is_last: bool) -> Problem | None:
+        """Append the samples of a tree, after the last of which the file is put in place.
+
+        Returns why it cannot be written, if it cannot.
+        """
+        try:
+            listed = ids.tolist() if isinstance(ids, Tensor) else ids
+            for sample_id, sample in zip(listed, _samples(tree), strict=True):
+                line = {"id": sample_id, "sample": sample}
+                self._file.write(json.dumps(line, default=_as_json) + "\n")
+            if is_last:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+                self._part.replace(self._path)
+        except Exception as error:
+            if is_raised_by_user(error):  # by the handler of a signal
+                raise
+            return _unwritable(self._path, error)
+        return None
+
+    def discard(self) -> None:
+        """Remove what was written, unless it is in place."""
+        with contextlib.suppress(OSError):  # of the last bytes, on a full disk
+            self._file.close()
+        self._part.unlink(missing_ok=True)
+
+
+def _unwritable(path: Any, error: Exception) -> Problem:
+    return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")
+
+
+def _samples(tree: Any) -> Iterator[Any]:
+    """Yield each sample of a tree, as JSON has it."""
+    if isinstance(tree, dict):
+        children = map(_samples, tree.values())
+        return (dict(zip(tree, row, strict=True)) for row in zip(*children, strict=True))
+    if isinstance(tree, tuple):
+        return map(list, zip(*map(_samples, tree), strict=True))
+    return iter(tree.tolist() if isinstance(tree, Tensor) else tree)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a list or a number for a tensor or an array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def _check_writable(where: str, values: Any) -> None:
+    """Raise InputTypeError for samples that JSON cannot hold."""
+    tensors = [values] if isinstance(values, Tensor) else values
+    if any(isinstance(each, Tensor) and each.is_complex() for each in tensors):
+        raise InputTypeError(f"{where} has complex numbers, which JSON cannot hold")
+    for value in tensors:
+        try:
+            isinstance(value, str | Tensor) or json.dumps(value, default=_as_json)
+        except (TypeError, ValueError) as error:
+            raise InputTypeError(f"{where} cannot be written as JSON: {error}") from error
