@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import LeafSpec, from_bytes, short_name, to_bytes
+from distmetrics.collectives.buckets import LeafSpec, short_name, to_bytes
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header, Problem, agree_on_tree
 from distmetrics.collectives.message import (
@@ -44,7 +44,6 @@ from distmetrics.collectives.sample_columns import (
     describe,
     narrowed,
     pack,
-    read,
     size_of,
     sizes_of,
 )
@@ -58,7 +57,6 @@ Destination = int | str | os.PathLike[str] | None
 Ids = Tensor | list[str]
 T = TypeVar("T")
 ROUND = 1 << 24  # bytes of all ranks together that move at once
-_DIGEST = 16  # bytes
 _WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
 _SHOWN = 8  # ids that an error lists
 _INTEGERS = (
@@ -155,8 +153,7 @@ def _gathered(
     comm = chosen(comm)
     mine = _prepare(ids, tree, expected, dst, name, comm)
     try:
-        gathered = _gather(comm, mine, dst)
-        return read(gathered) if comm.hands_over else gathered
+        return _gather(comm, mine, dst)
     finally:
         if mine.file is not None:
             mine.file.discard()
@@ -175,27 +172,26 @@ class _Shard:
     """
 
     header: Header
-    ids: Ids = field(default_factory=lambda: torch.empty(0))
+    ids: Ids = field(default_factory=list)
     columns: dict[str, Any] = field(default_factory=dict)
     forms: dict[str, list[Any]] = field(default_factory=dict)
-    expected: int | Ids | None = None
+    expected: int | list[Any] | None = None
     file: LinesFile | None = None
 
 
 def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator) -> _Shard:
     """Read what a caller passes; what is wrong with it becomes the header's problem."""
-    mine = _Shard(Header("gather_samples", name, site=call_site()))
-    op = mine.header.op
+    op, to_file = "gather_samples", _is_path(dst)
+    mine = _Shard(Header(op, name, site=call_site()))
     problem = None
     try:
         op += _destination(dst, comm.world_size)
         mine.expected, text = _read_expected(expected)
         mine.ids = _read_ids(ids)
-        spec = _describe(mine, tree, to_file=_is_path(dst))
-        if _is_path(dst) and comm.rank == 0:
+        spec = _describe(mine, tree, to_file=to_file)
+        if to_file and comm.rank == 0:
             mine.file = LinesFile(Path(dst))
-        mine.header = mine.header.but(body=encode(spec))
-        op += text
+        mine.header, op = mine.header.but(body=encode(spec)), op + text
     except InputError as error:
         problem = Problem.of(error)
     except OSError as error:
@@ -254,36 +250,39 @@ def _describe(mine: _Shard, tree: Any, *, to_file: bool) -> ShardSpec:
 
 def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] | None:
     specs, order = _agree_on_ids(comm, mine)
+    header = mine.header.but(body=b"")
     _check_expected(mine.expected, order, comm.rank)
     schema = next((each.schema for each in specs if each.samples), specs[0].schema)
-    paths = [path for path, _ in columns_of(schema)] if len(mine.ids) else []
-    columns = [mine.columns[path] for path in paths]
-    header = mine.header.but(body=b"")
-    _check_repeats(comm, header, columns, order)
+    paths = [path for path, _ in columns_of(schema)]
+    own = [mine.columns[path] for path in paths] if mine.columns else []
+    _check_repeats(comm, header, own, order)
     to_file = _is_path(dst)
     receives = mine.file is not None if to_file else dst in (None, comm.rank)
-    shares: list[Any] = []
-    places, problem = [torch.empty(0, dtype=torch.int64)], None
-    for start, stop in _rounds(comm, header, columns, order, sum(each.nbytes for each in specs)):
+    columns: list[list[Any]] = [[] for _ in paths]
+    places, problem = [], None
+    for start, stop in _rounds(comm, header, own, order, sum(each.nbytes for each in specs)):
         rows, in_round = order.samples(start, stop)
         share = _share(mine, paths, rows[comm.rank])
-        _, runs = _exchange(comm, _stage(header, "samples", problem), share)
+        _, runs = _exchange(comm, header, share, "samples", problem)
         if not receives:
             continue
-        received = _read_all(comm, runs, "its samples", functools.partial(_checked, schema, rows))
-        shares += filter(None, received)
-        places.append(in_round + (0 if to_file else start))
+        for theirs in _read_all(comm, runs, functools.partial(_checked, schema, rows)):
+            for forms, more in zip(columns, theirs, strict=False):
+                forms += more
+        places.append(in_round + start)
         if mine.file is not None:
-            samples = assemble(schema, shares, torch.cat(places), comm.device)
-            shares, places = [], places[:1]
+            samples = assemble(schema, iter(columns), in_round, comm.device)
             is_last = stop == len(order.numbers)
-            problem = mine.file.append(order.ids(slice(start, stop)), samples, is_last=is_last)
-    gathered = None
+            problem = mine.file.append(order.listed(slice(start, stop)), samples, is_last=is_last)
+            columns = [[] for _ in paths]
     if to_file:
-        _exchange(comm, _stage(header, "end", problem), None)
-    elif receives:
-        gathered = assemble(schema, shares, torch.cat(places), comm.device)
-    return (order.ids(), gathered, order.dropped) if receives or to_file else None
+        _exchange(comm, header, None, "end", problem)
+        return order.ids, None, order.dropped
+    if not receives:
+        return None
+    lazily = not comm.hands_over
+    tree = assemble(schema, iter(columns), torch.cat(places), comm.device, is_lazy=lazily)
+    return order.ids, tree, order.dropped
 
 
 def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
@@ -295,12 +294,8 @@ def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
     return [[*pack(mine.columns[path], rows)] for path in paths]
 
 
-def _stage(header: Header, stage: str, problem: Problem | None = None) -> Header:
-    return header.but(op=f"{header.op}, {stage}", problem=problem)
-
-
 def _checked(schema: Schema, rows: Sequence[Tensor], rank: int, share: Any) -> list[Any]:
-    """Return a peer's columns; they are empty for a rank that has none of the samples."""
+    """Return a peer's columns; none of a rank that has none of the samples."""
     if len(rows[rank]) == 0:
         return []
     check_columns(schema, share, len(rows[rank]))
@@ -310,17 +305,25 @@ def _checked(schema: Schema, rows: Sequence[Tensor], rank: int, share: Any) -> l
 # -- rounds in which each rank sends a value of any size
 
 
-def _exchange(comm: Communicator, header: Header, value: Any) -> tuple[list[Header], list[Tensor]]:
-    """Exchange a value of each rank, in little more than its own bytes; return headers and runs."""
+def _exchange(
+    comm: Communicator,
+    header: Header,
+    value: Any,
+    stage: str = "",
+    problem: Problem | None = None,
+) -> tuple[list[Header], list[Tensor]]:
+    """Return every rank's header and its value, serialized; hardly more bytes than they move."""
     run = serialize(value).to(comm.device)
     header = header.but(leaves=(LeafSpec.of("", run),))
+    if stage:
+        header = header.but(op=f"{header.op}, {stage}", problem=problem)
     if comm.wants_proof:
         comm.witness(header.content(), {"the samples": run})
     capacity = inline_capacity(comm.world_size)
     met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
     headers = met.headers()
     agree_on_tree(headers, comm.rank)
-    runs = [inline for inline, _ in met.move()]
+    inline = [data for data, _ in met.move()]
     if comm.world_size == 1:
         return headers, [run]
     sizes = []
@@ -328,33 +331,30 @@ def _exchange(comm: Communicator, header: Header, value: Any) -> tuple[list[Head
         with reading("its samples", rank):
             ((size,),) = [leaf.shape for leaf in theirs.leaves]
             sizes.append(size if size > capacity else 0)
-    large = _gather_uneven(comm, run, sizes)
-    rows = zip(sizes, large, runs, strict=True)
-    return headers, [row[:size] if size else inline for size, row, inline in rows]
+    rows = _gather_uneven(comm, run, sizes) if any(sizes) else inline
+    received = zip(sizes, rows, inline, strict=True)
+    return headers, [row[:size] if size else small for size, row, small in received]
 
 
 def _gather_uneven(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
     """Return every rank's run of bytes; anything for those of size 0."""
     longest = max(sizes)
-    if longest:
-        check_memory(comm, longest)
+    check_memory(comm, longest)
     own = run[: sizes[comm.rank]]
-    if not longest or comm.world_size * longest > _WASTE * sum(sizes):
-        rows = []
-        for rank, size in enumerate(sizes):
-            row = own if rank == comm.rank else run.new_empty(size)
-            rows.append(comm.broadcast(row, rank) if size else row)
-        return rows
-    return gather_padded(comm, own, longest)
+    if comm.world_size * longest <= _WASTE * sum(sizes):
+        return gather_padded(comm, own, longest)
+    rows = []
+    for rank, size in enumerate(sizes):
+        row = own if rank == comm.rank else run.new_empty(size)
+        rows.append(comm.broadcast(row, rank) if size else row)
+    return rows
 
 
-def _read_all(
-    comm: Communicator, runs: Sequence[Tensor], what: str, read: Callable[[int, Any], T]
-) -> list[T]:
+def _read_all(comm: Communicator, runs: Sequence[Tensor], read: Callable[[int, Any], T]) -> list[T]:
     """Return what ``read`` makes of each rank's value; it raises if the value is malformed."""
     values = []
     for rank, run in enumerate(runs):
-        with reading(what, rank):
+        with reading("its samples", rank):
             values.append(read(rank, deserialize(run, accelerator=comm.device)))
     return values
 
@@ -369,14 +369,9 @@ def _rounds(
     sizes = torch.zeros(order.counts[comm.rank], dtype=torch.int64)
     for values in columns:
         sizes += sizes_of(values)
-    _, runs = _exchange(comm, _stage(header, "sizes"), narrowed(sizes))
-    per_rank = _read_all(
-        comm,
-        runs,
-        "its sizes",
-        lambda rank, theirs: theirs.to("cpu", torch.int64).reshape(order.counts[rank]),
-    )
-    in_order = torch.cat(per_rank).clamp(min=0)[order.arrival]
+    _, runs = _exchange(comm, header, narrowed(sizes), "sizes")
+    per_rank = _read_all(comm, runs, lambda rank, theirs: theirs.long().view(order.counts[rank]))
+    in_order = torch.cat(per_rank).cpu().clamp(min=0)[order.arrival]
     number = (in_order.cumsum(0) - in_order) // ROUND
     cuts = (number.diff().nonzero().view(-1) + 1).tolist()
     return [*zip([0, *cuts], [*cuts, count], strict=True)]
@@ -420,17 +415,17 @@ def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[list[ShardSpec], Or
         InputError: a rank cannot make the call at all.
     """
     sent: Any = mine.ids
-    if isinstance(sent, Tensor):  # steps that are small, as samplers deal, take a byte each
+    if isinstance(sent, Tensor):  # small steps, as samplers deal, take a byte each
         sent = [sent[:1], narrowed(sent.diff())]
     headers, runs = _exchange(comm, mine.header, sent)
-    specs = []
+    specs, told = [], []
     for rank, header in enumerate(headers):
         specs.append(decode(ShardSpec, header.body, "its samples", rank))
-    usual = next((str(each) for each in specs if each.samples), str(specs[0]))
-    trees = [str(each) if each.samples else usual for each in specs]
-    told = zip(headers, trees, strict=True)
-    agree_on_tree([header.but(tree=tree) for header, tree in told], comm.rank)
-    ids = _read_all(comm, runs, "its ids", lambda rank, value: _ids_in(value, specs[rank]))
+    usual = max(specs, key=lambda each: each.samples > 0)
+    for spec, header in zip(specs, headers, strict=True):
+        told.append(header.but(tree=str(spec if spec.samples else usual)))
+    agree_on_tree(told, comm.rank)
+    ids = _read_all(comm, runs, lambda rank, value: _ids_in(value, specs[rank]))
     return specs, Order.of(ids)
 
 
@@ -486,16 +481,19 @@ class Order:
         return cls(numbers, names, first, counts, begins, position[again], places[again])
 
     @property
+    def ids(self) -> Ids:
+        """The ids as the caller gets them."""
+        return self.numbers if self.names is None else [*self.names]
+
+    @property
     def dropped(self) -> int:
         """How many samples are not counted, since their id came before."""
         return sum(self.counts) - len(self.numbers)
 
-    def ids(self, places: Any = slice(None)) -> Ids:
+    def listed(self, places: Any = slice(None)) -> list[Any]:
         """Return the ids at some places, as the caller knows them."""
-        chosen = self.numbers[places]
-        if self.names is None:
-            return chosen
-        return [self.names[number] for number in chosen.tolist()]
+        numbers: list[int] = self.numbers[places].tolist()
+        return numbers if self.names is None else [self.names[number] for number in numbers]
 
     def owners(self, arrival: Tensor) -> Tensor:
         """Return the ranks of samples, from their places among those of all ranks."""
@@ -515,18 +513,19 @@ class Order:
 
 def _as_numbers(per_rank: Sequence[Ids]) -> tuple[Tensor, list[str] | None]:
     """Join the ids of all ranks; strings as their places among all strings, sorted."""
-    if all(isinstance(ids, Tensor) for ids in per_rank):
-        return torch.cat([*per_rank]), None  # type: ignore[list-item]
-    texts = [text for ids in per_rank for text in ids]
+    numbers = [ids for ids in per_rank if isinstance(ids, Tensor)]
+    if len(numbers) == len(per_rank):
+        return torch.cat(numbers), None
+    texts = [text for ids in per_rank for text in ids if isinstance(text, str)]
     names = sorted(set(texts))
-    place = {name: index for index, name in enumerate(names)}
-    return torch.tensor([place[text] for text in texts], dtype=torch.int64), names
+    place = dict(zip(names, range(len(names)), strict=True))
+    return torch.tensor([place[text] for text in texts]), names
 
 
 # -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
 
 
-def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
+def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
     """Return the ids that must come, or how many; and what ranks compare of them."""
     if expected is None:
         return None, ""
@@ -535,55 +534,48 @@ def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
             raise InputError(f"expected= is {expected}, and there are no fewer ids than none")
         return expected, f", expected: {expected}"
     ids = _read_ids(expected, "expected")
-    ids = sorted(set(ids)) if isinstance(ids, list) else torch.unique(ids)
-    digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
-    return ids, f", expected: {len(ids)} ids ({digest})"
+    wanted = sorted(set(ids if isinstance(ids, list) else ids.tolist()))
+    digest = hashlib.blake2b(to_bytes(serialize(wanted)), digest_size=4).hexdigest()
+    return wanted, f", expected: {len(wanted)} ids ({digest})"
 
 
-def _check_expected(wanted: int | Ids | None, order: Order, rank: int) -> None:
+def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
-    names, numbers = order.names, order.numbers
-    if wanted is None or (isinstance(wanted, int) and names and len(names) == wanted):
+    came = order.listed()
+    wanted = [*range(expected)] if isinstance(expected, int) else expected
+    if wanted is None or wanted == came:
         return
-    if isinstance(wanted, int):
-        if names is not None:
-            raise InputError(
-                f"{wanted} ids are expected, and {len(names)} came",
-                per_rank=_summaries(order),
-                notes=["No sample was moved."],
-                do="pass the ids themselves as expected= to learn which are missing.",
-                rank=rank,
-            )
-        wanted = torch.arange(wanted)
-    missing: Ids
-    if isinstance(wanted, Tensor) != (names is None) and len(numbers):
-        kinds = ("strings", "integers") if names is None else ("integers", "strings")
+    if order.names is not None and isinstance(expected, int):
+        if len(came) == expected:
+            return
+        raise InputError(
+            f"{expected} ids are expected, and {len(came)} came",
+            per_rank=_summaries(order),
+            notes=["No sample was moved."],
+            do="pass the ids themselves as expected= to learn which are missing.",
+            rank=rank,
+        )
+    if wanted and came and type(wanted[0]) is not type(came[0]):
+        kinds = ("strings", "integers") if order.names is None else ("integers", "strings")
         raise InputTypeError(f"{kinds[0]} are expected as ids, and {kinds[1]} came", rank=rank)
-    if isinstance(wanted, Tensor):
-        missing = wanted[~torch.isin(wanted, numbers)]
-        extra = (~torch.isin(numbers, wanted)).nonzero().view(-1)
-    else:
-        names, known = names or [], set(wanted)
-        missing = sorted(known.difference(names))
-        odd = [place for place, name in enumerate(names) if name not in known]
-        extra = torch.tensor(odd, dtype=torch.int64)
-    if len(missing) or len(extra):
-        raise _wrong_ids(missing, extra, len(wanted), order, rank)
+    known = set(wanted)
+    extra = torch.tensor([place for place, each in enumerate(came) if each not in known]).long()
+    raise _wrong_ids(sorted(known.difference(came)), extra, len(wanted), order, rank)
 
 
 def _wrong_ids(
-    missing: Ids, extra: Tensor, expected: int, order: Order, rank: int
+    missing: list[Any], extra: Tensor, expected: int, order: Order, rank: int
 ) -> DistmetricsError:
     parts = []
-    if len(missing):
-        parts.append(f"{len(missing)} of {expected} expected ids did not come: {_listed(missing)}")
+    if missing:
+        parts.append(f"{len(missing)} of {expected} expected ids did not come: {_shown(missing)}")
     if len(extra):
-        parts.append(f"{len(extra)} came that nobody expects: {_listed(order.ids(extra))}")
+        parts.append(f"{len(extra)} came that nobody expects: {_shown(order.listed(extra))}")
     lines = _summaries(order)
     owners = order.owners(order.arrival[extra])
     peers = torch.unique(owners).tolist()
     for owner in peers:
-        lines[owner] += f"; not expected: {_listed(order.ids(extra[owners == owner]))}"
+        lines[owner] += f"; not expected: {_shown(order.listed(extra[owners == owner]))}"
     return InputError(
         f"gather_samples: {'; '.join(parts)}",
         per_rank=lines,
@@ -600,7 +592,7 @@ def _summaries(order: Order) -> dict[int, str]:
     lines = {}
     owners = order.owners(order.arrival)
     for rank, count in enumerate(order.counts):
-        own = order.ids(owners == rank)
+        own = order.listed(owners == rank)
         ends = f", {own[0]} to {own[-1]}" if len(own) else ""
         lines[rank] = f"{count} samples{ends}"
     return lines
@@ -614,25 +606,24 @@ def _check_repeats(
     if len(groups) == 0:
         return
     owners = order.owners(order.repeated_arrival)
-    rows = (order.repeated_arrival - order.begins[owners])[owners == comm.rank].tolist()
-    own = b"".join(_digest([values[row] for values in columns]) for row in rows)
-    _, runs = _exchange(comm, _stage(header, "what came twice"), own)
-    counts = owners.bincount(minlength=comm.world_size).tolist()
-    per_rank = _read_all(
-        comm, runs, "its digests", lambda rank, data: from_bytes(data).view(counts[rank], _DIGEST)
-    )
-    digests = torch.cat(per_rank)[owners.argsort(stable=True).argsort()]
+    rows = (order.repeated_arrival - order.begins[owners])[owners == comm.rank]
+    own = torch.tensor([_digest([values[row] for values in columns]) for row in rows.tolist()])
+    _, runs = _exchange(comm, header, own, "what came twice")
+    counts = owners.bincount(minlength=comm.world_size)
+    per_rank = _read_all(comm, runs, lambda rank, theirs: theirs.long().view(counts[rank]))
+    digests = torch.cat(per_rank).cpu()[owners.argsort(stable=True).argsort()]
     _, position, times = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
     first = digests[times.cumsum(0) - times]
-    odd = torch.unique(groups[(digests != first[position]).any(1)])
-    if len(odd) == 0:
+    is_odd = torch.isin(groups, groups[digests != first[position]])
+    if not is_odd.any():
         return
+    odd = order.listed(torch.unique(groups[is_odd]))
     lines = {}
-    for owner in torch.unique(owners[torch.isin(groups, odd)]).tolist():
-        theirs = torch.unique(groups[(owners == owner) & torch.isin(groups, odd)])
-        lines[owner] = f"has {_listed(order.ids(theirs))}"
+    for owner in torch.unique(owners[is_odd]).tolist():
+        theirs = torch.unique(groups[is_odd & (owners == owner)])
+        lines[owner] = f"has {_shown(order.listed(theirs))}"
     raise InputError(
-        f"gather_samples: {len(odd)} ids came with different values: {_listed(order.ids(odd))}",
+        f"gather_samples: {len(odd)} ids came with different values: {_shown(odd)}",
         per_rank=lines,
         notes=["No sample was moved."],
         likely="ids that count anew on every rank; or a sample that was dealt out twice, and whose "
@@ -643,20 +634,19 @@ def _check_repeats(
     )
 
 
-def _digest(sample: list[Any]) -> bytes:
-    return hashlib.blake2b(to_bytes(serialize(sample)), digest_size=_DIGEST).digest()
+def _digest(sample: list[Any]) -> int:
+    digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
-def _listed(ids: Ids) -> str:
+def _shown(ids: list[Any]) -> str:
     """Write ids in a line; the first few of many.
 
-    >>> print(_listed(torch.arange(3)), "and", _listed(["b", "c"]))
+    >>> print(_shown([0, 1, 2]), "and", _shown(["b", "c"]))
     0, 1, 2 and 'b', 'c'
     """
-    first = ids[:_SHOWN]
-    values = first.tolist() if isinstance(first, Tensor) else first
     more = f", … ({len(ids)})" if len(ids) > _SHOWN else ""
-    return ", ".join(map(repr, values)) + more
+    return ", ".join(map(repr, ids[:_SHOWN])) + more
 
 
 # -- samples as JSON lines in a file
@@ -674,14 +664,13 @@ class LinesFile:
         self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
-    def append(self, ids: Ids, tree: Any, *, is_last: bool) -> Problem | None:
-        """Append the samples of a tree, after the last of which the file is put in place.
+    def append(self, ids: list[Any], tree: Any, *, is_last: bool) -> Problem | None:
+        """Append the samples of a tree; after the last ones, put the file in place.
 
-        Returns why it cannot be written, if it cannot.
+        Returns why the file cannot be written, if it cannot.
         """
         try:
-            listed = ids.tolist() if isinstance(ids, Tensor) else ids
-            for sample_id, sample in zip(listed, _samples(tree), strict=True):
+            for sample_id, sample in zip(ids, _samples(tree), strict=True):
                 line = {"id": sample_id, "sample": sample}
                 self._file.write(json.dumps(line, default=_as_json) + "\n")
             if is_last:
@@ -725,11 +714,11 @@ def _as_json(value: Any) -> Any:
 
 def _check_writable(where: str, values: Any) -> None:
     """Raise InputTypeError for samples that JSON cannot hold."""
-    tensors = [values] if isinstance(values, Tensor) else values
-    if any(isinstance(each, Tensor) and each.is_complex() for each in tensors):
-        raise InputTypeError(f"{where} has complex numbers, which JSON cannot hold")
-    for value in tensors:
+    items = [values[:1]] if isinstance(values, Tensor) else values
+    for item in items:
+        if isinstance(item, Tensor) and item.is_complex():
+            raise InputTypeError(f"{where} has complex numbers, which JSON cannot hold")
         try:
-            isinstance(value, str | Tensor) or json.dumps(value, default=_as_json)
+            json.dumps(item, default=_as_json)
         except (TypeError, ValueError) as error:
             raise InputTypeError(f"{where} cannot be written as JSON: {error}") from error

@@ -9,6 +9,8 @@ different ranks may differ.
 
 from __future__ import annotations
 
+import array
+import contextlib
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -20,9 +22,7 @@ from torch import Tensor
 from distmetrics.collectives.buckets import (
     LeafSpec,
     dtype_of,
-    from_bytes,
     short_name,
-    to_bytes,
     unsendable,
 )
 from distmetrics.collectives.leaves import check_sendable, from_number_or_array
@@ -33,9 +33,8 @@ from distmetrics.errors import InputError, InputTypeError
 _SHOWN = 3  # items of a long list
 _SEPARATOR = "\0"  # between the strings of a column; a column with one inside travels as items
 _TEXT = ("utf-8", "surrogatepass")  # what a Python string may hold
-_CPU = torch.device("cpu")
+_NUMBERS = {int: ("q", torch.int64), float: ("d", torch.float64), bool: ("b", torch.bool)}
 _NARROW = (torch.uint8, torch.int16, torch.int32)
-_INT64 = range(-(1 << 63), 1 << 63)
 _BLOCK = 4096  # items of a list in a form
 
 
@@ -213,42 +212,43 @@ def pack(values: Any, rows: Tensor | None = None) -> Iterator[Any]:
 
 
 def _form(items: list[Any]) -> Any:
-    if set(map(type, items)) == {dict}:
-        keys = [*items[0]]
-        if keys and all(item.keys() == items[0].keys() for item in items):
-            return ["records", keys, *[_of_one_kind([item[key] for item in items]) for key in keys]]
-    return _of_one_kind(items)
+    keys = items[0].keys() if type(items[0]) is dict else ()
+    if keys and all(type(item) is dict and item.keys() == keys for item in items):
+        return ["records", [*keys], *[_simple([item[key] for item in items]) for key in keys]]
+    return _simple(items)
 
 
-def _of_one_kind(items: list[Any]) -> Any:
+def _simple(items: list[Any]) -> Any:
+    """Return the form of items that are not dicts."""
+    first = items[0]
     kinds = set(map(type, items))
     if kinds == {str}:
         joined = _SEPARATOR.join(items)
         if joined.count(_SEPARATOR) == len(items) - 1:
-            return ["text", from_bytes(joined.encode(*_TEXT))]
+            return ["text", joined.encode(*_TEXT)]
     elif kinds == {Tensor}:
-        first = items[0]
         alike = {(x.dtype, x.ndim, x.device, x.layout, x.is_nested) for x in items}
         if len(alike) == 1 and not any(unsendable(first.dtype, first.layout, first.is_meta)):
             shapes = torch.tensor([x.shape for x in items], dtype=torch.int64)
             return ["tensors", narrowed(shapes), torch.cat([x.detach().reshape(-1) for x in items])]
-    elif kinds == {int} and min(items) in _INT64 and max(items) in _INT64:
-        return narrowed(torch.tensor(items, dtype=torch.int64))
-    elif kinds in ({float}, {bool}):
-        return torch.tensor(items, dtype=torch.float64 if kinds == {float} else torch.bool)
+    elif len(kinds) == 1 and type(first) in _NUMBERS:
+        code, dtype = _NUMBERS[type(first)]
+        with contextlib.suppress(OverflowError):  # of more than 64 bits
+            numbers = torch.frombuffer(array.array(code, items), dtype=dtype)
+            return narrowed(numbers) if dtype == torch.int64 else numbers
     return ["items", serialize(items)]
 
 
 def unpack(form: Any, accelerator: torch.device) -> list[Any]:
     """Return the items of a list; tensors have memory of their own. Raises if it is malformed."""
-    if isinstance(form, Tensor):
-        return form.tolist()
     match form:
+        case Tensor():
+            return [*form.tolist()]
         case "records", keys, *columns:
             rows = zip(*[unpack(column, accelerator) for column in columns], strict=True)
             return [dict(zip(keys, row, strict=True)) for row in rows]
-        case "text", run:
-            return to_bytes(run).decode(*_TEXT).split(_SEPARATOR)
+        case "text", bytes(data):
+            return data.decode(*_TEXT).split(_SEPARATOR)
         case "tensors", shapes, joined:
             shapes = shapes.tolist()
             parts = joined.split([math.prod(shape) for shape in shapes])
@@ -268,32 +268,33 @@ def check_columns(schema: Schema, share: Any, count: int) -> None:
 
 
 def assemble(
-    schema: Schema, shares: Sequence[Sequence[Any]], order: Tensor, accelerator: torch.device
+    schema: Schema,
+    columns: Iterator[Sequence[Any]],
+    order: Tensor,
+    accelerator: torch.device,
+    *,
+    is_lazy: bool = True,
 ) -> Any:
     """Return the tree of samples.
 
     Args:
         schema: of the tree.
-        shares: packed columns of several ranks.
-        order: for each sample of the result, its place among those of all shares, joined.
+        columns: the forms of each column.
+        order: for each sample of the result, its place among those of all ranks, joined.
         accelerator: where tensors go that were on one.
+        is_lazy: whether texts, tensors and dicts are made when they are read.
     """
-    return _assemble(schema, iter([*zip(*shares, strict=True)]), order, accelerator)
-
-
-def _assemble(
-    schema: Schema, columns: Iterator[tuple[Any, ...]], order: Tensor, accelerator: torch.device
-) -> Any:
     if isinstance(schema, Columns):
-        children = [_assemble(child, columns, order, accelerator) for child in schema.children]
+        rest = functools.partial(assemble, is_lazy=is_lazy)
+        children = [rest(child, columns, order, accelerator) for child in schema.children]
         return tuple(children) if schema.is_tuple else dict(zip(schema.keys, children, strict=True))
-    parts = [form for forms in next(columns, ()) for form in forms]
+    forms = next(columns)
     if isinstance(schema, Items):
-        items = LazyList(parts, order, accelerator)
-        return [*items] if all(isinstance(part, Tensor) for part in parts) else items
-    device = accelerator if schema.on_accelerator else _CPU
+        items = LazyList(forms, order, accelerator)
+        return items if is_lazy and not all(isinstance(x, Tensor) for x in forms) else [*items]
+    device = accelerator if schema.on_accelerator else torch.device("cpu")
     empty = torch.empty((0, *schema.shape), dtype=dtype_of(schema.dtype), device=device)
-    return torch.cat([empty, *[part.to(device) for part in parts]])[order.to(device)]
+    return torch.cat([empty, *[rows.to(device) for rows in forms]])[order.to(device)]
 
 
 class LazyList(Sequence[Any]):
@@ -302,14 +303,11 @@ class LazyList(Sequence[Any]):
     Making a hundred thousand strings takes longer than sending them, and often nobody reads them:
     on the ranks that do not compute the score, say.
 
-    >>> texts = LazyList([*pack(["a", "b"])], torch.tensor([1, 0]))
-    >>> texts == ["b", "a"]
+    >>> LazyList([*pack(["a", "b"])], torch.tensor([1, 0]), torch.device("cpu")) == ["b", "a"]
     True
     """
 
-    def __init__(
-        self, forms: Sequence[Any], order: Tensor, accelerator: torch.device = _CPU
-    ) -> None:
+    def __init__(self, forms: Sequence[Any], order: Tensor, accelerator: torch.device) -> None:
         self._forms, self._order, self._accelerator = forms, order, accelerator
         self._count = len(order)
 
@@ -337,22 +335,7 @@ class LazyList(Sequence[Any]):
             return NotImplemented
         return self._items == [*other]
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         shown = [repr(item) for item in self[:_SHOWN]]
         more = [f"… ({len(self)})"] if len(self) > _SHOWN else []
         return f"[{', '.join(shown + more)}]"
-
-
-def read(tree: Any) -> Any:
-    """Return a tree with a plain list for each lazy one, as it can be sent.
-
-    >>> read({"text": (LazyList([torch.tensor([5, 7])], torch.tensor([1, 0])),)})
-    {'text': ([7, 5],)}
-    """
-    if isinstance(tree, dict):
-        return {key: read(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple([read(value) for value in tree])
-    return [*tree] if isinstance(tree, LazyList) else tree
