@@ -102,14 +102,12 @@ class CallLog(Tasks):
 
         Negative where another of its threads may go on.
         """
-        serials = [call.serial for call in [*self.calls] if call.ended is None]
-        serial = serials[-1] if serials else 0
+        serial = max((call.serial for call in [*self.calls] if call.ended is None), default=0)
         return serial if self.alone else -serial
 
     def issued(self) -> dict[str, int]:
         """Return how many collectives this rank has issued on each group that counts them."""
-        counts = {name: count() for name, count in [*self.counters.items()]}
-        return {name: count for name, count in counts.items() if count > 0}
+        return {name: n for name, count in [*self.counters.items()] if (n := count()) > 0}
 
     def place(self) -> Place:
         """Return where the thread is that has made the last call."""

@@ -188,7 +188,7 @@ class Watchdog(TombstoneWatcher):
         """Note that this thread begins a call."""
         self.log.begin_call(pending)
 
-    def leave(self, pending: PendingCall, *, begun: bool = True) -> None:
+    def leave(self, pending: PendingCall, *, begun: bool) -> None:
         """Note that the call is over, or was never begun."""
         self.log.end_call(pending, begun=begun)
         forget_exits()

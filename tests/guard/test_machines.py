@@ -17,10 +17,10 @@ from tests.machines import torchrun, two_machines
 pytestmark = [pytest.mark.gloo, pytest.mark.long, pytest.mark.timeout(240)]
 
 
-def change(name: str, what: list[str]) -> None:
+def change(name: str, what: str) -> None:
     """Change one end of the cable, which has its machine's name."""
-    tool = "tc" if what[0] == "qdisc" else "ip"
-    subprocess.run([tool, "-n", name, *(word.replace("{1}", name) for word in what)], check=True)
+    tool = "tc" if what.startswith("qdisc") else "ip"
+    subprocess.run([tool, "-n", name, *what.replace("{1}", name).split()], check=True)
 
 
 def wait_for(folder: Path, *names: str) -> None:
@@ -35,23 +35,10 @@ def ended(folder: Path) -> list[dict[str, Any]]:
 
 # What happens to the cable: both directions are lost, or what the second machine sends: no packet fits in 10 bytes.
 CUTS = {
-    "both ways": (["link", "set", "{1}", "down"], ["link", "set", "{1}", "up"]),
+    "both ways": ("link set {1} down", "link set {1} up"),
     "one way": (
-        [
-            "qdisc",
-            "add",
-            "dev",
-            "{1}",
-            "root",
-            "tbf",
-            "rate",
-            "1kbit",
-            "burst",
-            "10b",
-            "limit",
-            "10b",
-        ],  # no packet fits
-        ["qdisc", "del", "dev", "{1}", "root"],
+        "qdisc add dev {1} root tbf rate 1kbit burst 10b limit 10b",
+        "qdisc del dev {1} root",
     ),
 }
 

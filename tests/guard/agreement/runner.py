@@ -104,17 +104,21 @@ class Ended:
     seconds: float
 
 
-def ends(names: Sequence[str], mended: bool = False) -> list[Ended]:
-    """Run drivers, or what is mended of them, one after the other as both ranks of one new world; tell how each ended.
+def ends(names: Sequence[str], mended: Sequence[str] = ()) -> list[Ended]:
+    """Run drivers, and what is mended of some, one after the other as both ranks of one new world; tell how each ended.
 
     It is the rank itself that tells: what its launcher says of a rank that it had to stop is not the guard's merit.
     """
-    seeds = DRIVERS[names[0]].hash_seeds
+    seeds = DRIVERS[names[0]].hash_seeds if names else ()
     with tempfile.TemporaryDirectory(prefix="agreement-") as folder, guard.use_settings(timeout=DEADLINE):
         if seeds:
-            world = outcomes(2, _rank, list(names), mended, folder, backend="gloo", limit=_LIMIT, hash_seeds=seeds)
+            world = outcomes(
+                2, _rank, list(names), list(mended), folder, backend="gloo", limit=_LIMIT, hash_seeds=seeds
+            )
         else:
-            world = launch(_rank, 2, list(names), mended, folder, backend="gloo", limit=_LIMIT, start_method="fork")
+            world = launch(
+                _rank, 2, list(names), list(mended), folder, backend="gloo", limit=_LIMIT, start_method="fork"
+            )
         found = []
         for outcome in world:
             told = Path(folder, f"{outcome.rank}.json")
@@ -146,7 +150,7 @@ def collect() -> None:
         importlib.import_module(f"tests.guard.agreement.{name}")
 
 
-def _rank(comm: Any, names: Sequence[str], mended: bool, folder: str) -> None:
+def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -> None:
     """Be one rank: drive the examples, then do what every job does next, and note how it ended."""
     warnings.simplefilter("ignore")  # Lightning's advice on workers, loggers and step outputs
     for name in ("lightning.pytorch", "pytorch_lightning"):
@@ -157,12 +161,12 @@ def _rank(comm: Any, names: Sequence[str], mended: bool, folder: str) -> None:
     error: BaseException | None = None
     try:
         with guard.watch():
-            for name in names:
-                here = Path(folder, f"{name} {comm.rank}")
+            for name, is_mended in [*((name, False) for name in names), *((name, True) for name in mended)]:
+                here = Path(folder, f"{name} {is_mended} {comm.rank}")
                 here.mkdir()
                 os.chdir(here)
                 driver = DRIVERS[name]
-                driver.run(comm.rank, functools.partial(_names, driver, mended))
+                driver.run(comm.rank, functools.partial(_names, driver, is_mended))
                 dist.all_reduce(torch.ones(7))  # the job's next step
     except BaseException as raised:
         error = raised
