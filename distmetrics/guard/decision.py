@@ -5,7 +5,7 @@ Ranks that are just slow are named in a line of the log and never blamed before 
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -14,6 +14,7 @@ from distmetrics.errors import by_line, ranks_do, ranks_in, said_of, who
 from distmetrics.guard.store import Answer, RankStatus, Wait
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
+OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end after it has left
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
 STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
 _SPELT_OUT = 8  # different lines of ranks in one text
@@ -26,11 +27,12 @@ class JobSnapshot:
     Attributes:
         timeout: seconds that it may wait for ranks that are alive and busy elsewhere.
         statuses: what each rank has published; nothing for one without a communicator yet.
-        left: ranks that have left, as they or others say.
-        seconds: for how long the process of a rank, on this machine, is "gone" or "stopped".
+        departures: of ranks that have left, as they or others say.
+        seconds: for how long a rank has "left", or its process, on this machine, is "gone" or
+            "stopped".
         answers: the latest answer of each rank that was asked where it is.
-        confirmed: ranks that have answered, since ``statuses`` was read, that they still wait in
-            what it says.
+        suspects: for ranks of a circle of waits, which are seen waiting, the serial number of the
+            wait, and that of the question that was put to them then.
     """
 
     me: int
@@ -38,10 +40,10 @@ class JobSnapshot:
     waited: float
     timeout: float
     statuses: Mapping[int, RankStatus]
-    left: Mapping[int, Departure]
+    departures: Sequence[Departure]
     seconds: Mapping[str, Mapping[int, float]]
     answers: Mapping[int, Answer | None]
-    confirmed: Set[int]
+    suspects: Mapping[int, tuple[int, int]]
 
     @functools.cached_property
     def waits(self) -> dict[int, Wait]:
@@ -60,8 +62,22 @@ class JobSnapshot:
         came = {rank for rank, wait in self.waits.items() if wait.has_come_to(self.wait)}
         return [rank for rank in self.members if rank not in came]
 
-    def suspects(self) -> list[int]:
-        """Return the ranks of a circle of waits that this rank depends on.
+    @functools.cached_property
+    def left(self) -> dict[int, Departure]:
+        """The ranks that have left without making this call, each with its first word."""
+        return {d.rank: d for d in self.departures[::-1] if self._never_comes(d)}
+
+    def _never_comes(self, departure: Departure) -> bool:
+        calls = departure.calls_of(self.wait.group)
+        if calls is None:  # it may have made this call; if so, the wait ends in a moment
+            return self.seconds["left"][departure.rank] >= OWN_WORD
+        # One that was interrupted in this very call has counted it, and is gone.
+        has_failed = departure.failed and departure.rank in self.seconds["gone"]
+        return calls < self.wait.number or has_failed
+
+    @functools.cached_property
+    def circle(self) -> list[int]:
+        """The ranks of a circle of waits that this rank depends on.
 
         It is a deadlock if each of them has confirmed that it still waits there.
         """
@@ -126,11 +142,19 @@ class JobSnapshot:
             what = "ranks disagree on a collective"
             yield Verdict("mismatch", what, tuple(odd), self._lines(), likely, SAME_ORDER)
         yield from self._out_of_step(here)
-        circle = self.suspects()
-        if circle and self.confirmed >= {*circle} - {self.me}:
-            groups = sorted({self.waits[rank].group for rank in circle})
-            what = f"{who(circle)} wait for each other in different calls"
-            yield deadlock(what, circle, self._lines()).but(groups=tuple(groups))
+        if self.circle and all(map(self._still_waits, self.circle)):
+            groups = sorted({self.waits[rank].group for rank in self.circle})
+            what = f"{who(self.circle)} wait for each other in different calls"
+            yield deadlock(what, self.circle, self._lines()).but(groups=tuple(groups))
+
+    def _still_waits(self, rank: int) -> bool:
+        """True if a rank has confirmed, since all of the circle were seen, that it waits there."""
+        if rank == self.me:
+            return True
+        (serial, question), answer = self.suspects.get(rank, (0, 0)), self.answers.get(rank)
+        if answer is None or answer.question < question:
+            return False
+        return serial == answer.waits == self.waits[rank].serial
 
     def _out_of_step(self, here: Mapping[int, Wait]) -> Iterator[Verdict]:
         """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""

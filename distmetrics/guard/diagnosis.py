@@ -8,20 +8,18 @@ that very call still: it did so the whole time between.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from distmetrics.comm.verdict import Departure, Verdict
+from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import ranks_in
 from distmetrics.guard.decision import JobSnapshot
 from distmetrics.guard.process_info import process_state
 from distmetrics.guard.store import (
     ALL_ASK,
     FIRST_ASK,
-    Answer,
     GuardStore,
     Identity,
-    RankStatus,
     Wait,
 )
 from distmetrics.guard.tombstones import Tombstones
@@ -31,7 +29,6 @@ _ASK_AFTER = 0.3
 _ASK_AGAIN = 0.4  # seconds between two questions of one of the ranks that wait
 _LOOK, _SLOWEST = 0.1, 0.5  # seconds between two looks: at first, and of who finds out for itself
 _ASKED_AT_ONCE = 64  # ranks
-_OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end after it has left
 _SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
 _TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
@@ -90,9 +87,9 @@ class Diagnosis:
         """True once all who wait in the group have read the verdict, or have had the time to."""
         if now >= self._ended + _HEARD + self._slowest:
             return True
-        waits = [status.wait for status in self.store.statuses().values()]
-        waiting = sum(wait is not None and wait.group == self.wait.group for wait in waits)
-        return self.store.count(f"heard/{self.wait.group}") >= waiting
+        group, statuses = self.wait.group, self.store.statuses().values()
+        waiting = [each for each in statuses if each.wait and each.wait.group == group]
+        return self.store.count(f"heard/{group}") >= len(waiting)
 
     def note_alone(self, alone: bool) -> None:
         """Publish anew whether this rank may go on in another thread, where that has changed."""
@@ -137,35 +134,13 @@ class Diagnosis:
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for (kind, rank), since in self._since.items():
             seconds[kind][rank] = now - since
-        # A rank's first word counts.
-        left = {d.rank: d for d in departures[::-1] if self._never_comes(d, seconds)}
-        confirmed = {rank for rank in self._suspects if self._is_confirmed(rank, statuses, answers)}
-        waited = now - self.begun
-        ranks = statuses, left, seconds, answers, confirmed
-        return JobSnapshot(self.me.rank, self.wait, waited, self.timeout, *ranks)
-
-    def _never_comes(
-        self, departure: Departure, seconds: Mapping[str, Mapping[int, float]]
-    ) -> bool:
-        """True if a rank has left without making this call."""
-        calls = departure.calls_of(self.wait.group)
-        if calls is None:  # it may have made this call; if so, the wait ends in a moment
-            return seconds["left"][departure.rank] >= _OWN_WORD
-        # One that was interrupted in this very call has counted it, and is gone.
-        return calls < self.wait.number or (departure.failed and departure.rank in seconds["gone"])
-
-    def _is_confirmed(
-        self, rank: int, statuses: Mapping[int, RankStatus], answers: Mapping[int, Answer | None]
-    ) -> bool:
-        """True if a suspect has answered, since all were seen, that it waits as before."""
-        (serial, question), status, answer = self._suspects[rank], statuses.get(rank), answers[rank]
-        if status is None or status.wait is None or status.wait.serial != serial or answer is None:
-            return False
-        return answer.question >= question and answer.waits == serial
+        me, waited = self.me.rank, now - self.begun
+        others = statuses, departures, seconds, answers, self._suspects
+        return JobSnapshot(me, self.wait, waited, self.timeout, *others)
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
         """Ask suspects at once, and from time to time those who have not come."""
-        circle = {rank: job.waits[rank].serial for rank in job.suspects() if rank != self.me.rank}
+        circle = {rank: job.waits[rank].serial for rank in job.circle if rank != self.me.rank}
         if circle != {rank: serial for rank, (serial, _) in self._suspects.items()}:
             self._suspects = {rank: (serial, self._put(rank)) for rank, serial in circle.items()}
         pause = _ASK_AGAIN if self._speaks(job) else min(5.0, max(_SLOWEST, job.waited / 4))

@@ -225,35 +225,27 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     (1,)
     """
     size = max(report.world_size for report in reports.values())
-    calls: defaultdict[str, dict[int, dict[int, ReportedCall]]] = defaultdict(dict)
+    calls: defaultdict[tuple[str, int], dict[int, ReportedCall]] = defaultdict(dict)
     # By group and rank the first call that the rank's file tells of; it may have made others.
     since: defaultdict[str, dict[int, int]] = defaultdict(dict)
     stuck = []
     for rank, report in reports.items():
         for call in report.calls:
-            calls[call.group].setdefault(call.number, {})[rank] = call
+            calls[call.group, call.number][rank] = call
             since[call.group].setdefault(rank, call.number)
         stuck += [call.number for call in report.stuck if call.group == _WORLD]
-    if stuck:  # all ranks are in it, also those that tell of no call
-        for rank in range(size):
-            since[_WORLD].setdefault(rank, min(stuck))
-    found = [_first_divergence(group, numbered, since[group]) for group, numbered in calls.items()]
-    divergences = [each for each in found if each is not None]
-    divergences.sort(key=lambda each: min(call.started for call in each.calls.values()))
-    missing = tuple(rank for rank in range(size) if rank not in reports)
-    return PostMortem(size, reports, missing, tuple(divergences))
-
-
-def _first_divergence(
-    group: str, calls: Mapping[int, Mapping[int, ReportedCall]], since: Mapping[int, int]
-) -> Divergence | None:
-    """Return the first call of a group at which its ranks differ."""
-    for number, by_rank in sorted(calls.items()):
-        expected = {rank for rank, begin in since.items() if begin <= number}
+    for rank in range(size) if stuck else ():  # all are in it, also those that tell of no call
+        since[_WORLD].setdefault(rank, min(stuck))
+    first: dict[str, Divergence] = {}
+    for (group, number), by_rank in sorted(calls.items()):
+        expected = {rank for rank, begin in since[group].items() if begin <= number}
         one = Divergence(group, number, by_rank, tuple(sorted(expected - by_rank.keys())))
         if one.absent or len(one.ops) > 1:
-            return one
-    return None
+            first.setdefault(group, one)
+    began = {group: min(c.started for c in one.calls.values()) for group, one in first.items()}
+    divergences = tuple(first[group] for group in sorted(began, key=began.__getitem__))
+    missing = tuple(rank for rank in range(size) if rank not in reports)
+    return PostMortem(size, reports, missing, divergences)
 
 
 def describe(post: PostMortem, most_errors: int = 5) -> str:
@@ -296,7 +288,7 @@ def parting(post: PostMortem) -> str:
         lines[rank] = _elsewhere(post.reports[rank]) if rank in post.reports else "left no file"
     notes = [f"Later: {_headline(each)}." for each in later[:_LATER]]
     likely, do = _advice(post, first)
-    return _listed(_headline(first), lines, notes=notes, likely=likely, do=do)
+    return _listed(_headline(first), lines, notes, likely=likely, do=do)
 
 
 def _elsewhere(report: RankReport) -> str:
@@ -352,12 +344,7 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
 
 
 def _listed(
-    headline: str,
-    lines: Mapping[int, str],
-    *,
-    notes: Sequence[str] = (),
-    likely: str = "",
-    do: str = "",
+    headline: str, lines: Mapping[int, str], notes: Sequence[str] = (), **advice: str
 ) -> str:
     """Compose a text of the ranks' lines; of many different ones the most and the least common."""
     common = [line for line, _ in Counter(lines.values()).most_common()]
@@ -365,4 +352,4 @@ def _listed(
     shown = {rank: line for rank, line in lines.items() if line in kept}
     if left := len(common) - len(kept):
         notes = [f"{left} other groups of ranks are not shown.", *notes]
-    return compose(headline, shown, notes=notes, likely=likely, do=do)
+    return compose(headline, shown, notes=notes, **advice)

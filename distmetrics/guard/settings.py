@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from distmetrics.errors import ConfigurationError
 
@@ -98,7 +98,8 @@ def use_settings(
     ...     current_settings().timeout
     20
     """
-    values = {"mode": mode, "timeout": timeout, "report": None if report is None else Path(report)}
+    folder = None if report is None else Path(report)
+    values: dict[str, Any] = {"mode": mode, "timeout": timeout, "report": folder}
     changes = {name: value for name, value in values.items() if value is not None}
-    with put_in_force(replace(current_settings(), **cast("Any", changes))) as settings:
+    with put_in_force(replace(current_settings(), **changes)) as settings:
         yield settings

@@ -23,19 +23,6 @@ from distmetrics.guard.store import GuardStore, Identity
 ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
 
 
-def pending(number: int = 1) -> PendingCall:
-    return PendingCall(Call("barrier"), "world", "0-1", number, "barrier")
-
-
-def test_a_report_has_the_last_50_calls(tmp_path: Path) -> None:
-    log = CallLog()
-    for number in range(1, 61):
-        log.begin_call(pending(number))
-    ReportWriter(tmp_path, ME, log).write()
-    calls = json.loads((tmp_path / "rank-0.json").read_text())["calls"]
-    assert [call["number"] for call in calls] == [*range(11, 61)]
-
-
 def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> None:
     """One that was caught long ago is not why the job has ended; what broke the group is."""
     log = CallLog()
@@ -46,9 +33,10 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
         return written and written["text"]
 
     reports.write(ValueError("caught"))
+    reports.write(SystemExit(1))  # the script ends by an exit code
     reports.write()
     assert error() == "caught"
-    log.begin_call(pending())
+    log.begin_call(PendingCall(Call("barrier"), "world", "0-1", 1, "barrier"))
     reports.write()
     assert error() is None
     reports.write(ValueError("broken"), final=True)
@@ -72,14 +60,6 @@ def test_an_exit_that_the_script_has_caught_is_forgotten(monkeypatch: pytest.Mon
     finally:
         last_words.note_exits(False)
     assert sys.exit is original
-
-
-def test_an_exit_after_an_error_leaves_the_error_in_the_report(tmp_path: Path) -> None:
-    """The script catches what was raised, and ends by an exit code."""
-    reports = ReportWriter(tmp_path, ME, CallLog())
-    for error in (ValueError("why"), SystemExit(1)):
-        reports.write(error)
-    assert json.loads((tmp_path / "rank-0.json").read_text())["error"]["text"] == "why"
 
 
 def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
