@@ -1,15 +1,13 @@
-"""Files that no job left: as the guard writes them, and as many and as nasty as a postmortem must bear."""
+"""Files that no job left: as the guard writes them, and as many as a postmortem must bear."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 START = 1_763_785_000.0
-NASTY = "</script><img src=x onerror=\"document.title='broken'\">&amp;'$title"
 
 
 def call(
@@ -73,37 +71,22 @@ def guarded(world_size: int, absent: Iterable[int] = (1,), ranks_of_a_host: int 
 
 
 def grouped() -> list[dict[str, Any]]:
-    """Make the files of a job of 8 ranks with groups, two threads, nasty names, a rank that raised and one without."""
+    """Make the files of a job of 8 ranks with groups, a rank that raised and one without a file."""
     found = guarded(8, absent=(2, 5), ranks_of_a_host=4)
     for one in found:
         rows = f"rows {one['rank'] % 2}"
         one["calls"][8:8] = [call(n, 0.42 + n / 100, 0.425 + n / 100, group=rows) for n in (1, 2)]
-        one["calls"].append(call(1, 0.6, 0.7, f'barrier "{NASTY}"', group="saver", site=NASTY))
-        one["calls"].sort(key=lambda each: each["started"])
-    found[2]["error"] = error("ValueError", "", f"no such class: {NASTY}", site="data.py:31 in label", peers=[])
+    found[2]["error"] = error("ValueError", "", "no such class", site="data.py:31 in label", peers=[])
     return [one for one in found if one["rank"] != 6]
 
 
-def unlike(world_size: int, calls: int = 50) -> list[dict[str, Any]]:
-    """Make the files of a job no two ranks of which are alike: other shapes, lines, times and errors."""
-    draw = random.Random(0)
+def unlike(world_size: int) -> list[dict[str, Any]]:
+    """Make the files of a job no two ranks of which are alike: other shapes, lines and errors."""
     found = []
     for rank in range(world_size):
-        made = [
-            call(
-                n,
-                0.05 * n + draw.random() / 100,
-                0.05 * n + 0.02 + draw.random() / 100,
-                'all_gather_cat "validation/scores_of_the_epoch"',
-                detail=f"float32[{draw.randrange(10**6)}, {draw.randrange(1000)}]",
-                site=f"project/training/step_{rank}.py:{draw.randrange(10**4)} in validation_step",
-            )
-            for n in range(1, calls + 1)
-        ]
+        made = [call(n, 0.05 * n, 0.05 * n + 0.02, detail=f"float32[{rank}]", site=f"f.py:{rank}") for n in (1, 2, 3)]
         own = error("ValueError", "", f"rank {rank}: " + "a long story " * 100, peers=[])
-        found.append(
-            left(rank, world_size, made, error=own, where=[f"file_{rank}.py:{rank} in f"], host=f"n{rank // 8}")
-        )
+        found.append(left(rank, world_size, made, error=own, where=[f"file_{rank}.py:{rank} in f"]))
     return found
 
 

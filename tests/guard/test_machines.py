@@ -59,7 +59,7 @@ def test_a_cable_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wa
 
         scissors = threading.Thread(target=cut_and_heal)
         scissors.start()
-        torchrun(names, "tests.guard.far", str(tmp_path), "100000", ranks=1)
+        torchrun(names, "tests.guard.far", str(tmp_path), ranks=1)
         scissors.join()
     near, far = ended(tmp_path)
     assert far["kind"] == "PeerLostError", far
@@ -68,18 +68,6 @@ def test_a_cable_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wa
     assert "rank 1" in near["text"]
     assert near["wrong"] == far["wrong"] == 0
     print(way, {"near": near["after"], "far": far["after"]})
-
-
-def test_a_slow_cable_is_no_fault(tmp_path: Path) -> None:
-    """200 calls of 160 kB over 20 Mbit/s, each of which waits."""
-    with two_machines() as names:
-        for name in names:
-            limit = ["root", "tbf", "rate", "20mbit", "burst", "16kb", "latency", "400ms"]
-            made = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", name, *limit], check=False)
-            if made.returncode:
-                pytest.skip("no token bucket filter here")
-        torchrun(names, "tests.guard.far", str(tmp_path), "200", ranks=1)
-    assert [(found["kind"], found["wrong"]) for found in ended(tmp_path)] == [("", 0)] * 2
 
 
 CABLES, WORLDS = 4, 50

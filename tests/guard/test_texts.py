@@ -26,60 +26,21 @@ from distmetrics.testing import outcomes
 from tests.guard.simulated import Job
 
 
-def _ended(prepare: Callable[[Job], Any], world_size: int = 2, seconds: float = 12.0) -> str:
-    job = Job(world_size)
-    prepare(job)
-    job.run(seconds)
-    diagnosis = next(rank.diagnosis for rank in job.ranks if rank.diagnosis is not None)
+def _ended(*waits: dict[str, Any], left: Departure | None = None, state: str = "", **rank_1: Any) -> str:
+    """What ranks that wait are told; rank 1 may have left, be in a state, or be elsewhere."""
+    job = Job(2)
+    if left is not None:
+        Tombstones(job.store).leave(left)
+    if state:
+        job.states[1] = state
+    vars(job.ranks[1]).update(rank_1)
+    for rank, wait in zip(job.ranks, waits, strict=False):
+        rank.wait(**wait)
+    job.run(12.0)
+    diagnosis = job.ranks[0].diagnosis
+    assert diagnosis is not None
     assert diagnosis.verdict is not None
     return str(diagnosis.verdict)
-
-
-def _late(job: Job) -> None:
-    job.ranks[0].wait(timeout=10)
-
-
-def _slow_link(job: Job) -> None:
-    for rank in job.ranks:
-        rank.wait(timeout=10)
-
-
-def _circle(job: Job) -> None:
-    job.ranks[0].wait("a")
-    job.ranks[1].wait("b")
-
-
-def _unlike(job: Job) -> None:
-    job.ranks[0].wait(kind="all_reduce sum")
-    job.ranks[1].wait(kind="barrier")
-
-
-def _departed(failed: bool) -> Callable[[Job], None]:
-    def prepare(job: Job) -> None:
-        why = "raised ValueError: a bad batch  train.py:7 in step" if failed else "has returned"
-        Tombstones(job.store).leave(Departure(1, why, failed))
-        job.ranks[0].wait()
-
-    return prepare
-
-
-def _in_state(state: str) -> Callable[[Job], None]:
-    def prepare(job: Job) -> None:
-        job.states[1] = state
-        job.ranks[0].wait()
-
-    return prepare
-
-
-def _foreign(job: Job) -> None:
-    job.ranks[1].where = "is in torch.distributed.all_reduce  train.py:3 in main"
-    job.ranks[1].still, job.ranks[1].issued = 1.0, {"world": 4}
-    job.ranks[0].wait()
-
-
-def _uneven(job: Job) -> None:
-    job.ranks[0].wait(counts_exactly=True)
-    job.ranks[1].wait(counts_exactly=True, issued=4)
 
 
 def _silent_store() -> str:
@@ -110,17 +71,20 @@ def _interrupted() -> str:
         return outcomes(2, lambda comm: str(call_lock._interrupted(comm, call, "TimeoutError")))[1].value
 
 
+FAILED = Departure(1, "raised ValueError: a bad batch  train.py:7 in step", failed=True)
+RETURNED = Departure(1, "has returned", failed=False)
+IN_TORCH = {"where": "is in torch.distributed.all_reduce  train.py:3 in main", "still": 1.0, "issued": {"world": 4}}
 TEXTS: dict[str, Callable[[], str]] = {
-    "A rank is late": lambda: _ended(_late),
-    "All came, and it does not end": lambda: _ended(_slow_link),
-    "A rank failed": lambda: _ended(_departed(failed=True)),
-    "A rank has returned": lambda: _ended(_departed(failed=False)),
-    "A process is gone": lambda: _ended(_in_state("gone")),
-    "A process is stopped": lambda: _ended(_in_state("stopped")),
-    "A deadlock of groups": lambda: _ended(_circle),
-    "Different calls in the same place": lambda: _ended(_unlike),
-    "A collective of torch's own": lambda: _ended(_foreign),
-    "Another number of torch's own": lambda: _ended(_uneven),
+    "A rank is late": lambda: _ended({"timeout": 10}),
+    "All came, and it does not end": lambda: _ended({"timeout": 10}, {"timeout": 10}),
+    "A rank failed": lambda: _ended({}, left=FAILED),
+    "A rank has returned": lambda: _ended({}, left=RETURNED),
+    "A process is gone": lambda: _ended({}, state="gone"),
+    "A process is stopped": lambda: _ended({}, state="stopped"),
+    "A deadlock of groups": lambda: _ended({"group": "a"}, {"group": "b"}),
+    "Different calls in the same place": lambda: _ended({"kind": "all_reduce sum"}, {"kind": "barrier"}),
+    "A collective of torch's own": lambda: _ended({}, **IN_TORCH),
+    "Another number of torch's own": lambda: _ended({"counts_exactly": True}, {"counts_exactly": True, "issued": 4}),
     "The store does not answer": _silent_store,
     "Direct calls that differ": _direct,
     "A call was interrupted": _interrupted,
