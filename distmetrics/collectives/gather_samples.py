@@ -14,10 +14,10 @@ import json
 import operator
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,11 +39,11 @@ from distmetrics.collectives.sample_columns import (
     Rows,
     Schema,
     assemble,
-    check_columns,
     columns_of,
     describe,
     narrowed,
     pack,
+    read_columns,
     size_of,
     sizes_of,
 )
@@ -55,19 +55,11 @@ from distmetrics.errors import DistmetricsError, InputError, InputTypeError
 
 Destination = int | str | os.PathLike[str] | None
 Ids = Tensor | list[str]
-T = TypeVar("T")
 ROUND = 1 << 24  # bytes of all ranks together that move at once
 _WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
 _SHOWN = 8  # ids that an error lists
-_INTEGERS = (
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-)
+_SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)
 _EXAMPLES = "pass integers or strings, one for each sample."
 
 
@@ -263,10 +255,8 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
     for start, stop in _rounds(comm, header, own, order, sum(each.nbytes for each in specs)):
         rows, in_round = order.samples(start, stop)
         share = _share(mine, paths, rows[comm.rank])
-        _, runs = _exchange(comm, header, share, "samples", problem)
-        if not receives:
-            continue
-        for theirs in _read_all(comm, runs, functools.partial(_checked, schema, rows)):
+        read = functools.partial(_read_share, schema, rows) if receives else None
+        for theirs in _exchange(comm, header, share, read, "samples", problem):
             for forms, more in zip(columns, theirs, strict=False):
                 forms += more
         places.append(in_round + start)
@@ -275,14 +265,16 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
             is_last = stop == len(order.numbers)
             problem = mine.file.append(order.listed(slice(start, stop)), samples, is_last=is_last)
             columns = [[] for _ in paths]
+    tree = None
     if to_file:
-        _exchange(comm, header, None, "end", problem)
-        return order.ids, None, order.dropped
-    if not receives:
+        _exchange(comm, header, None, None, "end", problem)
+    elif receives:
+        is_lazy = not comm.hands_over
+        tree = assemble(schema, iter(columns), torch.cat(places), comm.device, is_lazy=is_lazy)
+    else:
         return None
-    lazily = not comm.hands_over
-    tree = assemble(schema, iter(columns), torch.cat(places), comm.device, is_lazy=lazily)
-    return order.ids, tree, order.dropped
+    ids = order.numbers if order.names is None else order.names
+    return ids, tree, sum(order.counts) - len(order.numbers)
 
 
 def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
@@ -294,12 +286,8 @@ def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
     return [[*pack(mine.columns[path], rows)] for path in paths]
 
 
-def _checked(schema: Schema, rows: Sequence[Tensor], rank: int, share: Any) -> list[Any]:
-    """Return a peer's columns; none of a rank that has none of the samples."""
-    if len(rows[rank]) == 0:
-        return []
-    check_columns(schema, share, len(rows[rank]))
-    return [*share]
+def _read_share(schema: Schema, rows: Sequence[Tensor], rank: int, _: Any, share: Any) -> list[Any]:
+    return read_columns(schema, share, len(rows[rank]))
 
 
 # -- rounds in which each rank sends a value of any size
@@ -309,10 +297,14 @@ def _exchange(
     comm: Communicator,
     header: Header,
     value: Any,
+    read: Callable[[int, Header, Any], Any] | None,
     stage: str = "",
     problem: Problem | None = None,
-) -> tuple[list[Header], list[Tensor]]:
-    """Return every rank's header and its value, serialized; hardly more bytes than they move."""
+) -> list[Any]:
+    """Exchange values of any size, in hardly more than their bytes.
+
+    Returns what ``read`` makes of each rank's header and value; it raises if they are malformed.
+    """
     run = serialize(value).to(comm.device)
     header = header.but(leaves=(LeafSpec.of("", run),))
     if stage:
@@ -323,17 +315,21 @@ def _exchange(
     met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
     headers = met.headers()
     agree_on_tree(headers, comm.rank)
-    inline = [data for data, _ in met.move()]
-    if comm.world_size == 1:
-        return headers, [run]
+    runs = [inline for inline, _ in met.move()]
     sizes = []
     for rank, theirs in enumerate(headers):
         with reading("its samples", rank):
             ((size,),) = [leaf.shape for leaf in theirs.leaves]
             sizes.append(size if size > capacity else 0)
-    rows = _gather_uneven(comm, run, sizes) if any(sizes) else inline
-    received = zip(sizes, rows, inline, strict=True)
-    return headers, [row[:size] if size else small for size, row, small in received]
+    if any(sizes):
+        large = zip(sizes, _gather_uneven(comm, run, sizes), runs, strict=True)
+        runs = [row[:size] if size else inline for size, row, inline in large]
+    values = []
+    for rank, (theirs, data) in enumerate(zip(headers, runs, strict=True)):
+        if read is not None:
+            with reading("its samples", rank):
+                values.append(read(rank, theirs, deserialize(data, accelerator=comm.device)))
+    return values
 
 
 def _gather_uneven(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
@@ -341,22 +337,13 @@ def _gather_uneven(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> Seq
     longest = max(sizes)
     check_memory(comm, longest)
     own = run[: sizes[comm.rank]]
-    if comm.world_size * longest <= _WASTE * sum(sizes):
+    if len(sizes) * longest <= _WASTE * sum(sizes):
         return gather_padded(comm, own, longest)
     rows = []
     for rank, size in enumerate(sizes):
         row = own if rank == comm.rank else run.new_empty(size)
         rows.append(comm.broadcast(row, rank) if size else row)
     return rows
-
-
-def _read_all(comm: Communicator, runs: Sequence[Tensor], read: Callable[[int, Any], T]) -> list[T]:
-    """Return what ``read`` makes of each rank's value; it raises if the value is malformed."""
-    values = []
-    for rank, run in enumerate(runs):
-        with reading("its samples", rank):
-            values.append(read(rank, deserialize(run, accelerator=comm.device)))
-    return values
 
 
 def _rounds(
@@ -369,12 +356,16 @@ def _rounds(
     sizes = torch.zeros(order.counts[comm.rank], dtype=torch.int64)
     for values in columns:
         sizes += sizes_of(values)
-    _, runs = _exchange(comm, header, narrowed(sizes), "sizes")
-    per_rank = _read_all(comm, runs, lambda rank, theirs: theirs.long().view(order.counts[rank]))
-    in_order = torch.cat(per_rank).cpu().clamp(min=0)[order.arrival]
+    read = functools.partial(_read_numbers, order.counts)
+    per_rank = _exchange(comm, header, narrowed(sizes), read, "sizes")
+    in_order = torch.cat(per_rank).clamp(min=0)[order.arrival]
     number = (in_order.cumsum(0) - in_order) // ROUND
     cuts = (number.diff().nonzero().view(-1) + 1).tolist()
     return [*zip([0, *cuts], [*cuts, count], strict=True)]
+
+
+def _read_numbers(counts: Sequence[int], rank: int, _: Any, numbers: Tensor) -> Tensor:
+    return numbers.to("cpu", torch.int64).view(counts[rank])
 
 
 # -- ids
@@ -407,7 +398,7 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
         raise InputTypeError(f"{what} has a number of more than 64 bits", do=_EXAMPLES) from error
 
 
-def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[list[ShardSpec], Order]:
+def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[Sequence[ShardSpec], Order]:
     """Exchange ids and schemas.
 
     Raises:
@@ -417,20 +408,18 @@ def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[list[ShardSpec], Or
     sent: Any = mine.ids
     if isinstance(sent, Tensor):  # small steps, as samplers deal, take a byte each
         sent = [sent[:1], narrowed(sent.diff())]
-    headers, runs = _exchange(comm, mine.header, sent)
-    specs, told = [], []
-    for rank, header in enumerate(headers):
-        specs.append(decode(ShardSpec, header.body, "its samples", rank))
+    headers, specs, ids = zip(*_exchange(comm, mine.header, sent, _read_spec), strict=True)
     usual = max(specs, key=lambda each: each.samples > 0)
+    told = []
     for spec, header in zip(specs, headers, strict=True):
         told.append(header.but(tree=str(spec if spec.samples else usual)))
     agree_on_tree(told, comm.rank)
-    ids = _read_all(comm, runs, lambda rank, value: _ids_in(value, specs[rank]))
     return specs, Order.of(ids)
 
 
-def _ids_in(value: Any, spec: ShardSpec) -> Ids:
-    """Return the ids that a peer has sent; raises if they are malformed."""
+def _read_spec(rank: int, header: Header, value: Any) -> tuple[Header, ShardSpec, Ids]:
+    """Return what a peer tells of its samples, and their ids."""
+    spec = decode(ShardSpec, header.body, "its samples", rank)
     ids: Ids = value
     if not spec.is_text:
         first, steps = value
@@ -439,7 +428,7 @@ def _ids_in(value: Any, spec: ShardSpec) -> Ids:
         raise ValueError("ids that are not strings")
     if len(ids) != spec.samples:
         raise ValueError(f"{len(ids)} ids for {spec.samples} samples")
-    return ids
+    return header, spec, ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,16 +468,6 @@ class Order:
         first = places[times.cumsum(0) - times]
         again = times[position] > 1
         return cls(numbers, names, first, counts, begins, position[again], places[again])
-
-    @property
-    def ids(self) -> Ids:
-        """The ids as the caller gets them."""
-        return self.numbers if self.names is None else [*self.names]
-
-    @property
-    def dropped(self) -> int:
-        """How many samples are not counted, since their id came before."""
-        return sum(self.counts) - len(self.numbers)
 
     def listed(self, places: Any = slice(None)) -> list[Any]:
         """Return the ids at some places, as the caller knows them."""
@@ -608,10 +587,9 @@ def _check_repeats(
     owners = order.owners(order.repeated_arrival)
     rows = (order.repeated_arrival - order.begins[owners])[owners == comm.rank]
     own = torch.tensor([_digest([values[row] for values in columns]) for row in rows.tolist()])
-    _, runs = _exchange(comm, header, own, "what came twice")
-    counts = owners.bincount(minlength=comm.world_size)
-    per_rank = _read_all(comm, runs, lambda rank, theirs: theirs.long().view(counts[rank]))
-    digests = torch.cat(per_rank).cpu()[owners.argsort(stable=True).argsort()]
+    read = functools.partial(_read_numbers, owners.bincount(minlength=comm.world_size).tolist())
+    per_rank = _exchange(comm, header, own, read, "what came twice")
+    digests = torch.cat(per_rank)[owners.argsort(stable=True).argsort()]
     _, position, times = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
     first = digests[times.cumsum(0) - times]
     is_odd = torch.isin(groups, groups[digests != first[position]])
@@ -670,8 +648,8 @@ class LinesFile:
         Returns why the file cannot be written, if it cannot.
         """
         try:
-            for sample_id, sample in zip(ids, _samples(tree), strict=True):
-                line = {"id": sample_id, "sample": sample}
+            for index, sample_id in enumerate(ids):
+                line = {"id": sample_id, "sample": _sample(tree, index)}
                 self._file.write(json.dumps(line, default=_as_json) + "\n")
             if is_last:
                 self._file.flush()
@@ -695,14 +673,13 @@ def _unwritable(path: Any, error: Exception) -> Problem:
     return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")
 
 
-def _samples(tree: Any) -> Iterator[Any]:
-    """Yield each sample of a tree, as JSON has it."""
+def _sample(tree: Any, index: int) -> Any:
+    """Return one sample of a tree, as JSON has it."""
     if isinstance(tree, dict):
-        children = map(_samples, tree.values())
-        return (dict(zip(tree, row, strict=True)) for row in zip(*children, strict=True))
+        return {key: _sample(column, index) for key, column in tree.items()}
     if isinstance(tree, tuple):
-        return map(list, zip(*map(_samples, tree), strict=True))
-    return iter(tree.tolist() if isinstance(tree, Tensor) else tree)
+        return [_sample(column, index) for column in tree]
+    return tree[index]
 
 
 def _as_json(value: Any) -> Any:

@@ -258,13 +258,16 @@ def unpack(form: Any, accelerator: torch.device) -> list[Any]:
     raise ValueError("a list of an unknown form")
 
 
-def check_columns(schema: Schema, share: Any, count: int) -> None:
-    """Raise if a peer's columns are not ``count`` samples of a schema."""
+def read_columns(schema: Schema, share: Any, count: int) -> list[Any]:
+    """Return the columns of a peer that has ``count`` of the samples; raises if they are not."""
+    if count == 0:
+        return []
     for (path, column), forms in zip(columns_of(schema), share, strict=True):
         if isinstance(column, Rows):
             (rows,) = forms
             if LeafSpec.of("", rows) != column.of(count):
                 raise ValueError(f"{LeafSpec.of(path, rows)} as {column.of(count)}")
+    return [*share]
 
 
 def assemble(

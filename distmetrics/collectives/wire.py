@@ -101,7 +101,7 @@ def deserialize(
             on the device of ``run``.
 
     Raises:
-        Exception: a peer has sent something else.
+        Exception: the bytes are malformed.
     """
     length, raw_length = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
     end = _HEAD.size + length
@@ -122,12 +122,7 @@ def deserialize(
 
 
 class _Writer:
-    """Turns values into JSON, and keeps aside what is no part of it.
-
-    Attributes:
-        tensors: those that have come; one that occurs twice is kept once.
-        raw: the bytes of all others, in order.
-    """
+    """Turns values into JSON; tensors, each once, and the bytes of all others are kept aside."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
@@ -135,28 +130,21 @@ class _Writer:
         self._places: dict[int, int] = {}
 
     def form(self, value: Any, depth: int = 0) -> Any:
-        """Return a value's JSON.
-
-        Raises:
-            InputTypeError: it is no data.
-        """
+        """Return a value's JSON. Raises InputTypeError if it cannot be sent."""
         kind = type(value)
         if kind in _NATIVE:
             return value
         if depth > DEEPEST:
             raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
-        items: Any = None
-        if kind in _TAGS:
-            tag = _TAGS[kind]
-            items = value
-            if tag in _MAPPINGS:
-                items = [*value.keys(), *value.values()]
-        elif kind is deque:
+        if kind is deque:
             tag, items = "deque", [value.maxlen, *value]
-        if items is not None:
-            inner = depth + 1
-            return [tag, *[x if type(x) in _NATIVE else self.form(x, inner) for x in items]]
-        return self._of_scalar_or_array(value, kind)
+        elif kind in _TAGS:
+            tag = _TAGS[kind]
+            items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
+        else:
+            return self._of_scalar_or_array(value, kind)
+        inner = depth + 1
+        return [tag, *[x if type(x) in _NATIVE else self.form(x, inner) for x in items]]
 
     def _of_scalar_or_array(self, value: Any, kind: type) -> list[Any]:
         if (place := self.place(value)) is not None:
@@ -198,7 +186,7 @@ def _refused(what: str) -> InputTypeError:
 
 
 class _Reader:
-    """Makes values of what a :class:`_Writer` has written; raises anything for anything else."""
+    """Makes values of what a :class:`_Writer` has written. Raises if it is malformed."""
 
     def __init__(self, tensors: list[Tensor], raw: bytes) -> None:
         self._tensors = tensors
