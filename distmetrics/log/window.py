@@ -48,9 +48,8 @@ _MOST = 2**17  # values of mappings, or elements of arrays, that wait
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, in the order of the names; ``flaws``: how many weights of each name were
-    negative or not finite, on the device, in the order of ``sites``: of the lines that logged each
-    name first;
+    ``numbers``: float64, in the order of the names; ``sites``: the lines that logged each name
+    first; ``flaws``: how many weights of each of these were negative or not finite, on the device;
     ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
     """
 
@@ -204,8 +203,8 @@ class Window:
         known = self._slots.get(name) if isinstance(name, str) else None
         if known is not None and (known.kind is kind or known.kind == kind):
             return known
-        if not isinstance(name, str):
-            raise InputError("a name must be a string")
+        if not isinstance(name, str) or name.encode(errors="replace").decode() != name:
+            raise InputError("a name must be a string that UTF-8 can hold")
         if known is not None:
             first = f"was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
@@ -253,13 +252,10 @@ class Window:
     def _add(
         self, slots: tuple[Slot, ...], values: Tensor, weights: Tensor, *, is_plain: bool
     ) -> None:
-        """Add up values of a kind.
+        """Add up values of n slots of a kind.
 
-        Args:
-            slots: where they go, n of them.
-            values: of any dtype, [n, k]: numbers of a slot, or the elements of its array.
-            weights: of the values, [n or 1, k or 1].
-            is_plain: whether the weights were checked.
+        ``values``: [n, k], numbers of a slot, or the elements of its array; ``weights``: [n or 1,
+        k or 1]; ``is_plain``: whether these were checked.
         """
         device, rule = values.device, slots[0].kind.rule
         places = _places(slots, device)

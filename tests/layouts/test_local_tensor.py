@@ -82,8 +82,8 @@ def ours(comm: Any, sizes: dict[str, int], roles: dict[str, str]) -> tuple[Any, 
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor")
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
 def test_local_tensor_mode_gives_the_same(sizes: dict[str, int], in_one_process: Any) -> None:
-    every = itertools.product(ROLES, repeat=len(sizes))
-    chosen = [dict(zip(sizes, each, strict=True)) for each in every]
+    every = [dict(zip(sizes, each, strict=True)) for each in itertools.product(ROLES, repeat=len(sizes))]
+    chosen = every if len(sizes) == 2 else every[1::4]  # each role of each axis
     theirs = []
     with in_one_process(math.prod(sizes.values())):
         for roles in chosen:

@@ -151,18 +151,6 @@ def test_a_rank_that_dies_is_named() -> None:
         run(2, one_dies)
 
 
-def left_alone(comm: Any) -> dict[str, float]:
-    """Leave the world while the background is under way."""
-    log = dm.Log(comm)
-    log.sum("x", 1.0)
-    handle = log.flush(wait=False)
-    return {} if comm.rank == 0 else handle.result()
-
-
-def test_a_rank_may_return_before_its_background_is_over() -> None:
-    assert run(2, left_alone)[1] == {"x": 2.0}
-
-
 def over_a_mesh(comm: Any) -> Any:
     over = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
     metrics = MetricCollection({"mean": MeanMetric(), "auroc": BinaryAUROC()})

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
+from distmetrics.collectives.message import decode, encode
+from distmetrics.log.names import Names
 from distmetrics.log.writers import numbers
 from distmetrics.testing import run
 
@@ -271,6 +273,7 @@ FAULTS: dict[str, tuple[Any, list[str]]] = {
     ),
     "names and a value": (lambda log, rank: log.sum({"a": 1} if rank else "x", 1.0), ["{'a': 1}: a name must be a s"]),
     "no value": (lambda log, rank: log.sum("a", None if rank else 1.0), ["'a': the value is no number"]),
+    "no text": (lambda log, rank: log.sum("x" if rank else "\ud800", 1.0), ["a name must be a string that UTF-8"]),
     "no name": (lambda log, rank: log.sum(rank or "x", 1.0), ["1: a name must be a string"]),
 }
 
@@ -282,6 +285,12 @@ def test_a_fault_of_one_rank_is_an_error_of_all(fault: str) -> None:
         for part in parts:
             assert part in text
         assert row == {} or row["kept"] == 2.0
+
+
+@pytest.mark.parametrize("kind", [["sum", 1 << 40], ["std", 3], ["median", 0], "sum[8]"])
+def test_what_a_peer_calls_a_kind_is_bounded(kind: Any) -> None:
+    with pytest.raises(dm.MismatchError, match="rank 1 sent data that is no frame of distmetrics: names"):
+        decode(Names, encode([{"x": kind}, False]), "names", 1)
 
 
 def without_a_log(comm: Any) -> str:
