@@ -15,7 +15,6 @@ from torch import Tensor
 from distmetrics.collectives.dtensor import is_dtensor, lines_of, placements_of, ranks_asked
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.leaves import check_sendable
-from distmetrics.collectives.message import Message
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
@@ -26,6 +25,7 @@ from distmetrics.errors import ConfigurationError, InputError, InputTypeError, L
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.layouts.proof import RELATIVE
+from distmetrics.message import Message
 
 # Elements of which the CPU's kernel makes a sum of float32: of 20 million it is wrong by 1 in 1000.
 _RUN = 1 << 14

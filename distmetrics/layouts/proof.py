@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import to_bytes
-from distmetrics.collectives.message import Message, encode
 from distmetrics.errors import LayoutError, Ranks
 from distmetrics.layouts.mesh import SAME, Mesh
+from distmetrics.message import Message, encode
 from distmetrics.tree import flatten
 
 # Sums of bfloat16 in another order differ by about one part in a thousand.

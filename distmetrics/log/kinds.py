@@ -17,10 +17,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.message import Message
 from distmetrics.comm.communicator import fold
 from distmetrics.errors import InputError
 from distmetrics.log import sketch
+from distmetrics.message import Message
 
 LARGEST_ARRAY = 1 << 27  # elements: 1 GiB of numbers
 _TOTAL, _WEIGHT, SQUARES = 0, 1, 2  # where the sums of a standard deviation lie, from the first

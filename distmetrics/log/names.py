@@ -15,10 +15,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.message import Message, encode
 from distmetrics.comm.communicator import fold
 from distmetrics.log.kinds import Kind, summed
 from distmetrics.log.values import moved
+from distmetrics.message import Message, encode
 
 S = TypeVar("S", Sequence[float], Tensor)
 

@@ -11,12 +11,12 @@ import torch
 
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header, Problem
-from distmetrics.collectives.message import encode
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import Site, StateError
+from distmetrics.message import encode
 from distmetrics.metrics.adapters.registry import targets
 from distmetrics.metrics.metric_set import MetricSet, communicator_of
 from distmetrics.metrics.schema import SyncSchema
