@@ -27,9 +27,14 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import align, from_bytes, to_bytes
 from distmetrics.collectives.header import Header, agree
-from distmetrics.collectives.history import check_lines, refuse_histories
+from distmetrics.collectives.history import (
+    KEPT,
+    check_lines,
+    check_reads,
+    reads_of,
+    refuse_histories,
+)
 from distmetrics.collectives.message import LARGEST_DATA, LARGEST_HEADER, decode, not_ours, reading
-from distmetrics.collectives.streams import KEPT, check_reads, reads_of
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.errors import InputError, Ranks

@@ -9,7 +9,7 @@ communicator: every later call on it raises, on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -26,15 +26,11 @@ from distmetrics.collectives.buckets import (
 )
 from distmetrics.collectives.dtensor import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
-from distmetrics.collectives.header import Header, Problem, agree
-from distmetrics.collectives.leaves import Prepared, prepare
-from distmetrics.collectives.message import Message, decode, encode, is_raised_by_user, reading
+from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
+from distmetrics.collectives.message import Message, decode, encode, reading
 from distmetrics.collectives.reduce import all_reduce
-from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import InputTypeError, Site
 
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
@@ -300,88 +296,6 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
         what = f"the flag must be true or false, got a {type(flag).__name__}"
         problem = Problem("InputTypeError", what)
     return gather_rows(prepare(op, name, bool(flag), problem=problem), comm=chosen(comm))[0]
-
-
-@one_call
-def all_gather_object(
-    obj: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
-) -> list[Any]:
-    """Return every rank's object, in rank order.
-
-    What travels is data: numbers, strings, bytes, None, dtypes, tensors, NumPy arrays, and lists,
-    tuples, sets and dicts of such. Tensors come back detached, on the CPU where they were there,
-    else on the communicator's device.
-
-    Args:
-        obj: this rank's.
-        allow_pickle: take objects of any class too, by pickling them. Unpickling runs code that the
-            sender chooses, so it is for ranks that you trust.
-        comm: default the communicator in force.
-        name: shown in errors.
-
-    Raises:
-        InputTypeError: the object cannot be sent from some rank (on every rank).
-        MismatchError: ranks differ in ``allow_pickle``.
-
-    >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
-    ['rank 0', 'rank 1']
-    """
-    site = call_site()
-    return gather_objects(obj, None, name, site, comm=chosen(comm), allow_pickle=allow_pickle)
-
-
-@one_call
-def gather_objects(
-    obj: Any,
-    read: Callable[[Any], Any] | None,
-    name: str,
-    site: Site | None = None,
-    *,
-    comm: Communicator,
-    reported_site: Site | None = None,
-    allow_pickle: bool = False,
-    op: str = "all_gather_object",
-    problem: Problem | None = None,
-) -> list[Any]:
-    """Do what :func:`all_gather_object` does, for a caller of ours.
-
-    Args:
-        obj: to gather.
-        read: makes of an object of a peer what the caller needs; raises if it is malformed.
-        name: of the call.
-        site: the user's line, as ranks compare it.
-        comm: who talks.
-        reported_site: the line that reports show, where another one has asked for the call.
-        allow_pickle: see :func:`all_gather_object`.
-        op: the name of the operation.
-        problem: why this rank cannot make the call, if it cannot.
-    """
-    data = torch.empty(0, dtype=torch.uint8, device=comm.device)
-    try:
-        data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
-    except InputTypeError as error:
-        problem = Problem.of(error)
-    except Exception as error:  # any class may raise anything from its own pickling
-        if is_raised_by_user(error) and not allow_pickle:  # by the handler of a signal
-            raise
-        what = f"a {type(obj).__name__} cannot be pickled: {error}"
-        problem = Problem("InputTypeError", what)
-    header = Header(
-        op,
-        name,
-        site=site,
-        problem=problem,
-        reported_site=reported_site,
-        allow_pickle=allow_pickle,
-    )
-    if comm.wants_proof:
-        comm.witness(header.content(), {"the object": data})
-    objects = []
-    for rank, run in enumerate(exchange_alike(comm, header, data)):
-        with reading("its object", rank):
-            theirs = deserialize(run, allow_pickle=allow_pickle, accelerator=comm.device)
-            objects.append(theirs if read is None else read(theirs))
-    return objects
 
 
 def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:

@@ -18,8 +18,7 @@ from torch import Tensor
 from distmetrics.collectives.buckets import layout, pack, short_name, unpack
 from distmetrics.collectives.dtensor import Part, is_dtensor, replica, term_of
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
-from distmetrics.collectives.header import Problem
-from distmetrics.collectives.leaves import Prepared, prepare
+from distmetrics.collectives.header import Prepared, Problem, prepare
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, Op, chosen, fold
 from distmetrics.errors import InputError

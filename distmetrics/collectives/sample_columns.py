@@ -25,7 +25,7 @@ from distmetrics.collectives.buckets import (
     short_name,
     unsendable,
 )
-from distmetrics.collectives.leaves import check_sendable, from_number_or_array
+from distmetrics.collectives.header import check_sendable, from_number_or_array
 from distmetrics.collectives.message import Message, Shape, reading
 from distmetrics.collectives.wire import DEEPEST, deserialize, serialize
 from distmetrics.errors import InputError, InputTypeError

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.collectives.buckets import to_bytes, unsendable
+from distmetrics.collectives.history import note_read
 from distmetrics.collectives.ops import meet
-from distmetrics.collectives.streams import note_read
 from distmetrics.comm.communicator import Communicator
 
 _PLAIN = frozenset((str, bytes, int, float, complex, bool, type(None)))

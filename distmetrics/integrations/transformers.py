@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import EvalPrediction
 from transformers.trainer_utils import denumpify_detensorize
 
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.dtensor import is_dtensor, lines_of, placements_of, ranks_asked
-from distmetrics.collectives.header import Header, Problem
-from distmetrics.collectives.leaves import check_sendable
+from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import Ranks, StateError
 from distmetrics.metrics.comparison import Attribute, described

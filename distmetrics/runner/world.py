@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.collectives import ops, reduce
 from distmetrics.collectives.message import reading
+from distmetrics.collectives.objects import gather_objects
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator
@@ -275,7 +276,7 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
     def read(outcome: Any) -> tuple[Any, str]:
         return outcome[0], str(outcome[1])
 
-    outcomes = ops.gather_objects((result, problem), read, name, call_site(), comm=comm)
+    outcomes = gather_objects((result, problem), read, name, call_site(), comm=comm)
     outcome: tuple[Any, str] = outcomes[rank]
     return outcome
 

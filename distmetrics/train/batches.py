@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.objects import gather_objects
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distmetrics.collectives.message import reading
-from distmetrics.collectives.ops import gather_objects
+from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, who
