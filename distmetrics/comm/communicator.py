@@ -336,8 +336,9 @@ class SingleCommunicator(Communicator):
 
 _used: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
-# Returns the communicator of the job; set by comm.process_group, which knows torch.distributed.
+# Of torch.distributed: the communicator of the job, and that of a process group.
 _find_job: Callable[[], Communicator | None] | None = None
+_find_group: Callable[[Any], Communicator | None] | None = None
 
 
 def current() -> Communicator:
@@ -355,10 +356,17 @@ def current() -> Communicator:
     return _single if comm is None else comm
 
 
-def find_job_by(find: Callable[[], Communicator | None]) -> None:
-    """Let :func:`current` call ``find``, which returns the job's communicator, or None."""
-    global _find_job
-    _find_job = find
+def find_by(
+    job: Callable[[], Communicator | None], group: Callable[[Any], Communicator | None]
+) -> None:
+    """Let the transport of jobs find the communicators of the job and of a process group."""
+    global _find_job, _find_group
+    _find_job, _find_group = job, group
+
+
+def of_group(group: Any) -> Communicator | None:
+    """Return the communicator of a process group; None for what is not one."""
+    return None if _find_group is None else _find_group(group)
 
 
 def used() -> Communicator | None:

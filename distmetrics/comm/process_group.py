@@ -33,7 +33,7 @@ from distmetrics.comm.communicator import (
     check_parts,
     check_src,
     current_call,
-    find_job_by,
+    find_by,
     fold,
     in_call,
 )
@@ -303,7 +303,13 @@ def _of_job() -> GroupCommunicator | None:
     return GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None
 
 
-find_job_by(_of_job)
+def _of_group(group: Any) -> GroupCommunicator | None:
+    """Return the communicator of a process group, or of a ``DeviceMesh`` of one dimension."""
+    is_group = isinstance(group, dist.ProcessGroup) or hasattr(group, "get_group")
+    return GroupCommunicator.of(group) if is_group else None
+
+
+find_by(_of_job, _of_group)
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from distmetrics.collectives.dtensor import (
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters import StateSpec, compute
-from distmetrics.metrics.adapters.base import Piece
+from distmetrics.metrics.adapters.base import Piece, StateSpec
+from distmetrics.metrics.adapters.registry import compute
 from distmetrics.metrics.combine import HALF
 from distmetrics.metrics.metric_set import ABSENT, MetricSet
 from distmetrics.metrics.plan import StatePlan, SyncPlan

@@ -18,7 +18,7 @@ from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, Problem, shorten
 from distmetrics.collectives.message import encode, is_raised_by_user
 from distmetrics.collectives.wire import serialize
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.communicator import Communicator, of_group
 from distmetrics.errors import ConfigurationError, InputTypeError, Site, StateError
 from distmetrics.metrics.adapters.base import Kind, Piece, StateSpec, Target
 from distmetrics.metrics.comparison import are_equal, digest_of
@@ -203,14 +203,11 @@ def communicator_of(targets: Sequence[Target], default: Communicator) -> Communi
 
 
 def _communicator(group: Any, path: str) -> Communicator:
-    from distmetrics.comm.process_group import GroupCommunicator
-
     own: Communicator | None = getattr(group, "communicator", None)
     if own is not None:  # of the kit's groups, whose ranks are threads
         return own
-    is_mesh = hasattr(group, "get_group")
-    if dist.is_available() and (isinstance(group, dist.ProcessGroup) or is_mesh):
-        return GroupCommunicator.of(group)
+    if (found := of_group(group)) is not None:
+        return found
     what = f"the metric {path}" if path else "the metric"
     if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:
         raise ConfigurationError(
