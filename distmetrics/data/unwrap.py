@@ -45,8 +45,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
             out batches; InputTypeError: nothing can be read from it.
     """
-    settle(loader)
-    device, splits = None, 1  # how many ranks share a batch
+    given, device, splits = loader, None, 1  # how many ranks share a batch
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
             dealt = loader.dealt
@@ -58,14 +57,16 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         if held.get("split_batches") and process is not None:
             splits *= process.num_processes
         loader = inner
+    unwrapped = Unwrapped(loader, device, dealt=dealt)
     if isinstance(loader, DataLoader):
-        return _unwrapped(loader, device, splits, dealt)
-    if hasattr(loader, "__iter__"):
-        return Unwrapped(loader, device, dealt=dealt)
-    raise InputTypeError(
-        f"a {type(loader).__name__} is no loader",
-        do="pass a DataLoader, or any iterable of batches.",
-    )
+        unwrapped = _unwrapped(loader, device, splits, dealt)
+    elif not hasattr(loader, "__iter__"):
+        raise InputTypeError(
+            f"a {type(loader).__name__} is no loader",
+            do="pass a DataLoader, or any iterable of batches.",
+        )
+    settle(given)
+    return unwrapped
 
 
 def _unwrapped(

@@ -67,11 +67,11 @@ class FunctionMetric(Generic[T]):
     ) -> None:
         _check(reduce)
         self.reduce = dict(reduce)
-        self.states: dict[str, Literal["sum", "max", "min", "cat"]] = {}  # a mean is two sums
+        self._states: dict[str, Literal["sum", "max", "min", "cat"]] = {}  # a mean is two sums
         for name, reduction in reduce.items():
-            self.states[name] = "sum" if reduction == "mean" else reduction
+            self._states[name] = "sum" if reduction == "mean" else reduction
             if reduction == "mean":
-                self.states[weight_of(name)] = "sum"
+                self._states[weight_of(name)] = "sum"
         self._compute = compute
         self._held: dict[str, Any] = {}
         self.reset()
@@ -89,7 +89,7 @@ class FunctionMetric(Generic[T]):
         >>> total.compute()
         tensor(0)
         """
-        self._held = {COUNT: 0, SYNCED: False, **{name: [] for name in self.states}}
+        self._held = {COUNT: 0, SYNCED: False, **{name: [] for name in self._states}}
 
     @property
     def device(self) -> torch.device:
@@ -128,7 +128,7 @@ class FunctionMetric(Generic[T]):
         with torch.no_grad():
             for name, value in values.items():
                 for state, x in self._parts(name, _tensor(name, value), weight):
-                    added[state] = _joined(name, self.states[state], self._held[state], x)
+                    added[state] = _joined(name, self._states[state], self._held[state], x)
         self._held |= added
         self._held[COUNT] += 1
 

@@ -47,16 +47,6 @@ def evaluate(val_loader: Any, metric: Any = None) -> Any:
 WANTED = "1 of 12 samples that val_loader dealt out are repeats: evaluate with distmetrics.data.exact(val_loader)."
 
 
-def test_the_naive_program_is_warned() -> None:
-    assert warned(lambda comm: evaluate(padded(comm))) == [WANTED]
-
-
-def test_it_points_at_the_users_line() -> None:
-    with pytest.warns(RepeatedSamplesWarning) as seen:
-        run(2, lambda comm: evaluate(padded(comm)))
-    assert seen[0].filename == __file__
-
-
 def test_a_collection_a_block_and_a_metric_that_does_not_count() -> None:
     metrics = (lambda: MetricCollection([MeanMetric(), SumMetric()]), Mean)
     for make in metrics:
@@ -86,22 +76,6 @@ def test_loaders_of_an_object() -> None:
             return sync_and_compute(self.metric)
 
     assert warned(lambda comm: Evaluation(comm).run()) == [WANTED.replace("val_loader", "self.val_loader")]
-
-
-def test_one_warning_a_loader() -> None:
-    def program(comm: Any) -> None:
-        for count in range(11, 41, 10):  # longer and longer, each with a metric of its own
-            loader = padded(comm, torch.arange(float(count)))
-            for _ in range(3):
-                evaluate(loader)
-
-    assert [text[:8] for text in warned(program)] == ["1 of 12 ", "1 of 22 ", "1 of 32 "]
-
-
-def test_the_sync_is_as_without_the_warning() -> None:
-    with pytest.warns(RepeatedSamplesWarning):
-        values = run(2, lambda comm: evaluate(padded(comm)))
-    assert values == [torch.tensor(55 / 12)] * 2
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -259,34 +233,6 @@ def test_variables_are_not_kept_alive() -> None:
         assert gone() is None
 
     run(2, program)
-
-
-def naive(comm: Any, mode: str) -> str:
-    """Say how a sync over a padded loader ends."""
-    if mode == "error":
-        warnings.simplefilter("error", RepeatedSamplesWarning)
-    metric, val_loader = SumMetric(), padded(comm)
-    for batch in val_loader:
-        metric.update(batch)
-    before = metric.sum_value.clone()
-    for _ in range(2):
-        with pytest.raises(StateError) as caught:
-            sync_and_compute(metric)
-        assert torch.equal(metric.sum_value, before)
-    return str(caught.value)
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("mode", ["strict", "error"])
-def test_an_error_on_every_rank(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In strict mode, and where the user makes errors of warnings; at each sync, and nothing is lost."""
-    if mode == "strict":
-        monkeypatch.setenv("DISTMETRICS_GUARD", "strict")
-    texts = run(2, naive, mode, backend="gloo")
-    for text in texts:
-        assert text.startswith("sync of metrics: 1 of 12 samples that val_loader dealt out are repeats (rank")
-        assert "Do:     evaluate with distmetrics.data.exact(val_loader)." in text
 
 
 def test_strict_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:

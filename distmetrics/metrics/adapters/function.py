@@ -22,7 +22,7 @@ class FunctionAdapter(Adapter):
 
     def states(self, metric: FunctionMetric[Any]) -> list[StateSpec]:
         """Return the states in the order in which they were declared."""
-        return [StateSpec(name, op) for name, op in metric.states.items()]
+        return [StateSpec(name, op) for name, op in metric._states.items()]
 
     def storage(self, metric: FunctionMetric[Any]) -> dict[str, Any]:
         """Return what the metric holds."""
