@@ -6,8 +6,6 @@ a pipe at once, and a thread reads it there. Nor does a process end by itself wh
 such a collective.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import faulthandler
@@ -16,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,77 +23,86 @@ from distmetrics.comm.call_site import call_site
 # Seconds that a process has to end, once its group has broken: all of its end; and what follows the
 # functions that are called at exit, where its exit code is that of an exception anyway.
 _END, _LAST_STEP = 10.0, 1.0
-_all: weakref.WeakSet[LastWords] = weakref.WeakSet()
+_words: list[Callable[[], None]] = []  # called before SIGTERM ends the process
+_pipe: list[int] = []  # its write end
 _must_end: list[bool] = []
 _exit = sys.exit
 _exits: list[SystemExit] = []  # the last one with an exit code of failure
 
 
-class LastWords:
-    """Calls a function before SIGTERM ends the process; made in the main thread.
+def say_before_sigterm(say: Callable[[], None]) -> None:
+    """Call a function, from any thread and perhaps twice, before SIGTERM ends the process.
 
     Where the user has a handler, that one decides what becomes of the process. Where the user
-    ignores the signal, or other C code handles it, nothing is done.
-
-    Args:
-        say: the function; it must bear to be called twice, and from any thread.
+    ignores the signal, or other C code handles it, nothing is done. Nor is it in another thread
+    than the main one, which alone can set handlers.
     """
-
-    def __init__(self, say: Callable[[], None]) -> None:
-        self._say = say
-        self._theirs = signal.getsignal(signal.SIGTERM)
-        self._write_end = -1
-        if self._theirs != signal.SIG_DFL and not callable(self._theirs):
-            return
-        read_end, self._write_end = os.pipe()
-        os.set_blocking(self._write_end, False)
+    theirs = signal.getsignal(signal.SIGTERM)
+    if not in_main_thread() or not (theirs == signal.SIG_DFL or callable(theirs)):
+        return
+    if not _pipe:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        _pipe.append(write_end)
         name = "distmetrics: last words"
-        threading.Thread(target=self._read, args=(read_end,), name=name, daemon=True).start()
-        self.listen(True)
-        _all.add(self)
+        threading.Thread(target=_read, args=(read_end,), name=name, daemon=True).start()
+    _words.append(say)
+    _listen(True)
 
-    def listen(self, on: bool) -> None:
-        """Hear of the signal or not; only the main thread can change that.
 
-        The interpreter's pipe is left to somebody else who uses it, such as asyncio.
-        """
-        if not in_main_thread():
-            return
-        ours = self._write_end
-        in_use = signal.set_wakeup_fd(ours if on else -1, warn_on_full_buffer=False)
-        if in_use not in (-1, ours):
-            signal.set_wakeup_fd(in_use)
-        if self._theirs != signal.SIG_DFL:
-            return
-        if on:
-            signal.signal(signal.SIGTERM, self._handle)
-        elif signal.getsignal(signal.SIGTERM) == self._handle:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def say_no_more(say: Callable[[], None]) -> None:
+    """Undo :func:`say_before_sigterm`, as far as this thread can."""
+    if say in _words:
+        _words.remove(say)
+    _listen(bool(_words))
 
-    def close(self) -> None:
-        """Put back what was there, if this is the main thread."""
-        _all.discard(self)
-        self.listen(False)
-        if in_main_thread() and self._write_end >= 0:
-            os.close(self._write_end)
-            self._write_end = -1
 
-    def _read(self, read_end: int) -> None:
-        while number := os.read(read_end, 1):
-            if number[0] == signal.SIGTERM:
-                self._end()
-        os.close(read_end)
+def _listen(on: bool) -> None:
+    """Hear of the signal or not; the pipe is left to somebody else who uses it, such as asyncio."""
+    if not (_pipe and in_main_thread()):
+        return
+    in_use = signal.set_wakeup_fd(_pipe[0] if on else -1, warn_on_full_buffer=False)
+    if in_use not in (-1, _pipe[0]):
+        signal.set_wakeup_fd(in_use)
+    handler = signal.getsignal(signal.SIGTERM)
+    if on and handler == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
+    elif not on and handler == _end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def _handle(self, *_: object) -> None:
-        self._end()
 
-    def _end(self) -> None:
-        """Say the last words; end as the signal would have, if that is for us to do."""
-        self._say()
-        if signal.getsignal(signal.SIGTERM) == self._handle:
-            # signal.signal() can be called in the main thread alone.
-            ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
-            os.kill(os.getpid(), signal.SIGTERM)
+def _read(read_end: int) -> None:
+    while number := os.read(read_end, 1):
+        if number[0] == signal.SIGTERM:
+            _end()
+    os.close(read_end)
+
+
+def _end(*_: object) -> None:
+    """Say the last words; end as the signal would have, if that is for us to do."""
+    for say in [*_words]:
+        say()
+    if signal.getsignal(signal.SIGTERM) == _end:
+        # signal.signal() can be called in the main thread alone.
+        ctypes.pythonapi.PyOS_setsig(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _in_child() -> None:
+    """Put back what was there, also where it was another thread that has forked."""
+    _words.clear()
+    _listen(False)
+    while _pipe:
+        os.close(_pipe.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    # A signal to the child must end it, and is none to its parent.
+    os.register_at_fork(
+        before=lambda: _listen(False),
+        after_in_parent=lambda: _listen(bool(_words)),
+        after_in_child=_in_child,
+    )
 
 
 def note_exits(on: bool) -> None:
@@ -148,24 +154,3 @@ def _end_within(seconds: float) -> None:
 def in_main_thread() -> bool:
     """True in the thread in which alone handlers of signals can be set."""
     return threading.current_thread() is threading.main_thread()
-
-
-def _before_fork() -> None:
-    """Put back what was there: a signal to the child must end it, and is none to its parent."""
-    for words in [*_all]:
-        words.listen(False)
-
-
-def _in_parent() -> None:
-    for words in [*_all]:
-        words.listen(True)
-
-
-def _in_child() -> None:
-    """Put back what was there, also where it was another thread that has forked."""
-    for words in [*_all]:
-        words.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

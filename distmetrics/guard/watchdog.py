@@ -28,11 +28,11 @@ from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import Diagnosis, first_look
 from distmetrics.guard.last_words import (
-    LastWords,
     end_surely,
     forget_exits,
-    in_main_thread,
     note_exits,
+    say_before_sigterm,
+    say_no_more,
     what_ended,
 )
 from distmetrics.guard.process_info import Stillness, machine, process_state, this_process
@@ -162,9 +162,8 @@ class Watchdog(TombstoneWatcher):
         self._broken: dict[str, tuple[Verdict, float]] = {}
         self._bell, self._closed, self.connected = (threading.Event() for _ in range(3))
         self._stillness = Stillness()
-        self._last_words: LastWords | None = None
-        if settings.report is not None and os.name == "posix" and in_main_thread():
-            self._last_words = LastWords(self.reports.write)
+        if settings.report is not None and os.name == "posix":
+            say_before_sigterm(self.reports.write)
         self._connected_by = time.monotonic() + GUARDED
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
@@ -259,8 +258,7 @@ class Watchdog(TombstoneWatcher):
         self._closed.set()
         self._bell.set()
         atexit.unregister(self.close)
-        if self._last_words is not None:
-            self._last_words.close()
+        say_no_more(self.reports.write)
         note_exits(False)
         raised = what_ended()
         if raised is not None and self._says_goodbye:

@@ -240,6 +240,16 @@ def test_who_comes_later_hears_the_same() -> None:
     assert job.verdicts[0] == job.verdicts[1] is not None
 
 
+def test_malformed_bytes_in_the_store_end_nothing() -> None:
+    """They are as if nothing were there."""
+    job = Job(2)
+    for key in ("at/1", "said/1", "left/1", "verdict/world"):
+        job.store.set(key, b"\xff{")
+    job.ranks[0].wait(timeout=2)
+    job.run(3)
+    assert job.verdicts == ["rank 1 did not come to a collective within 2 s", None]
+
+
 def test_in_a_large_world_three_find_out_and_all_hear_it() -> None:
     """The others look for the verdict alone, now and then."""
     job = Job(200)
