@@ -280,7 +280,8 @@ class WaitingCommunicator(Communicator):
         """Return the error for a broken connection."""
         doing = f"waits in {pending.call}"
         verdict, gone = self._found_out(lambda: self.watcher.look_after_loss(pending))
-        return self._break(verdict or self._unnamed(doing, error, gone), pending.call.site)
+        verdict = verdict or self.watcher.departed(doing) or self._unnamed(doing, error, gone)
+        return self._break(verdict, pending.call.site)
 
     def _found_out(self, look: Callable[[], Verdict | None]) -> tuple[Verdict | None, list[int]]:
         """Return why a call can't end, or the ranks whose processes are gone.

@@ -151,6 +151,7 @@ class Watchdog(TombstoneWatcher):
         self._me = me
         self._says_goodbye = tombstones is None
         self._hosts_store = self._says_goodbye and me.rank == 0  # perhaps
+        self._has_departed = False
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
         self._connection = StoreConnection(store, me.rank, me.world_size)
         self._tombstones = Tombstones(store)
@@ -237,6 +238,8 @@ class Watchdog(TombstoneWatcher):
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
+        if self._has_departed:
+            return
         if at_once:
             self._broken.pop(group, None)
             self._tell(lambda: self._store.decide(group, verdict))
@@ -245,6 +248,7 @@ class Watchdog(TombstoneWatcher):
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
+        self._has_departed = True
         self._tell(lambda: self._leave(why, failed=True))
 
     def leave_job(self, departure: Departure) -> None:
