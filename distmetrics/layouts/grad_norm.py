@@ -111,10 +111,6 @@ class _Alike:
             is_double=any(local.dtype in _DOUBLE for local in self.locals),
         )
 
-    def order_of_reduction(self) -> tuple[str, ...]:
-        """Return what the ranks that hold terms sort them by."""
-        return self.norm.what, self.norm.mesh, self.norm.shared
-
     def reduce(self) -> None:
         """Reduce terms over the ranks that hold them, which all must call it."""
         if not self.pending:
@@ -326,7 +322,8 @@ def _norm(
     told = _gathered(gradients, order, header, comm)
     value = total(told, mesh, order, comm.rank)
     if any(part.is_pending for parts in told for part in parts):
-        for each in sorted(gradients, key=_Alike.order_of_reduction):
+        # In an order that all ranks share which hold the terms.
+        for each in sorted(gradients, key=lambda g: (g.norm.what, g.norm.mesh, g.norm.shared)):
             each.reduce()
         told = _gathered(gradients, order, header, comm)
         value = total(told, mesh, order, comm.rank)

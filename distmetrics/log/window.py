@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -48,24 +48,25 @@ _MOST = 2**17  # values of mappings, or elements of arrays, that wait
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, in the order of the names; ``sites``: the lines that logged each name
-    first; ``flaws``: how many weights of each of these were negative or not finite, on the device;
+    ``numbers``: float64, in the order of the names; ``flaws``: of slots, whether a weight was
+    negative or not finite, on the device; ``sites``: the lines that logged each name first;
     ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
     """
 
     names: Names
     numbers: Tensor
-    flaws: Tensor
+    flaws: Sequence[tuple[Sequence[Slot], Tensor]]
     sites: Mapping[str, Site | None]
     problem: Problem | None
     site: Site | None
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
-        for name, count in zip(self.sites, self.flaws.tolist(), strict=False):
-            if count and self.problem is None:
+        for slots, flaws in self.flaws if self.problem is None else ():
+            if flaws.any():
+                slot = slots[flaws.tolist().index(True)]
                 why = "a weight is negative or not finite"
-                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
+                what = f"{slot.name!r}: {why}, first logged at {slot.site}"
                 return self._replace(problem=Problem("InputError", what))
         return self
 
@@ -75,27 +76,23 @@ class Slot:
     """Where a name's values go.
 
     Attributes:
-        starts: where its sums start in each buffer, its maxima, and its flaw.
+        starts: where its sums start in each buffer, and its maxima.
         site: the user's line that logged it first.
         window: the number of the last window that has counted a value of it.
     """
 
     name: str
     kind: Kind
-    starts: tuple[int, int, int]
+    starts: tuple[int, int]
     site: Site | None
     window: int = -1
 
 
-class _Buffer(NamedTuple):
-    """Numbers on one device, float64; ``flaws``: of each slot, how many weights make no sense."""
+class _Pair(NamedTuple):
+    """What there is of sums and of maxima."""
 
     sums: Tensor
     maxima: Tensor
-    flaws: Tensor
-
-
-_NOTHING = 0.0, -math.inf, 0.0
 
 
 # Slots, one value of theirs, or one of each, [n]; its weight; how often these had been changed in
@@ -112,27 +109,26 @@ def _group(noted: _Noted) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=64)
-def _places(slots: tuple[Slot, ...], device: torch.device) -> _Buffer:
+def _places(slots: tuple[Slot, ...], device: torch.device) -> _Pair:
     """Return where each element starts, [n, size] each; the size of a number is 1."""
     kind = slots[0].kind
     starts = torch.tensor([slot.starts for slot in slots], device="cpu")
     elements = torch.arange(kind.size or 1, device="cpu")
-    strides = kind.rule.sums, kind.rule.maxima, 0
-    places = [starts[:, i : i + 1] + elements * stride for i, stride in enumerate(strides)]
-    return _Buffer(*(moved(each, device) for each in places))
+    sums = starts[:, :1] + elements * kind.rule.sums
+    maxima = starts[:, 1:] + elements * kind.rule.maxima
+    return _Pair(moved(sums, device), moved(maxima, device))
 
 
 @lru_cache(maxsize=64)
-def _layout(slots: tuple[Slot, ...]) -> tuple[Names, Tensor, Tensor, Tensor]:
+def _layout(slots: tuple[Slot, ...]) -> tuple[Names, _Pair]:
     """Return the names of slots, and where in a buffer their numbers lie, in the names' order."""
-    names = Names.of({slot.name: slot.kind for slot in slots})
-    indices: tuple[list[int], ...] = [], [], []
+    sums: list[int] = []
+    maxima: list[int] = []
     for slot in sorted(slots, key=lambda slot: slot.name):
-        lengths = slot.kind.sums, slot.kind.maxima, 1
-        for found, start, length in zip(indices, slot.starts, lengths, strict=True):
-            found += range(start, start + length)
-    sums, maxima, flaws = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in indices)
-    return names, sums, maxima, flaws
+        sums += range(slot.starts[0], slot.starts[0] + slot.kind.sums)
+        maxima += range(slot.starts[1], slot.starts[1] + slot.kind.maxima)
+    indices = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima)]
+    return Names.of({slot.name: slot.kind for slot in slots}), _Pair(*indices)
 
 
 class Window:
@@ -146,8 +142,9 @@ class Window:
         self.problem: Problem | None = None
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
-        self._buffers: dict[torch.device, _Buffer] = {}
+        self._buffers: dict[torch.device, _Pair] = {}
         self._restored: list[tuple[Names, Tensor]] = []  # of the CPU, from snapshots
+        self._flaws: list[tuple[Sequence[Slot], Tensor]] = []
         self._noted: list[_Noted] = []
         self._elements = 0  # that wait
         self._number = 0  # of this window
@@ -208,8 +205,8 @@ class Window:
         if known is not None:
             first = f"was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
-        starts = self._sums, self._maxima, len(self._slots)
-        slot = self._slots[name] = Slot(name, kind, starts, call_site())
+        slot = Slot(name, kind, (self._sums, self._maxima), call_site())
+        self._slots[name] = slot
         self._sums += kind.sums
         self._maxima += kind.maxima
         return slot
@@ -259,15 +256,15 @@ class Window:
         """
         device, rule = values.device, slots[0].kind.rule
         places = _places(slots, device)
-        starts, tops, flawed = (each.expand_as(values).flatten() for each in places)
+        starts, tops = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
         values = values.to(torch.float64).flatten()
-        # Nothing is changed in place: a function that torch differentiates must not do it.
-        before, maxima, flaws = self._buffer(device)
         if not is_plain:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
-            flaws = flaws.index_add(0, flawed, 1.0 - is_good.to(torch.float64))
+            self._flaws.append((slots, ~is_good.view(len(slots), -1).all(1)))
+        # Nothing is changed in place: a function that torch differentiates must not do it.
+        before, maxima = self._buffer(device)
         added, compared = rule.parts(values, weights)
         sums = before
         for offset, column in enumerate(added):
@@ -288,41 +285,38 @@ class Window:
                     largest = elsewhere.maxima.index_fill(0, taken, -math.inf)
                     self._buffers[other] = elsewhere._replace(maxima=largest)
             maxima = maxima.scatter_reduce(0, tops + offset, column, "amax")
-        self._buffers[device] = _Buffer(sums, maxima, flaws)
+        self._buffers[device] = _Pair(sums, maxima)
 
-    def _buffer(self, device: torch.device) -> _Buffer:
+    def _buffer(self, device: torch.device) -> _Pair:
         """Return the buffer of a device, with room for all slots."""
         empty = torch.empty(0, dtype=torch.float64, device=device)
-        buffer = self._buffers.get(device, (empty, empty, empty))
-        sizes = self._sums, self._maxima, len(self._slots)
-        parts = []
-        for x, size, nothing in zip(buffer, sizes, _NOTHING, strict=True):
-            more = size - len(x)
-            parts.append(torch.cat([x, x.new_full((more,), nothing)]) if more else x)
-        return _Buffer(*parts)
+        sums, maxima = self._buffers.get(device, (empty, empty))
+        if more := self._sums - len(sums):
+            sums = torch.cat([sums, sums.new_zeros(more)])
+        if more := self._maxima - len(maxima):
+            maxima = torch.cat([maxima, maxima.new_full((more,), -math.inf)])
+        return _Pair(sums, maxima)
 
     def _logged(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged; nothing waits for a device but for what lies on another one."""
         self.settle()
         slots = tuple([slot for slot in self._slots.values() if slot.window == self._number])
-        names, *order = _layout(slots)
+        names, order = _layout(slots)
         union, _ = join([names, *(restored for restored, _ in self._restored)])
-        flaws = torch.zeros(len(slots), dtype=torch.float64, device=device)
         parts = []
         for where in [*self._buffers] or [device]:
             columns = zip(self._buffer(where), order, strict=True)
-            sums, maxima, flawed = [x[moved(index, where)].to(device) for x, index in columns]
-            parts.append(placed(torch.cat([sums, maxima]), names, union))
-            flaws += flawed
+            own = torch.cat([x[moved(index, where)] for x, index in columns]).to(device)
+            parts.append(placed(own, names, union))
         for restored, numbers in self._restored:
             latest = [name for name, kind in restored.kinds.items() if kind.rule.is_latest]
             for name in names.kinds.keys() & {*latest}:  # a value that was logged counts
                 numbers = numbers.clone()
                 restored.of_name(numbers, name)[1].fill_(-math.inf)
             parts.append(placed(numbers.to(device), restored, union))
-        sites = {name: self._slots[name].site for name in (*names.kinds, *union.kinds)}
+        sites = {name: self._slots[name].site for name in union.kinds}
         whole = folded(parts, union)
-        return WindowSnapshot(union, whole, flaws, sites, self.problem, call_site())
+        return WindowSnapshot(union, whole, self._flaws, sites, self.problem, call_site())
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change; the problem is told."""
@@ -361,4 +355,4 @@ class Window:
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
-        self._buffers, self._restored = {}, []
+        self._buffers, self._restored, self._flaws = {}, [], []
