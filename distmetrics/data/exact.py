@@ -14,7 +14,7 @@ from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameOrder, SameStream
-from distmetrics.data.sharding import EvaluationSampler, as_sampler, clone, has_order
+from distmetrics.data.sharding import EvaluationSampler, clone, has_order
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 
@@ -140,6 +140,7 @@ def part_of(
         part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
         part.dealt = unwrapped.dealt
         return part
+    sampling["is_order"] = True
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
     order = getattr(whole, name)
     samplers: dict[str, Any] = {}
@@ -148,8 +149,8 @@ def part_of(
         batching["batch_size"] = unwrapped.batch_size
         batching["multiple_of"] = order.batch_size if order.drop_last else 1
         order = order.sampler
-        samplers["sampler"] = EvaluationSampler(as_sampler(order), world_size, rank, **sampling)
-    own_sampler = EvaluationSampler(as_sampler(order), world_size, rank, **sampling, **batching)
+        samplers["sampler"] = EvaluationSampler(order, world_size, rank, **sampling)
+    own_sampler = EvaluationSampler(order, world_size, rank, **sampling, **batching)
     return LoaderPart(clone(whole, **samplers | {name: own_sampler}), device, own_sampler)
 
 

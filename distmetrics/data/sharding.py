@@ -5,9 +5,9 @@ none. In training every rank takes the same number of steps.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
@@ -64,13 +64,16 @@ def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int
 class RankSampler(Sampler[Any]):
     """The part of an order that belongs to one rank."""
 
-    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
+    def __init__(
+        self, source: Any, world_size: int, rank: int, *, seed: int = 0, is_order: bool = False
+    ) -> None:
         if world_size < 1 or not 0 <= rank < world_size:
             raise InputError(f"there is no rank {rank} in a world of {world_size}")
         self.source = source
         self.world_size = world_size
         self.rank = rank
         self.seed = seed
+        self.is_order = is_order or isinstance(source, Sampler)
         self.epoch = 0
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
@@ -92,7 +95,7 @@ class RankSampler(Sampler[Any]):
 
     def _order(self) -> Sequence[Any]:
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
-        if not isinstance(self.source, Sampler) or type(self.source) is SequentialSampler:
+        if not self.is_order or type(self.source) is SequentialSampler:
             return range(len(self.source))
         with seeded(self.seed + self.epoch, self.source):
             return list(self.source)
@@ -117,6 +120,7 @@ class EvaluationSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
+        is_order: the source is any iterable of keys, and no data set.
         batch_size: the most samples in a batch; None gives single samples.
         multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
             size of one process.
@@ -136,12 +140,13 @@ class EvaluationSampler(RankSampler):
         rank: int,
         *,
         seed: int = 0,
+        is_order: bool = False,
         batch_size: int | None = None,
         multiple_of: int = 1,
         in_rounds: bool = False,
         fill: bool = False,
     ) -> None:
-        super().__init__(source, world_size, rank, seed=seed)
+        super().__init__(source, world_size, rank, seed=seed, is_order=is_order)
         self.batch_size = batch_size
         self.multiple_of = multiple_of
         self.in_rounds = in_rounds
@@ -202,6 +207,7 @@ class TrainingSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
+        is_order: the source is any iterable of keys, and no data set.
         drop_last: leave out the tail instead of repeating the beginning.
 
     >>> [list(TrainingSampler("abcde", 2, rank)) for rank in range(2)]
@@ -215,9 +221,10 @@ class TrainingSampler(RankSampler):
         rank: int,
         *,
         seed: int = 0,
+        is_order: bool = False,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(source, world_size, rank, seed=seed)
+        super().__init__(source, world_size, rank, seed=seed, is_order=is_order)
         self.drop_last = drop_last
 
     def steps(self, count: int, rank: int) -> range:
@@ -227,28 +234,6 @@ class TrainingSampler(RankSampler):
 
     def _pick(self, order: Sequence[Any], step: int) -> Any:
         return order[step % len(order)]
-
-
-class Keys(Sampler[Any]):
-    """Any iterable of keys, as a sampler."""
-
-    def __init__(self, keys: Iterable[Any]) -> None:
-        self.keys = keys
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(cast(Sized, self.keys))  # a sampler without a length raises TypeError
-
-    def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on."""
-        _tell(self.keys, epoch)
-
-
-def as_sampler(keys: Any) -> Sampler[Any]:
-    """Return a loader's sampler, or what stands in for one: any iterable of keys."""
-    return keys if isinstance(keys, Sampler) else Keys(keys)
 
 
 def has_order(loader: Any) -> bool:

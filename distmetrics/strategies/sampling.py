@@ -8,7 +8,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import part_of
 from distmetrics.data.rank_loader import LoaderPart
-from distmetrics.data.sharding import RankSampler, TrainingSampler, as_sampler, clone, has_order
+from distmetrics.data.sharding import RankSampler, TrainingSampler, clone, has_order
 from distmetrics.data.unwrap import unwrap
 
 
@@ -47,8 +47,8 @@ def shard(
     drop_last = batches.drop_last if is_plain else loader.drop_last
 
     def dealt(source: Any) -> TrainingSampler:
-        keys = as_sampler(source)
-        return TrainingSampler(keys, world_size, rank, seed=seed, drop_last=drop_last)
+        options: dict[str, Any] = {"seed": seed, "drop_last": drop_last, "is_order": True}
+        return TrainingSampler(source, world_size, rank, **options)
 
     if batches is None:
         return clone(loader, sampler=dealt(loader.sampler))
