@@ -311,7 +311,7 @@ def _exchange(
         header = header.but(op=f"{header.op}, {stage}", problem=problem)
     if comm.wants_proof:
         comm.witness(header.content(), {"the samples": run})
-    capacity = inline_capacity(comm.world_size)
+    capacity = inline_capacity(comm.world_size) if comm.world_size > 1 else run.numel()
     met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
     headers = met.headers()
     agree_on_tree(headers, comm.rank)
@@ -484,6 +484,8 @@ class Order:
         And for each of these ids, the place of its sample among all of these, joined.
         """
         arrival = self.arrival[start:stop]
+        if len(arrival) == sum(self.counts):  # all of them
+            return [*map(torch.arange, self.counts)], arrival
         arrived, by_arrival = torch.sort(arrival)
         pieces = torch.tensor_split(arrived, torch.searchsorted(arrived, self.begins[1:]))
         rows = [piece - begin for piece, begin in zip(pieces, self.begins, strict=True)]
@@ -520,9 +522,11 @@ def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
 
 def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
+    if expected is None:
+        return
     came = order.listed()
     wanted = [*range(expected)] if isinstance(expected, int) else expected
-    if wanted is None or wanted == came:
+    if wanted == came:
         return
     if order.names is not None and isinstance(expected, int):
         if len(came) == expected:

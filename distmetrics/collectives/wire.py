@@ -27,7 +27,6 @@ from distmetrics.collectives.buckets import (
     LeafSpec,
     align,
     dtype_of,
-    from_bytes,
     layout,
     pack,
     short_name,
@@ -82,8 +81,12 @@ def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
     tensors = writer.tensors
     specs = [LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors]
     text = json.dumps((msgspec.to_builtins(specs), form), separators=(",", ":")).encode()
-    data = _HEAD.pack(len(text), len(writer.raw)) + text + writer.raw
-    start = from_bytes(data.ljust(align(len(data)), b"\0"))
+    head = _HEAD.pack(len(text), len(writer.raw))
+    length = len(head) + len(text) + len(writer.raw)
+    data = bytearray().join((head, text, writer.raw, bytes(align(length) - length)))
+    start = torch.frombuffer(data, dtype=torch.uint8)
+    if not tensors:
+        return start
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else start.device
     return torch.cat([start.to(device), pack(tensors, layout(tensors), device)])

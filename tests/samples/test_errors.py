@@ -295,11 +295,12 @@ def open_full(path: Path, mode: str = "r", **options: Any) -> Any:
 
 
 def to_a_full_disk(comm: Any, folder: Path, length: int) -> None:
-    if not comm.transport.shares_process:  # else the test has changed them, once for all threads
-        module.ROUND = 100
-        Path.open = open_full  # type: ignore[assignment, method-assign]
-    ids = [*range(comm.rank, 40, 2)]
-    gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
+    with pytest.MonkeyPatch.context() as patch:
+        if not comm.transport.shares_process:  # else the test has changed them, once for all threads
+            patch.setattr(module, "ROUND", 100)
+            patch.setattr(Path, "open", open_full)
+        ids = [*range(comm.rank, 40, 2)]
+        gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
