@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -35,6 +35,12 @@ from distmetrics.layouts.proof import (
 R = TypeVar("R")
 _SAMES = ("exact", "close")
 _CALL = Call("a call over a layout")
+
+
+class _OfJob(NamedTuple):
+    """What :meth:`layout.of` is given."""
+
+    source: Any
 
 
 class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
@@ -83,7 +89,23 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         same: str = "exact",
         **roles: str | int,
     ) -> None:
-        self._make(mesh, roles, comm, same)
+        whole, problem = chosen(comm), None
+        self._is_close = same == "close"
+        op = "layout"
+        try:
+            if isinstance(mesh, _OfJob):
+                mesh, usual = known(mesh.source, whole.rank)
+                roles = {**usual, **roles}
+            sizes, members = sizes_and_ranks(mesh)
+            if members and comm is None:
+                whole = _group(whole, members)
+            self.mesh = Mesh.of(sizes, roles)
+            _check(self.mesh, same, whole.world_size)
+            op += f" of {self.mesh}, same={same!r}"
+        except (ConfigurationError, InputTypeError) as error:
+            problem = Problem.of(error)
+        meet(op, comm=whole, problem=problem)  # ranks that mean other groups would wait in them
+        self._connect(whole)
 
     @classmethod
     def of(
@@ -109,37 +131,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
         'dp 2 shard, tp 2 same'
         """
-        made = cls.__new__(cls)
-        made._make(source, roles, comm, same, has_usual_names=True)
-        return made
-
-    def _make(
-        self,
-        mesh: Any,
-        roles: Mapping[str, Any],
-        comm: Communicator | None,
-        same: str,
-        *,
-        has_usual_names: bool = False,
-    ) -> None:
-        """Make the layout, once all ranks mean the same one: ranks of other groups would wait."""
-        whole, problem = chosen(comm), None
-        self._is_close = same == "close"
-        op = "layout"
-        try:
-            if has_usual_names:
-                mesh, usual = known(mesh, whole.rank)
-                roles = {**usual, **roles}
-            sizes, members = sizes_and_ranks(mesh)
-            if members and comm is None:
-                whole = _group(whole, members)
-            self.mesh = Mesh.of(sizes, roles)
-            _check(self.mesh, same, whole.world_size)
-            op += f" of {self.mesh}, same={same!r}"
-        except (ConfigurationError, InputTypeError) as error:
-            problem = Problem.of(error)
-        meet(op, comm=whole, problem=problem)
-        self._connect(whole)
+        return cls(_OfJob(source), comm=comm, same=same, **roles)
 
     def _connect(self, whole: Communicator) -> None:
         """Make the groups that calls need, among the ranks of the mesh."""
@@ -264,7 +256,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     def duplicates(self, shards: Sequence[int]) -> LayoutError:
         """Return the error for shards that hold the same data, which would count several times.
 
-        It is told of the first ranks of these shards: ranks that hold the same must agree on it.
+        It names the first ranks of these shards: ranks that hold the same must agree on it.
         """
         line = self.mesh.along(self.mesh.owners[0], self.mesh.axes(SHARD))
         ranks = [line[shard] for shard in shards]

@@ -73,7 +73,7 @@ class _Alike:
     """Gradients that are placed alike.
 
     Attributes:
-        norm: what is told of them, without what :meth:`told` adds.
+        norm: the message about them, without what :meth:`measured` adds.
         device_mesh: of DTensors.
         pending: dimensions of it over which terms are to be reduced, with their operations.
         locals: what this rank holds of each gradient.
@@ -99,7 +99,7 @@ class _Alike:
         check_sendable(local, where)
         self.locals.append(local)
 
-    def told(self, order: float) -> GradientNorm:
+    def measured(self, order: float) -> GradientNorm:
         """Return what the other ranks must know, with this rank's norm."""
         mesh = self.norm.mesh
         return self.norm.but(
@@ -286,8 +286,8 @@ def grad_norm(
 
     Raises:
         LayoutError: copies differ, or what are said to be shards are copies (on every rank).
-        InputError: there is no such norm; or the layout has axes of which one rank has the values.
-        InputTypeError: ``parameters`` are none, or a gradient is not dense.
+        InputError: ``norm_type`` is below 1, or only one rank along an axis has values.
+        InputTypeError: a parameter is not a tensor, or a gradient is not dense.
         MismatchError: ranks differ in ``norm_type`` or in the layout.
 
     >>> def norm(comm):  # two stages of a pipeline, with a weight each
@@ -312,22 +312,22 @@ def _norm(
 ) -> Tensor:
     gradients: list[_Alike] = []
     problem = None
-    order = math.nan  # what is not told because of the problem
+    order = math.nan  # unknown where there is a problem
     try:
         listed, order, named = _checked(parameters, norm_type, shared, mesh)
         gradients = _gradients(listed, named, comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
-    told = _gathered(gradients, order, header, comm)
-    value = total(told, mesh, order, comm.rank)
-    if any(part.is_pending for parts in told for part in parts):
+    received = _gathered(gradients, order, header, comm)
+    value = total(received, mesh, order, comm.rank)
+    if any(part.is_pending for parts in received for part in parts):
         # In an order that all ranks share which hold the terms.
         for each in sorted(gradients, key=lambda g: (g.norm.what, g.norm.mesh, g.norm.shared)):
             each.reduce()
-        told = _gathered(gradients, order, header, comm)
-        value = total(told, mesh, order, comm.rank)
-    is_double = any(part.is_double for parts in told for part in parts)
+        received = _gathered(gradients, order, header, comm)
+        value = total(received, mesh, order, comm.rank)
+    is_double = any(part.is_double for parts in received for part in parts)
     device = gradients[0].locals[0].device if gradients else comm.device
     return torch.tensor(value, dtype=torch.float64 if is_double else torch.float32, device=device)
 
@@ -336,16 +336,16 @@ def _gathered(
     gradients: Sequence[_Alike], order: float, header: Header, comm: Communicator
 ) -> list[tuple[GradientNorm, ...]]:
     """Return what each rank tells of its gradients."""
-    mine = GradientNorms(tuple([each.told(order) for each in gradients]))
+    mine = GradientNorms(tuple([each.measured(order) for each in gradients]))
     ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
     return [each.norms for each in ranks]
 
 
-def total(told: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
-    """Return the norm from what all ranks have told. Pure.
+def total(received: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
+    """Return the norm from the messages of all ranks. Pure.
 
     Args:
-        told: by each rank.
+        received: from each rank.
         mesh: with the roles.
         order: of the norm.
         rank: the one that asks, for the error's attributes.
@@ -355,7 +355,7 @@ def total(told: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank
     """
     places = functools.cache(mesh.places)
     groups: dict[tuple[Any, ...], dict[int, GradientNorm]] = {}
-    for holder, parts in enumerate(told):
+    for holder, parts in enumerate(received):
         for part in parts:
             key: tuple[Any, ...] = part.what, part.mesh, places(part.apart)[holder]
             groups.setdefault((part.shared,) if part.shared else key, {})[holder] = part

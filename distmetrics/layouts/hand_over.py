@@ -70,7 +70,7 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
     One round if it fits inline, as numbers do; else one more. A result that is not data becomes an
     error on every rank.
     """
-    data, told = torch.empty(0, dtype=torch.uint8), HandedOver()
+    data, message = torch.empty(0, dtype=torch.uint8), HandedOver()
     if comm.rank == src:
         if mine.error is None:
             try:
@@ -81,9 +81,9 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
                 refused = InputTypeError(what, rank=src)
                 refused.call_ranks(comm.members)
                 mine = Ended(error=refused)
-        told = HandedOver(data.numel(), None if mine.error is None else _handed(mine.error))
+        message = HandedOver(data.numel(), None if mine.error is None else _handed(mine.error))
     data, capacity = data.to(comm.device), inline_capacity(comm.world_size)
-    header = Header("what a layout hands over", body=encode(told))
+    header = Header("what a layout hands over", body=encode(message))
     with numbered(comm):
         met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
         met.agree()

@@ -158,7 +158,7 @@ def known(source: Any, rank: int) -> tuple[Any, dict[str, Role]]:
         rank: this rank.
 
     Raises:
-        ConfigurationError: an axis has no name that is known, or there is no mesh.
+        ConfigurationError: the name of an axis is unknown, or there is no mesh.
     """
     mesh: Any = source
     if isinstance(source, str):

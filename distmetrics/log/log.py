@@ -175,7 +175,7 @@ class Log:
         Every rank must call it, also one that has logged nothing. Ranks get the same bits.
 
         Args:
-            step: that writers are told; default the number of flushes so far, this one included.
+            step: what writers get; default the number of flushes so far, this one included.
             wait: with False the exchange runs in the background, in order, while this rank goes on;
                 ``result()`` of what is returned gives the row, and to writers. If nobody has asked
                 for it, the next flush gives it to writers, or raises its error on every rank.
@@ -184,13 +184,13 @@ class Log:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
             InputError: a value of some rank cannot be counted. Each on every rank; what was logged
                 is kept.
-            ConfigurationError: the step is no whole number.
+            ConfigurationError: the step is not a whole number.
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
         of_flush, of_writer = self._end_flush()
         if of_flush is not None and self._window.problem is None:
-            # Some ranks may have heard of it, and flush as usual: so it is told to all once more.
+            # Some ranks may have heard of it, and flush as usual: so all are told once more.
             what = f"the flush before failed, and nobody has asked: {in_short(of_flush)}"
             self._window.problem = Problem("StateError", what)
         try:

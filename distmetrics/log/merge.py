@@ -114,14 +114,14 @@ def merged(
     data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
     met.agree()
-    told = _announced(met)
+    received = _announced(met)
     runs = [inline for inline, _ in met.move()]
-    _learn(comm, told, names, known)
-    per_rank = [known[each.digest] for each in told]
+    _learn(comm, received, names, known)
+    per_rank = [known[each.digest] for each in received]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
         raise _two_ways(comm, mine, unlike[0])
-    if all(each.numbers * numbers.itemsize <= capacity for each in told):
+    if all(each.numbers * numbers.itemsize <= capacity for each in received):
         whole = _inline(runs, per_rank, union)
     else:
         whole = _reduced(comm, placed(numbers, names, union), union)
@@ -135,22 +135,22 @@ def _digest_of(known: Iterable[str]) -> str:
 def _announced(met: Round) -> list[Announced]:
     bodies = [header.body for header in met.headers()]
     what = "what it tells of its names"
-    told = {body: decode(Announced, body, what, bodies.index(body)) for body in {*bodies}}
-    return [told[body] for body in bodies]
+    received = {body: decode(Announced, body, what, bodies.index(body)) for body in {*bodies}}
+    return [received[body] for body in bodies]
 
 
 def _learn(
-    comm: Communicator, told: Sequence[Announced], names: Names, known: dict[str, Names]
+    comm: Communicator, received: Sequence[Announced], names: Names, known: dict[str, Names]
 ) -> None:
     """Add the names that ranks have announced; those that some ranks may lack are sent."""
-    if len({each.known for each in told}) > 1 or len(known) > _MOST_KNOWN + comm.world_size:
+    if len({each.known for each in received}) > 1 or len(known) > _MOST_KNOWN + comm.world_size:
         known.clear()
-    new = {each.digest: each for each in told if each.digest not in known}
-    if len({each.digest for each in told}) == 1:
+    new = {each.digest: each for each in received if each.digest not in known}
+    if len({each.digest for each in received}) == 1:
         known |= dict.fromkeys(new, names)
         return
     for digest, each in new.items():
-        src, what = told.index(each), "the names that it logged"
+        src, what = received.index(each), "the names that it logged"
         check_memory(comm, each.nbytes)
         data = names.data if names.digest == digest else bytes(each.nbytes)
         sent = to_bytes(comm.broadcast(from_bytes(data).to(comm.device), src))

@@ -172,7 +172,7 @@ class Window:
                 self.put(tuple([self.slot(name, kind) for name in values]), numbers, scale)
                 return
         except InputError:
-            pass  # below, the error is told of its name
+            pass  # noted below, with the name that it is about
         for name, value in values.items():
             self.note(name, kind, value, weight)
 

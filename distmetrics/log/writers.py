@@ -107,7 +107,7 @@ class Logger:
 
         Args:
             metrics: by name; from a trainer "epoch" is among them.
-            step: optimizer steps taken, or what a log's flush was told.
+            step: optimizer steps taken, or the step of a log's flush.
         """
         raise NotImplementedError(f"{type(self).__name__} has no log_metrics")
 
