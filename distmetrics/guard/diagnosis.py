@@ -1,9 +1,9 @@
 """Find out why a rank waits: one state machine a wait, without threads, to run against any store.
 
-Quiet at first, then asking: what the others have published, whether their processes live, where
-those are who have not come. Who is asked answers from a thread of its own. A circle of waits is a
-deadlock once each of its ranks has confirmed, after all had been seen waiting, that it waits in
-that very call still: it did so the whole time between.
+It is quiet at first. Then it reads what the others have published, looks whether their processes
+live, and asks the ranks that have not come where they are. A thread of each rank answers. A circle
+of waits is a deadlock once each of its ranks has confirmed, after all had been seen waiting, that
+it still waits in that very call: it did so the whole time between.
 """
 
 import logging
@@ -156,7 +156,7 @@ class Diagnosis:
         return self.store.ask(rank)
 
     def _speaks(self, job: JobSnapshot) -> bool:
-        """True on one of the ranks that wait: it tells the user, and asks more often."""
+        """True on one of the ranks that wait, which tells the user and asks more often."""
         if self.me.world_size > ALL_ASK:
             return self._first
         return self.me.rank == min({*job.members} - {*job.missing})

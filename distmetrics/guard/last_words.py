@@ -1,9 +1,9 @@
 """The end of a process: it says something before SIGTERM ends it, and it ends at all.
 
-A handler of Python's runs in the main thread, and only between two steps of Python code: never, in
-a collective that nobody answers. The interpreter's own handler, in C, writes the signal's number to
-a pipe at once, and a thread reads it there. Nor does a process end by itself whose torch waits for
-such a collective.
+Python runs a signal's handler in the main thread, between two steps of Python code. In a collective
+that nobody answers it never does. So the interpreter's own handler, in C, writes the signal's
+number to a pipe, which a thread reads. A process whose torch waits for such a collective does not
+end by itself either.
 """
 
 import atexit
@@ -33,9 +33,8 @@ _exits: list[SystemExit] = []  # the last one with an exit code of failure
 def say_before_sigterm(say: Callable[[], None]) -> None:
     """Call a function, from any thread and perhaps twice, before SIGTERM ends the process.
 
-    Where the user has a handler, that one decides what becomes of the process. Where the user
-    ignores the signal, or other C code handles it, nothing is done. Nor is it in another thread
-    than the main one, which alone can set handlers.
+    If the user has a handler, that one decides what becomes of the process. Nothing is done if the
+    user ignores the signal, if other C code handles it, or in a thread that is not the main one.
     """
     theirs = signal.getsignal(signal.SIGTERM)
     if not in_main_thread() or not (theirs == signal.SIG_DFL or callable(theirs)):

@@ -143,8 +143,8 @@ def _warn_once(kind: str, why: str) -> None:
 class GuardStore:
     """One rank's end of the guard's keys in a store.
 
-    ``store`` is a connection of its own, since a call that blocks holds up all callers; ``pause``
-    the seconds between two looks for a question.
+    The store is a connection of its own, since a call that blocks holds up all callers. ``pause``
+    is how many seconds to wait between two looks for a question.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
@@ -236,7 +236,7 @@ def _whole(published: _Published | None) -> Verdict | None:
 
 
 def within(seconds: float, fn: Callable[[], object]) -> None:
-    """Call a function; leave it alone where a silent store holds it for too long."""
+    """Call a function, and leave it alone if a silent store holds it for too long."""
     thread = threading.Thread(target=fn, daemon=True)
     thread.start()
     thread.join(seconds)

@@ -1,8 +1,8 @@
 """The guard of one rank: a thread that is quiet while all is well.
 
-It answers where this rank's thread is when another rank asks, and finds out why this rank waits,
-once it has waited for a while. The user's thread never touches the store: it writes down what it
-calls, and while it waits it looks whether there is a verdict; a dead store is one too.
+When another rank asks, it answers where this rank's thread is. Once this rank has waited for a
+while, it finds out why. The user's thread never touches the store: it notes what it calls, and
+while it waits it looks whether there is a verdict, or whether the store is dead.
 """
 
 import atexit
@@ -110,7 +110,7 @@ def warn_of_missing_guard(ranks: str) -> None:
 
 
 class TombstoneWatcher(Watcher):
-    """Reads and writes tombstones, if there are some: all that is left of a guard that is off."""
+    """Reads and writes tombstones alone: the guard is switched off."""
 
     def __init__(self, rank: int, tombstones: Tombstones | None) -> None:
         self._rank, self._board = rank, tombstones
@@ -136,8 +136,8 @@ class TombstoneWatcher(Watcher):
 class Watchdog(TombstoneWatcher):
     """Watches one rank, and lets it know why it waits.
 
-    Over the job's ``store`` it makes a connection of its own; ``connected`` is set while it can ask
-    and answer. Without ``tombstones`` nobody else says that this rank has left.
+    It makes a connection of its own to the job's ``store``; ``connected`` is set while it can ask
+    and answer. If there are no ``tombstones``, nobody else says that this rank has left.
     """
 
     def __init__(
