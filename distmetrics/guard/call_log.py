@@ -128,7 +128,7 @@ class ReportWriter:
 
     def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
         """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
-        if self._folder is None or os.getpid() != self._me.pid:
+        if self._folder is None or os.getpid() != self._me.process.pid:
             return
         # An exit or an interrupt that follows an error is not why the rank failed.
         is_cause = isinstance(error, Exception)
@@ -148,7 +148,12 @@ class ReportWriter:
         me, sites = self._me, [] if error is None else raise_sites(error)
         stack = tuple(map(str, sites or self._log.place().stack))
         calls = tuple(_reported(pending, me.world) for pending in [*self._log.calls])
-        written = platform.node(), me.pid, time.time(), _failure(error, next(iter(sites), ""))
+        written = (
+            platform.node(),
+            me.process.pid,
+            time.time(),
+            _failure(error, next(iter(sites), "")),
+        )
         return RankReport(SCHEMA, me.rank, me.world_size, *written, stack, calls)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import ranks_in
 from distmetrics.guard.decision import JobSnapshot
-from distmetrics.guard.process_info import process_state
+from distmetrics.guard.process_info import ProcessId, process_state
 from distmetrics.guard.store import (
     ALL_ASK,
     FIRST_ASK,
@@ -54,7 +54,7 @@ class Diagnosis:
     begun: float
     verdict: Verdict | None = None
     due: float = 0.0
-    state_of: Callable[[int, str], str] = process_state
+    state_of: Callable[[ProcessId], str] = process_state
     _published: bool = False
     _asks: bool = True
     _first: bool = False
@@ -127,9 +127,8 @@ class Diagnosis:
         departures = self.tombstones.published()
         facts = {("left", departure.rank) for departure in departures}
         for rank in ranks_in(self.wait.members):
-            status = statuses.get(rank)
-            if status is not None and status.machine == self.me.machine != "":
-                facts.add((self.state_of(status.pid, status.born), rank))
+            if rank in statuses:
+                facts.add((self.state_of(statuses[rank].process), rank))
         self._since = {fact: self._since.get(fact, now) for fact in facts}
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for (kind, rank), since in self._since.items():

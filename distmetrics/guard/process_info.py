@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from distmetrics.comm.call_site import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
+from distmetrics.message import Message
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 _DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
@@ -94,9 +95,16 @@ def _processor_time() -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(ident))
 
 
+class ProcessId(Message, frozen=True):
+    """A process of the job: numbers are given again, and mean a process on its machine alone."""
+
+    machine: str  # or container; "" if the system does not tell
+    pid: int
+    born: str
+
+
 @functools.cache
-def machine() -> str:
-    """Return a name of the machine or container in which a process number is unique, or ""."""
+def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -104,15 +112,17 @@ def machine() -> str:
         return ""
 
 
-def this_process() -> tuple[int, str]:
-    """Return this process's number, and when it was born: numbers are given again."""
-    return os.getpid(), _stat(os.getpid())[1]
+def this_process() -> ProcessId:
+    """Return the process that calls."""
+    return ProcessId(_machine(), os.getpid(), _stat(os.getpid())[1])
 
 
-def process_state(pid: int, born: str) -> str:
-    """Return "gone", "stopped" or "alive" for a process of this machine."""
-    letter, birth = _stat(pid)
-    if birth != born or letter in "ZX":
+def process_state(process: ProcessId) -> str:
+    """Return "gone", "stopped" or "alive" for a process of this machine, else "elsewhere"."""
+    if process.machine != _machine() or not process.machine:
+        return "elsewhere"
+    letter, born = _stat(process.pid)
+    if born != process.born or letter in "ZX":
         return "gone"
     return "stopped" if letter == "T" else "alive"
 

@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import by_line, first_line, rank_ranges, ranks_in
+from distmetrics.guard.process_info import ProcessId
 from distmetrics.message import MALFORMED, Message, encode, parse
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
@@ -75,11 +76,9 @@ class Wait(Message, frozen=True):
 
 
 class RankStatus(Message, frozen=True):
-    """What a rank has published of itself: where its process is, and what it waits in."""
+    """What a rank has published of itself: its process, and what it waits in."""
 
-    machine: str  # or container, in which ``pid`` means a process
-    pid: int
-    born: str  # process numbers are given again
+    process: ProcessId
     wait: Wait | None = None
 
 
@@ -116,14 +115,12 @@ class Identity(NamedTuple):
 
     rank: int
     world_size: int
-    machine: str
-    pid: int
-    born: str
+    process: ProcessId
     world: str
 
     def status(self, wait: Wait | None) -> RankStatus:
         """Return what this rank publishes while it waits, or while it does not."""
-        return RankStatus(self.machine, self.pid, self.born, wait)
+        return RankStatus(self.process, wait)
 
 
 def read(kind: type[M], data: bytes) -> M | None:

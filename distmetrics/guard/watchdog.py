@@ -35,7 +35,7 @@ from distmetrics.guard.last_words import (
     say_no_more,
     what_ended,
 )
-from distmetrics.guard.process_info import Stillness, machine, process_state, this_process
+from distmetrics.guard.process_info import Stillness, process_state, this_process
 from distmetrics.guard.settings import MODE, Settings, current_settings
 from distmetrics.guard.store import (
     ALL_ASK,
@@ -97,8 +97,8 @@ class Membership:
 
     def in_state(self, *states: str) -> list[int]:
         """Return the ranks whose processes are on this machine and in one of some states."""
-        here = {r: s for r, s in self._known.items() if s.machine == self._me.machine != ""}
-        return [r for r, status in here.items() if process_state(status.pid, status.born) in states]
+        known = self._known.items()
+        return [rank for rank, status in known if process_state(status.process) in states]
 
 
 def warn_of_missing_guard(ranks: str) -> None:
@@ -243,7 +243,7 @@ class Watchdog(TombstoneWatcher):
         if at_once:
             self._broken.pop(group, None)
             self._tell(lambda: self._store.decide(group, verdict))
-        elif os.getpid() == self._me.pid:
+        elif os.getpid() == self._me.process.pid:
             self._broken[group] = verdict, time.monotonic() + _ENDS_WITHIN
 
     def depart(self, why: str) -> None:
@@ -257,7 +257,7 @@ class Watchdog(TombstoneWatcher):
 
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""
-        if self._closed.is_set() or os.getpid() != self._me.pid:
+        if self._closed.is_set() or os.getpid() != self._me.process.pid:
             return  # the end of a forked child is not that of the rank
         self._closed.set()
         self._bell.set()
@@ -277,7 +277,7 @@ class Watchdog(TombstoneWatcher):
             self._connection.store = self._store.store = self._tombstones.store = None
 
     def _tell(self, tell: Callable[[], object]) -> None:
-        is_rank = os.getpid() == self._me.pid  # and not a forked child
+        is_rank = os.getpid() == self._me.process.pid  # and not a forked child
         if is_rank and not self._connection.error and not self._closed.is_set():
             within(_LAST, tell)
 
@@ -412,7 +412,7 @@ def watcher_of_job(tombstones: Tombstones | None = None) -> Watcher:
     if settings.mode == "off" or world_size == 1:
         return TombstoneWatcher(rank, tombstones)
     store = world.get_group_store() if tombstones is None else tombstones.store
-    me = Identity(rank, world_size, machine(), *this_process(), world.group_name)
+    me = Identity(rank, world_size, this_process(), world.group_name)
     try:
         made = Watchdog(me, store, settings, tombstones)
     except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say

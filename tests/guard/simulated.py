@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from distmetrics.errors import rank_ranges
 from distmetrics.guard.diagnosis import Diagnosis, first_look
+from distmetrics.guard.process_info import ProcessId
 from distmetrics.guard.store import Answer, GuardStore, Identity, Wait
 from distmetrics.guard.tombstones import Tombstones
 
@@ -31,7 +32,7 @@ class Rank:
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
-        self.me = Identity(rank, job.world_size, "machine", 100 + rank, "then", "world")
+        self.me = Identity(rank, job.world_size, ProcessId("machine", rank, "then"), "world")
         self.store = GuardStore(job.store, rank, job.world_size)
         self.diagnosis: Diagnosis | None = None
         self.serial = 0
@@ -89,8 +90,8 @@ class Job:
         self.states: dict[int, str] = {}
         self.ranks = [Rank(self, rank) for rank in range(world_size)]
 
-    def state_of(self, pid: int, born: str) -> str:
-        return self.states.get(pid - 100, "alive")
+    def state_of(self, process: ProcessId) -> str:
+        return self.states.get(process.pid, "alive")
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Let time go by, in steps of 50 ms; answers come with the next step."""

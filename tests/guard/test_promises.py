@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from pathlib import Path
@@ -20,7 +19,7 @@ from distmetrics.guard.postmortem import examine
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.store import GuardStore, Identity
 
-ME = Identity(0, 2, "machine", os.getpid(), this_process()[1], "world")
+ME = Identity(0, 2, this_process(), "world")
 
 
 def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> None:

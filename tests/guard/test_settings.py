@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from distmetrics import ConfigurationError
 from distmetrics.comm.verdict import Departure
 from distmetrics.errors import rank_ranges, ranks_in
+from distmetrics.guard.process_info import ProcessId
 from distmetrics.guard.settings import Settings, current_settings, use_settings
 from distmetrics.guard.store import Answer, RankStatus, Wait, read
 from distmetrics.message import Message, encode
@@ -62,7 +63,8 @@ def test_ranks_are_read_back(ranks: set[int]) -> None:
 texts = st.text(max_size=20)
 ranks = st.sets(st.integers(0, 3000), max_size=5).map(rank_ranges)
 waits = st.builds(Wait, st.integers(1, 1 << 40), texts, ranks, st.integers(1, 1 << 40), texts, texts)
-statuses = st.builds(RankStatus, texts, st.integers(1, 1 << 22), texts, st.none() | waits)
+processes = st.builds(ProcessId, texts, st.integers(1, 1 << 22), texts)
+statuses = st.builds(RankStatus, processes, st.none() | waits)
 answers = st.builds(Answer, st.integers(1, 99), st.integers(-9, 9), texts)
 
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from distmetrics.comm.communicator import Call
 from distmetrics.comm.work import PendingCall
 from distmetrics.guard import watchdog
+from distmetrics.guard.process_info import this_process
 from distmetrics.guard.settings import Settings
 from distmetrics.guard.store import Identity, StoreConnection
 from distmetrics.guard.watchdog import Watchdog
@@ -73,7 +74,7 @@ def guard_of(host: Host) -> Iterator[Make]:
     made: list[Watchdog] = []
 
     def make() -> Watchdog:
-        me = Identity(0, 2, "", os.getpid(), "", "world")
+        me = Identity(0, 2, this_process().but(machine=""), "world")
         made.append(Watchdog(me, host.store, Settings(), None))
         return made[-1]
 
