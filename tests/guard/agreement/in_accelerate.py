@@ -10,8 +10,7 @@ import torch
 
 from tests.guard.agreement.libraries import accelerator, numbered
 from tests.guard.agreement.runner import Names, drives
-from tests.guard.agreement.simple import tensors
-from tests.guard.agreement.simple_good import summed
+from tests.guard.agreement.simple import summed, tensors
 
 
 @drives("DL101-bad-3", mend={"accelerator.is_main_process and ": ""})

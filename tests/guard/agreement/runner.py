@@ -34,7 +34,7 @@ _PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLE = "example"  # name of the module that an example becomes
 _LIMIT = 60.0  # seconds, the world's
 _GUARDS = (MismatchError, DivergedError, PeerLostError)
-_DRIVERS = ("simple", "simple_good", "in_lightning", "in_lightning_good", "in_accelerate", "in_meshes")
+_DRIVERS = ("simple", "in_lightning", "in_accelerate", "in_meshes")
 _LIBRARIES = ("accelerate", "lightning.pytorch", "pytorch_lightning", "torchmetrics.classification")
 
 Names = Callable[..., Any]
