@@ -74,14 +74,14 @@ def find_unpicklable(
         by_value = importlib.util.find_spec("cloudpickle") is not None
     search = _Search(by_value)
     try:
-        search.visit(_Piece(obj, name))
+        search.visit(_Visited(obj, name))
     except RecursionError:
         do = "raise sys.setrecursionlimit, or flatten it"
         return [Unpicklable(name, "nested too deeply to be pickled", "", do)]
     return search.found
 
 
-class _Piece(NamedTuple):
+class _Visited(NamedTuple):
     """A part of the object and the way to it.
 
     Attributes:
@@ -95,8 +95,8 @@ class _Piece(NamedTuple):
     owner: Any = None
     attribute: str = ""
 
-    def step(self, step: str, value: Any, attribute: str = "") -> _Piece:
-        return _Piece(value, self.path + step, self.inside, self.value, attribute)
+    def step(self, step: str, value: Any, attribute: str = "") -> _Visited:
+        return _Visited(value, self.path + step, self.inside, self.value, attribute)
 
     @property
     def place(self) -> str:
@@ -119,86 +119,86 @@ class _Search:
         # Keeps its values alive: an id is free again once they are gone.
         self._failed: dict[int, Any] = {}
 
-    def visit(self, piece: _Piece) -> bool:
-        """Return True if the piece can be pickled; else note what in it is to blame."""
-        if id(piece.value) in self._failed:
+    def visit(self, part: _Visited) -> bool:
+        """Return True if the part can be pickled; else note what in it is to blame."""
+        if id(part.value) in self._failed:
             return False
         with contextlib.suppress(Exception):  # any class may raise anything when it is pickled
-            self._probe(io.BytesIO(), protocol=4).dump(piece.value)
+            self._probe(io.BytesIO(), protocol=4).dump(part.value)
             return True
-        self._failed[id(piece.value)] = piece.value
-        are_whole = [self.visit(inner) for inner in _pieces(piece, self._by_value)]
+        self._failed[id(part.value)] = part.value
+        are_whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
         if all(are_whole):
-            what, do = _kind(piece.value)
-            self.found.append(Unpicklable(piece.place, what, _where(piece), do))
+            what, do = _kind(part.value)
+            self.found.append(Unpicklable(part.place, what, _where(part), do))
         return False
 
 
-def _pieces(piece: _Piece, by_value: bool) -> Iterator[_Piece]:
+def _parts(part: _Visited, by_value: bool) -> Iterator[_Visited]:
     """List what an object consists of as pickle sees it."""
-    value = piece.value
+    value = part.value
     if type(value) in (list, tuple, set, frozenset):
-        yield from _items(piece, "", enumerate(value))
+        yield from _items(part, "", enumerate(value))
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        yield from _attributes(piece, value._asdict())
+        yield from _attributes(part, value._asdict())
     elif isinstance(value, type):
         for name, member in vars(value).items() if by_value else ():
             if not name.startswith("__"):
-                yield piece.step(f".{name}", member)
+                yield part.step(f".{name}", member)
     elif isinstance(value, types.FunctionType):
-        yield from _variables(piece) if by_value else ()
+        yield from _variables(part) if by_value else ()
     elif isinstance(value, types.MethodType):
-        yield piece.step(".__self__", value.__self__)
+        yield part.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
         for name in ("func", "args", "keywords"):
-            yield piece.step(f".{name}", getattr(value, name))
+            yield part.step(f".{name}", getattr(value, name))
     else:
-        yield from _pieces_of_object(piece)
+        yield from _parts_of_object(part)
 
 
-def _items(piece: _Piece, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Piece]:
-    return (piece.step(f"{of}[{key!r}]", item) for key, item in items)
+def _items(part: _Visited, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Visited]:
+    return (part.step(f"{of}[{key!r}]", item) for key, item in items)
 
 
-def _attributes(piece: _Piece, attributes: Mapping[str, Any]) -> Iterator[_Piece]:
-    return (piece.step(f".{name}", item, name) for name, item in attributes.items())
+def _attributes(part: _Visited, attributes: Mapping[str, Any]) -> Iterator[_Visited]:
+    return (part.step(f".{name}", item, name) for name, item in attributes.items())
 
 
-def _variables(piece: _Piece) -> Iterator[_Piece]:
+def _variables(part: _Visited) -> Iterator[_Visited]:
     """List what a function needs to travel as code: its variables and its defaults."""
-    fn = piece.value
+    fn = part.value
     with contextlib.suppress(ValueError):  # a variable that has no value yet
         used = inspect.getclosurevars(fn)
         for name, item in (used.globals | used.nonlocals).items():  # type: ignore[operator]
-            yield _Piece(item, name, piece.place)
-    yield from _items(piece, ".__defaults__", enumerate(fn.__defaults__ or ()))
+            yield _Visited(item, name, part.place)
+    yield from _items(part, ".__defaults__", enumerate(fn.__defaults__ or ()))
 
 
-def _pieces_of_object(piece: _Piece) -> Iterator[_Piece]:
+def _parts_of_object(part: _Visited) -> Iterator[_Visited]:
     """List class, arguments, state and items of another object, as ``__reduce_ex__`` gives them."""
     try:
-        reduced = piece.value.__reduce_ex__(4)
+        reduced = part.value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
         return
     if isinstance(reduced, str):
         return
     make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     if getattr(make, "__name__", "") == "__newobj__":
-        yield piece._replace(value=arguments[0], owner=None)
+        yield part._replace(value=arguments[0], owner=None)
         arguments = arguments[1:]
     else:
-        yield piece.step(".__reduce__()[0]", make)
-    yield from _items(piece, ".__reduce__()[1]", enumerate(arguments))
-    yield from _pieces_of_state(piece, state)
-    yield from _items(piece, "", enumerate(items or ()))
+        yield part.step(".__reduce__()[0]", make)
+    yield from _items(part, ".__reduce__()[1]", enumerate(arguments))
+    yield from _parts_of_state(part, state)
+    yield from _items(part, "", enumerate(items or ()))
     for key, item in pairs or ():
-        yield piece.step(f" (the key {key!r})", key)
-        yield piece.step(f"[{key!r}]", item)
+        yield part.step(f" (the key {key!r})", key)
+        yield part.step(f"[{key!r}]", item)
 
 
-def _pieces_of_state(piece: _Piece, state: Any) -> Iterator[_Piece]:
-    if dataclasses.is_dataclass(piece.value) and isinstance(state, list):  # frozen and with slots
-        names = [field.name for field in dataclasses.fields(piece.value)]
+def _parts_of_state(part: _Visited, state: Any) -> Iterator[_Visited]:
+    if dataclasses.is_dataclass(part.value) and isinstance(state, list):  # frozen and with slots
+        names = [field.name for field in dataclasses.fields(part.value)]
         state = dict(zip(names, state, strict=True))
     has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
     for attributes in state if has_slots else (state,):
@@ -207,12 +207,12 @@ def _pieces_of_state(piece: _Piece, state: Any) -> Iterator[_Piece]:
             for kind in ("_modules", "_parameters", "_buffers"):
                 for name, child in (plain.pop(kind, None) or {}).items():
                     step = f"[{name}]" if name.isdigit() else f".{name}"
-                    if isinstance(piece.value, torch.nn.ModuleDict):
+                    if isinstance(part.value, torch.nn.ModuleDict):
                         step = f"[{name!r}]"
-                    yield piece.step(step, child, name)
-            yield from _attributes(piece, plain)
+                    yield part.step(step, child, name)
+            yield from _attributes(part, plain)
         elif attributes is not None:
-            yield piece.step(".__getstate__()", attributes)
+            yield part.step(".__getstate__()", attributes)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -252,9 +252,9 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"{article} {name}", _PER_PROCESS
 
 
-def _where(piece: _Piece) -> str:
+def _where(part: _Visited) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
-    value, attribute = piece.value, re.escape(piece.attribute)
+    value, attribute = part.value, re.escape(part.attribute)
     code = getattr(value, "__code__", getattr(value, "gi_code", None))
     if isinstance(code, types.CodeType):
         return f"defined at {_place(code.co_filename, code.co_firstlineno)}"
@@ -262,7 +262,7 @@ def _where(piece: _Piece) -> str:
         for file, line, _ in _source(value):
             return f"defined at {_place(file, line)}"
     assignment = re.compile(rf"\bself\.{attribute}\b\s*(:[^=]+)?=(?!=)")
-    for cls in type(piece.owner).__mro__ if attribute else ():
+    for cls in type(part.owner).__mro__ if attribute else ():
         for file, number, text in _source(cls):
             if assignment.search(text):
                 return f"assigned at {_place(file, number)}"
