@@ -167,7 +167,7 @@ class _Shard:
     ids: Ids = field(default_factory=list)
     columns: dict[str, Any] = field(default_factory=dict)
     forms: dict[str, list[Any]] = field(default_factory=dict)
-    expected: int | list[Any] | None = None
+    expected: int | Ids | None = None
     file: LinesFile | None = None
 
 
@@ -255,7 +255,7 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
     for start, stop in _rounds(comm, header, own, order, sum(each.nbytes for each in specs)):
         rows, in_round = order.samples(start, stop)
         share = _share(mine, paths, rows[comm.rank])
-        read = functools.partial(_read_share, schema, rows) if receives else None
+        read = functools.partial(read_columns, schema, rows) if receives else None
         for theirs in _exchange(comm, header, share, read, "samples", problem):
             for forms, more in zip(columns, theirs, strict=False):
                 forms += more
@@ -284,10 +284,6 @@ def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
     if mine.forms and len(rows) == len(mine.ids):
         return [mine.forms[path] for path in paths]
     return [[*pack(mine.columns[path], rows)] for path in paths]
-
-
-def _read_share(schema: Schema, rows: Sequence[Tensor], rank: int, _: Any, share: Any) -> list[Any]:
-    return read_columns(schema, share, len(rows[rank]))
 
 
 # -- rounds in which each rank sends a value of any size
@@ -506,7 +502,7 @@ def _as_numbers(per_rank: Sequence[Ids]) -> tuple[Tensor, list[str] | None]:
 # -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
 
 
-def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
+def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
     """Return the ids that must come, or how many; and what ranks compare of them."""
     if expected is None:
         return None, ""
@@ -515,22 +511,21 @@ def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
             raise InputError(f"expected= is {expected}, and there are no fewer ids than none")
         return expected, f", expected: {expected}"
     ids = _read_ids(expected, "expected")
-    wanted = sorted(set(ids if isinstance(ids, list) else ids.tolist()))
-    digest = hashlib.blake2b(to_bytes(serialize(wanted)), digest_size=4).hexdigest()
-    return wanted, f", expected: {len(wanted)} ids ({digest})"
+    ids = sorted(set(ids)) if isinstance(ids, list) else torch.unique(ids)
+    digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
+    return ids, f", expected: {len(ids)} ids ({digest})"
 
 
-def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
+def _check_expected(expected: int | Ids | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
-    if expected is None:
-        return
-    came = order.listed()
-    wanted = [*range(expected)] if isinstance(expected, int) else expected
-    if wanted == came:
-        return
-    if order.names is not None and isinstance(expected, int):
-        if len(came) == expected:
+    ids = torch.arange(expected) if isinstance(expected, int) else expected
+    if isinstance(ids, Tensor) and (order.names is None or isinstance(expected, int)):
+        if torch.equal(ids, order.numbers):  # of strings, these are places
             return
+    elif ids is None or (isinstance(ids, list) and ids == order.names):
+        return
+    wanted, came = ids.tolist() if isinstance(ids, Tensor) else ids, order.listed()
+    if order.names is not None and isinstance(expected, int):
         raise InputError(
             f"{expected} ids are expected, and {len(came)} came",
             per_rank=_summaries(order),
@@ -542,8 +537,10 @@ def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -
         kinds = ("strings", "integers") if order.names is None else ("integers", "strings")
         raise InputTypeError(f"{kinds[0]} are expected as ids, and {kinds[1]} came", rank=rank)
     known = set(wanted)
+    missing = sorted(known.difference(came))
     extra = torch.tensor([place for place, each in enumerate(came) if each not in known]).long()
-    raise _wrong_ids(sorted(known.difference(came)), extra, len(wanted), order, rank)
+    if missing or len(extra):
+        raise _wrong_ids(missing, extra, len(wanted), order, rank)
 
 
 def _wrong_ids(

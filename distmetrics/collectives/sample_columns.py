@@ -258,15 +258,21 @@ def unpack(form: Any, accelerator: torch.device) -> list[Any]:
     raise ValueError("a list of an unknown form")
 
 
-def read_columns(schema: Schema, share: Any, count: int) -> list[Any]:
-    """Return the columns of a peer that has ``count`` of the samples; raises if they are not."""
+def read_columns(
+    schema: Schema, rows: Sequence[Tensor], rank: int, _: Any, share: Any
+) -> list[Any]:
+    """Return the columns that a rank has sent, none if no rows are its own.
+
+    Raises if they are malformed.
+    """
+    count = len(rows[rank])
     if count == 0:
         return []
     for (path, column), forms in zip(columns_of(schema), share, strict=True):
         if isinstance(column, Rows):
-            (rows,) = forms
-            if LeafSpec.of("", rows) != column.of(count):
-                raise ValueError(f"{LeafSpec.of(path, rows)} as {column.of(count)}")
+            (own,) = forms
+            if LeafSpec.of("", own) != column.of(count):
+                raise ValueError(f"{LeafSpec.of(path, own)} as {column.of(count)}")
     return [*share]
 
 
