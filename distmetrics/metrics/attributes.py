@@ -16,9 +16,9 @@ from distmetrics.collectives.header import Header
 from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import Ranks, StateError
-from distmetrics.metrics.comparison import Attribute, described
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.plan import SyncPlan
+from distmetrics.metrics.schema import Attribute, described
 
 _SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
@@ -29,13 +29,9 @@ def borrow(
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update take over, by the metric's place.
 
-    Every rank calls this, since it takes a round where the plan says so.
-
     Raises:
         StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
     """
-    if not plan.borrowing:
-        return {}
     targets = [metrics.targets[place] for place in plan.borrowing]
     mine = []
     for target in targets:

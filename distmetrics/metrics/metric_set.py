@@ -21,15 +21,16 @@ from distmetrics.collectives.wire import serialize
 from distmetrics.comm.communicator import Communicator, of_group
 from distmetrics.errors import ConfigurationError, InputTypeError, Site, StateError
 from distmetrics.metrics.adapters.base import Kind, Piece, StateSpec, Target
-from distmetrics.metrics.comparison import are_equal, digest_of
-from distmetrics.metrics.compute_groups import UNDECIDED
 from distmetrics.metrics.plan import Sent, sent_by, sizes_of
 from distmetrics.metrics.ragged import Form, join
 from distmetrics.metrics.schema import (
+    UNDECIDED,
     UPDATES,
     MetricRecord,
     StateEntry,
     SyncSchema,
+    are_equal,
+    digest_of,
     is_reducible,
 )
 

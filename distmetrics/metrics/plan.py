@@ -27,11 +27,11 @@ from distmetrics.collectives.exchange import follows, header_of
 from distmetrics.collectives.header import Header, agree_on_tree
 from distmetrics.errors import MismatchError
 from distmetrics.metrics.adapters.base import Piece
-from distmetrics.metrics.compute_groups import Merged
 from distmetrics.metrics.ragged import Form
 from distmetrics.metrics.schema import (
     FIXED,
     UPDATES,
+    Merged,
     StateEntry,
     agree_on_metrics,
     check_states,

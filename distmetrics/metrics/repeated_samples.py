@@ -1,12 +1,18 @@
-"""Warn where the loader that fed some metrics repeats samples.
+"""Warn where samples count more than once: loaders that repeat some, ranks that hold the same data.
 
-The loader is most often among the variables of the functions that called the sync, and it has as
-many batches as the metric has updates. In doubt nothing is said: a right program must never be
-warned.
+No metric knows where its data came from. But the loader is most often at hand where the sync is
+asked for, and it has as many batches as the metric has updates. In doubt nothing is said: a right
+program must never be warned.
+
+A sync over ranks that hold the same data, as those of a tensor-parallel group do, counts each
+sample as often as there are such ranks. What the ranks have sent shows it. Small counts may be
+equal by chance, and one number may be the same everywhere by nature, as a learning rate is: so
+there must be several numbers, or many large counts.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 import weakref
@@ -16,8 +22,10 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
+from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.call_site import is_library, is_of_python, is_user_code
 from distmetrics.comm.communicator import Communicator
@@ -27,6 +35,52 @@ from distmetrics.data.unwrap import innermost, is_settled, is_sharded, parts_of,
 from distmetrics.errors import StateError, rank_ranges
 from distmetrics.guard.settings import current_settings
 from distmetrics.metrics.metric_set import MetricSet
+from distmetrics.metrics.plan import SyncPlan
+
+Runs = Sequence[tuple[Tensor, Tensor]]
+_SAMPLE = 256  # bytes of each run
+_LOOKED_AT = 4096  # numbers of each state: far more than it takes
+_ENOUGH = 60  # bits
+_FRACTION = 20  # bits of a number that is no integer
+
+
+def duplicates(plan: SyncPlan, runs: Runs) -> list[list[int]]:
+    """Return the groups of ranks that hold the same data; [] unless all ranks are in such groups.
+
+    Ranks without an update have no data, and are in none: other pipeline stages than the last, say.
+    """
+    groups: list[list[int]] = []
+    for start in (-_SAMPLE, None):  # a few bytes first: most ranks differ in them
+        by_key: dict[tuple[bytes, ...], list[int]] = {}
+        for rank in sorted(set().union(*plan.updated)):
+            key = tuple(to_bytes(run[start:]) for run in runs[rank])
+            by_key.setdefault(key, []).append(rank)
+        groups = [*by_key.values()]
+        if len(sizes := {*map(len, groups)}) != 1 or sizes == {1}:
+            return []
+    return groups if all(_tells(plan, runs, group[0]) for group in groups) else []
+
+
+def _tells(plan: SyncPlan, runs: Runs, rank: int) -> bool:
+    """True if a rank has data that another rank hardly has by chance."""
+    sent, (inline, bulk) = plan.sent[rank], runs[rank]
+    tensors = sent.bulk.unpack(bulk)
+    if plan.is_inline:
+        tensors |= sent.inline.unpack(inline)
+    values: set[float] = set()
+    for path, tensor in tensors.items():
+        is_state = path in plan.states and plan.states[path].kind not in ("object", "each")
+        if is_state and not tensor.is_complex():
+            values.update(tensor.view(-1)[:_LOOKED_AT].double().tolist())
+    return sum(map(_bits, values)) >= _ENOUGH
+
+
+def _bits(value: float) -> float:
+    """Return how much it says that two ranks have this number: a count says what it is, in bits."""
+    if not math.isfinite(value):
+        return 0
+    return _FRACTION if value % 1 else math.log2(1 + abs(value))
+
 
 _ATTACH = "integrations.transformers.attach(trainer, metrics)"
 _CALLBACK = "integrations.lightning.SyncMetrics() as a callback of the trainer"

@@ -26,10 +26,9 @@ from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.combine import alone, as_before, combine, copied, on_device
 from distmetrics.metrics.compute_groups import check_merged
 from distmetrics.metrics.dtensor import computed, reduce_pieces, take_parts
-from distmetrics.metrics.duplicate_ranks import duplicates
 from distmetrics.metrics.metric_set import ABSENT, MetricSet, Values, communicator_of, describe
 from distmetrics.metrics.plan import SyncPlan, plan
-from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
+from distmetrics.metrics.repeated_samples import duplicates, warn_of_duplicates, warn_of_repeats
 from distmetrics.metrics.schema import UPDATES
 
 Mark = Callable[[MetricSet, str], Problem | None]
@@ -240,10 +239,11 @@ def global_values(local: Local, name: str, *, allow_pickle: bool, comm: Communic
         combined = combine(local.plan, runs, inline, comm)
         combined |= reduce_pieces(local.plan, outgoing.tensors, comm)
         warn_of_duplicates(duplicates(local.plan, runs), comm)
-        equal = metrics.are_equal([(pair.first, pair.other) for pair in local.plan.merged])
-        paths = [target.path for target in metrics.targets]
-        check_merged(local.plan.merged, equal, paths, outgoing.header, comm)
-        borrowed = borrow(local.plan, metrics, outgoing.header, comm)
+        if local.plan.merged:
+            check_merged(local.plan.merged, metrics, outgoing.header, comm)
+        borrowed = {}
+        if local.plan.borrowing:
+            borrowed = borrow(local.plan, metrics, outgoing.header, comm)
     exchanges_over()
     values = _placed(metrics, local.plan, combined, allow_pickle)
     for place, attributes in borrowed.items():

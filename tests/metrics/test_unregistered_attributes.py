@@ -15,7 +15,7 @@ from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.metrics.attributes import agreed
-from distmetrics.metrics.comparison import described, digest_of
+from distmetrics.metrics.schema import described, digest_of
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.metrics import attribute_samples as own
