@@ -137,7 +137,6 @@ class GroupCommunicator(WaitingCommunicator):
 
     Args:
         group: the process group, or a ``DeviceMesh`` of one dimension; default the whole job.
-        watcher: of this rank; default the guard.
     """
 
     _by_group: ClassVar[weakref.WeakKeyDictionary[Any, GroupCommunicator]] = (
@@ -145,7 +144,7 @@ class GroupCommunicator(WaitingCommunicator):
     )
     _any_made: ClassVar[bool] = False
 
-    def __init__(self, group: Any = None, *, watcher: Watcher | None = None) -> None:
+    def __init__(self, group: Any = None) -> None:
         # Weak: who holds a group past destroy_process_group ends with its threads running, in an
         # abort at exit.
         group = dist.group.WORLD if group is None else _group_of(group)
@@ -154,8 +153,8 @@ class GroupCommunicator(WaitingCommunicator):
         group = self._group
         device = _transport_device(group)
         members = dist.get_process_group_ranks(group)
-        watcher = watcher or _find_watcher()
-        super().__init__(dist.get_rank(group), group.group_name, members, device, watcher)
+        rank, watcher = dist.get_rank(group), _find_watcher()
+        super().__init__(rank, group.group_name, members, device, watcher)
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))

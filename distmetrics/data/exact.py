@@ -14,7 +14,7 @@ from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameOrder, SameStream
-from distmetrics.data.sharding import EvaluationSampler, clone, has_order
+from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 
@@ -126,7 +126,8 @@ def part_of(
 ) -> RankLoader:
     """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
 
-    ``fill`` and ``sampling`` are as for :class:`EvaluationSampler`.
+    ``fill``, and of ``sampling`` the seed, are as for :class:`EvaluationSampler`, and ``in_rounds`` as
+    for :class:`Sharding`.
     """
     whole, device = unwrapped.loader, unwrapped.device
     if not getattr(whole, "in_order", True):
@@ -140,17 +141,19 @@ def part_of(
         part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
         part.dealt = unwrapped.dealt
         return part
-    sampling["is_order"] = True
+    in_rounds = sampling.pop("in_rounds", False)
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
     order = getattr(whole, name)
     samplers: dict[str, Any] = {}
-    batching: dict[str, Any] = {"fill": fill}
+    layout = single = Sharding(in_rounds=in_rounds)
     if type(whole.batch_sampler) is BatchSampler:
-        batching["batch_size"] = unwrapped.batch_size
-        batching["multiple_of"] = order.batch_size if order.drop_last else 1
+        multiple_of = order.batch_size if order.drop_last else 1
+        layout = Sharding(unwrapped.batch_size, multiple_of, in_rounds)
         order = order.sampler
-        samplers["sampler"] = EvaluationSampler(order, world_size, rank, **sampling)
-    own_sampler = EvaluationSampler(order, world_size, rank, **sampling, **batching)
+        samplers["sampler"] = EvaluationSampler(order, world_size, rank, layout=single, **sampling)
+    own_sampler = EvaluationSampler(order, world_size, rank, layout=layout, fill=fill, **sampling)
+    for sampler in (own_sampler, *samplers.values()):
+        sampler.is_order = True
     return LoaderPart(clone(whole, **samplers | {name: own_sampler}), device, own_sampler)
 
 

@@ -7,7 +7,7 @@ none. In training every rank takes the same number of steps.
 import copy
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
@@ -62,18 +62,19 @@ def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int
 
 
 class RankSampler(Sampler[Any]):
-    """The part of an order that belongs to one rank."""
+    """The part of an order that belongs to one rank.
 
-    def __init__(
-        self, source: Any, world_size: int, rank: int, *, seed: int = 0, is_order: bool = False
-    ) -> None:
+    ``is_order``: the source gives keys, and is no data set; set it for other iterables than samplers.
+    """
+
+    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
         if world_size < 1 or not 0 <= rank < world_size:
             raise InputError(f"there is no rank {rank} in a world of {world_size}")
         self.source = source
         self.world_size = world_size
         self.rank = rank
         self.seed = seed
-        self.is_order = is_order or isinstance(source, Sampler)
+        self.is_order = isinstance(source, Sampler)
         self.epoch = 0
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
@@ -108,6 +109,21 @@ class RankSampler(Sampler[Any]):
         return order[step]
 
 
+class Sharding(NamedTuple):
+    """How an order is split in evaluation.
+
+    Attributes:
+        batch_size: the most samples in a batch; None gives single samples.
+        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
+            size of one process.
+        in_rounds: the ranks' n-th steps are the next places of the order, instead of runs.
+    """
+
+    batch_size: int | None = None
+    multiple_of: int = 1
+    in_rounds: bool = False
+
+
 class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
 
@@ -120,16 +136,13 @@ class EvaluationSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        is_order: the source is any iterable of keys, and no data set.
-        batch_size: the most samples in a batch; None gives single samples.
-        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
-            size of one process.
-        in_rounds: the ranks' n-th steps are the next places of the order, instead of runs.
+        layout: another way to split the order: single samples or batches, in runs or rounds.
         fill: give a rank that has one step fewer than another the first sample once more.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
-    >>> [list(EvaluationSampler("abcde", 2, rank, batch_size=2)) for rank in range(2)]
+    >>> pairs = Sharding(batch_size=2)
+    >>> [list(EvaluationSampler("abcde", 2, rank, layout=pairs)) for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
 
@@ -140,16 +153,11 @@ class EvaluationSampler(RankSampler):
         rank: int,
         *,
         seed: int = 0,
-        is_order: bool = False,
-        batch_size: int | None = None,
-        multiple_of: int = 1,
-        in_rounds: bool = False,
+        layout: Sharding = Sharding(),  # noqa: B008  (a constant)
         fill: bool = False,
     ) -> None:
-        super().__init__(source, world_size, rank, seed=seed, is_order=is_order)
-        self.batch_size = batch_size
-        self.multiple_of = multiple_of
-        self.in_rounds = in_rounds
+        super().__init__(source, world_size, rank, seed=seed)
+        self.batch_size, self.multiple_of, self.in_rounds = layout
         self.fill = fill
         self.same: SameOrder | None = None
         self._state = random_state(samplers_in(source))
@@ -207,7 +215,6 @@ class TrainingSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
-        is_order: the source is any iterable of keys, and no data set.
         drop_last: leave out the tail instead of repeating the beginning.
 
     >>> [list(TrainingSampler("abcde", 2, rank)) for rank in range(2)]
@@ -221,10 +228,9 @@ class TrainingSampler(RankSampler):
         rank: int,
         *,
         seed: int = 0,
-        is_order: bool = False,
         drop_last: bool = False,
     ) -> None:
-        super().__init__(source, world_size, rank, seed=seed, is_order=is_order)
+        super().__init__(source, world_size, rank, seed=seed)
         self.drop_last = drop_last
 
     def steps(self, count: int, rank: int) -> range:

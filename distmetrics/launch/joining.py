@@ -72,7 +72,9 @@ def join_group(
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
     meet(PrefixStore("here", here), tombstones, rank, world_size)
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    comm = GroupCommunicator(watcher=watcher_of_job(tombstones))
+    watcher = watcher_of_job(tombstones)  # the first of the job, so that it knows the tombstones
+    comm = GroupCommunicator()
+    comm.watcher = watcher
     GroupCommunicator.register(comm)
     meet(PrefixStore("connected", here), tombstones, rank, world_size)
     return comm

@@ -47,8 +47,9 @@ def shard(
     drop_last = batches.drop_last if is_plain else loader.drop_last
 
     def dealt(source: Any) -> TrainingSampler:
-        options: dict[str, Any] = {"seed": seed, "drop_last": drop_last, "is_order": True}
-        return TrainingSampler(source, world_size, rank, **options)
+        sampler = TrainingSampler(source, world_size, rank, seed=seed, drop_last=drop_last)
+        sampler.is_order = True
+        return sampler
 
     if batches is None:
         return clone(loader, sampler=dealt(loader.sampler))

@@ -238,7 +238,8 @@ def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any) -> None:
     watcher = TombstoneWatcher(0, GoneStore())  # type: ignore[arg-type]
     watcher.grace = 0.1
     try:
-        comm = dm.GroupCommunicator(watcher=watcher)
+        comm = dm.GroupCommunicator()
+        comm.watcher = watcher
 
         def fails() -> Any:
             raise RuntimeError("Connection closed by peer")
