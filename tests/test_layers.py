@@ -12,24 +12,25 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "distmetrics"
 
 # What a layer may import of distmetrics, besides itself. Everything may import errors and _version.
-CORE = {"message", "tree", "comm", "guard", "collectives"}
+CORE = {"call_site", "message", "tree", "comm", "guard", "collectives"}
 BELOW = {
     "errors": set(),
     "_version": set(),
     "arguments": set(),
     "tree": set(),
-    "message": set(),
+    "call_site": set(),
+    "message": {"call_site"},
     "preflight": set(),
-    "comm": {"message"},
-    "guard": {"message", "comm"},
+    "comm": {"call_site", "message"},
+    "guard": {"call_site", "message", "comm"},
     # its façade, which shows what lies above it, late
     "guard/__init__": {"message", "comm", "collectives"},
-    "collectives": {"message", "tree", "comm", "guard"},
+    "collectives": {"call_site", "message", "tree", "comm", "guard"},
     "layouts": CORE,
     "log": CORE | {"arguments"},
     "data": CORE,
     "metrics": CORE | {"data", "layouts"},
-    "launch": {"arguments", "comm", "guard", "preflight"},
+    "launch": {"arguments", "call_site", "comm", "guard", "preflight"},
     "strategies": CORE | {"arguments", "data", "metrics", "launch", "layouts", "preflight"},
     "train": CORE | {"arguments", "log", "data", "metrics", "launch", "strategies"},
     "runner": CORE | {"arguments", "log", "data", "metrics", "launch", "preflight", "strategies", "train"},

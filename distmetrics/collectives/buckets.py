@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.message import LARGEST_DATA, Message, Shape, not_ours
+from distmetrics.message import LARGEST_DATA, Message, Shape, not_ours
 
 # Whose elements bytes can be viewed as; quantized ones are read with more than their bytes.
 _DTYPES = {

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.message import Message
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import InputTypeError, LayoutError, MismatchError, Site, who
+from distmetrics.message import Message
 
 WHOLE = (
     "pass x.full_tensor(), which every rank of its mesh must call; the norm of gradients is "

@@ -34,10 +34,10 @@ from distmetrics.collectives.history import (
     reads_of,
     refuse_histories,
 )
-from distmetrics.collectives.message import LARGEST_DATA, LARGEST_HEADER, decode, not_ours, reading
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.errors import InputError, Ranks
+from distmetrics.message import LARGEST_DATA, LARGEST_HEADER, decode, not_ours, reading
 
 # Mark and protocol; bytes of the header, of inline and of bulk data; the number of this call, and
 # a hash of what else the rank has done; what it has read of streams.

@@ -22,17 +22,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import LeafSpec, short_name, to_bytes
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header, Problem, agree_on_tree
-from distmetrics.collectives.message import (
-    Message,
-    Size,
-    decode,
-    encode,
-    is_raised_by_user,
-    reading,
-)
 from distmetrics.collectives.sample_columns import (
     Columns,
     Items,
@@ -49,9 +42,16 @@ from distmetrics.collectives.sample_columns import (
 )
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen, gather_padded
 from distmetrics.errors import DistmetricsError, InputError, InputTypeError
+from distmetrics.message import (
+    Message,
+    Size,
+    decode,
+    encode,
+    is_raised_by_user,
+    reading,
+)
 
 Destination = int | str | os.PathLike[str] | None
 Ids = Tensor | list[str]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import Layout, LeafSpec, layout, unsendable
 from distmetrics.collectives.dtensor import (
     Part,
@@ -26,8 +27,6 @@ from distmetrics.collectives.dtensor import (
     part_of,
     whole_part,
 )
-from distmetrics.collectives.message import LARGEST_HEADER, Message, encode, reading
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Call, Communicator
 from distmetrics.errors import (
     DistmetricsError,
@@ -39,6 +38,7 @@ from distmetrics.errors import (
     by_line,
     error_class,
 )
+from distmetrics.message import LARGEST_HEADER, Message, encode, reading
 from distmetrics.tree import Spec, flatten
 
 _SHOWN = 3  # leaves, keys, or groups of ranks, spelt out in one line of a report

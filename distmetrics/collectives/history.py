@@ -17,11 +17,11 @@ import torch
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import LARGEST_HEADER, Message, decode, encode, not_ours
 from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import DistmetricsError, InputError, MismatchError, who
 from distmetrics.guard.settings import current_settings
+from distmetrics.message import LARGEST_HEADER, Message, decode, encode, not_ours
 
 KEPT = 4  # passes over streams that travel with a call
 _PASSES = 1 << 20  # more than anybody makes over one loader

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header, Problem
-from distmetrics.collectives.message import is_raised_by_user, reading
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputTypeError, Site
+from distmetrics.message import is_raised_by_user, reading
 
 
 @one_call

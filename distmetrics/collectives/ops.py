@@ -27,10 +27,10 @@ from distmetrics.collectives.buckets import (
 from distmetrics.collectives.dtensor import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
-from distmetrics.collectives.message import Message, decode, encode, reading
 from distmetrics.collectives.reduce import all_reduce
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.message import Message, decode, encode, reading
 
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 

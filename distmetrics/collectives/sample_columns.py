@@ -26,9 +26,9 @@ from distmetrics.collectives.buckets import (
     unsendable,
 )
 from distmetrics.collectives.header import check_sendable, from_number_or_array
-from distmetrics.collectives.message import Message, Shape, reading
 from distmetrics.collectives.wire import DEEPEST, deserialize, serialize
 from distmetrics.errors import InputError, InputTypeError
+from distmetrics.message import Message, Shape, reading
 
 _SHOWN = 3  # items of a long list
 _SEPARATOR = "\0"  # between the strings of a column; a column with one inside travels as items

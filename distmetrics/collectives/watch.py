@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from distmetrics.call_site import call_site, is_library, is_user_code, short_path
 from distmetrics.collectives.buckets import LeafSpec
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site, is_library, is_user_code, short_path
 from distmetrics.comm.communicator import Communicator, Finished, chosen, in_call
 from distmetrics.comm.patching import Name, Replacing
 from distmetrics.comm.process_group import GroupCommunicator

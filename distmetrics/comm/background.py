@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from distmetrics.comm.call_site import begun_at, call_site
+from distmetrics.call_site import begun_at, call_site
 from distmetrics.comm.communicator import Communicator, Tasks
 from distmetrics.errors import in_short
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import Any, ParamSpec, TypeVar
 
-from distmetrics.comm.call_site import call_site
+from distmetrics.call_site import call_site
 from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls, unname_calls
 from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import ConfigurationError, DistmetricsError

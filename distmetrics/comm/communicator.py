@@ -23,7 +23,7 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.comm.call_site import call_site
+from distmetrics.call_site import call_site
 from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import (
     ConfigurationError,

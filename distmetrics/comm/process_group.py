@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.call_site import call_site
+from distmetrics.call_site import call_site
 from distmetrics.comm.communicator import (
     Call,
     Communicator,

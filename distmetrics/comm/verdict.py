@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from distmetrics.comm.call_site import raise_sites
+from distmetrics.call_site import raise_sites
 from distmetrics.errors import (
     DistmetricsError,
     DivergedError,

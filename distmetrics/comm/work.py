@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.call_lock import break_after
-from distmetrics.comm.call_site import call_site, raise_sites
 from distmetrics.comm.communicator import Call, Communicator, Tasks, call_under_way
 from distmetrics.comm.verdict import BROKEN, Departure, Verdict, reason
 from distmetrics.errors import (

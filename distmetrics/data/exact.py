@@ -5,11 +5,10 @@ from typing import Any, cast
 
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import Message, reading
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
@@ -17,6 +16,7 @@ from distmetrics.data.same_stream import SameOrder, SameStream
 from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
+from distmetrics.message import Message, reading
 
 _DO = (
     "give every rank the same data set, in the same batches; a loader of a rank's own part repeats "
@@ -126,8 +126,8 @@ def part_of(
 ) -> RankLoader:
     """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
 
-    ``fill``, and of ``sampling`` the seed, are as for :class:`EvaluationSampler`, and ``in_rounds`` as
-    for :class:`Sharding`.
+    ``fill`` and the seed are as for :class:`EvaluationSampler`, ``in_rounds`` as for
+    :class:`Sharding`.
     """
     whole, device = unwrapped.loader, unwrapped.device
     if not getattr(whole, "in_order", True):

@@ -64,7 +64,8 @@ def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int
 class RankSampler(Sampler[Any]):
     """The part of an order that belongs to one rank.
 
-    ``is_order``: the source gives keys, and is no data set; set it for other iterables than samplers.
+    ``is_order``: the source gives keys, and is no data set; to be set for other iterables than
+    samplers.
     """
 
     def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:

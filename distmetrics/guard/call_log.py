@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from distmetrics.comm.call_site import raise_sites
+from distmetrics.call_site import raise_sites
 from distmetrics.comm.communicator import Tasks
 from distmetrics.comm.work import PendingCall, is_connection_error
 from distmetrics.errors import DistmetricsError, Site

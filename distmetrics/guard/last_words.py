@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distmetrics.comm.call_site import call_site
+from distmetrics.call_site import call_site
 
 # Seconds that a process has to end, once its group has broken: all of its end; and what follows the
 # functions that are called at exit, where its exit code is that of an exception anyway.

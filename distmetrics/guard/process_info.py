@@ -11,7 +11,7 @@ from types import FrameType
 
 import torch.distributed as dist
 
-from distmetrics.comm.call_site import is_library, is_of_python, is_user_code, short_path
+from distmetrics.call_site import is_library, is_of_python, is_user_code, short_path
 from distmetrics.errors import Site
 from distmetrics.message import Message
 

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import EvalPrediction
 from transformers.trainer_utils import denumpify_detensorize
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.objects import gather_objects
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import StreamPart

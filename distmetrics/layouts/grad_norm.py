@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.dtensor import is_dtensor, lines_of, placements_of, ranks_asked
 from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, LayoutError, Ranks

@@ -8,11 +8,10 @@ import torch
 
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import Size, decode, reading
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, numbered
 from distmetrics.errors import DistmetricsError, InputTypeError, StateError, error_class
-from distmetrics.message import Message, encode
+from distmetrics.message import Message, Size, decode, encode, reading
 
 
 class Ended(NamedTuple):

@@ -13,7 +13,6 @@ from torch import Tensor
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import Round, check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import Size, decode, reading
 from distmetrics.collectives.objects import gather_objects
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
@@ -23,7 +22,7 @@ from distmetrics.log.kinds import SQUARES, growth, is_same
 from distmetrics.log.names import Names, folded, join, placed
 from distmetrics.log.window import WindowSnapshot
 from distmetrics.log.writers import numbers as numbers_of
-from distmetrics.message import Message, encode
+from distmetrics.message import Message, Size, decode, encode, reading
 
 _MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
 _SPARE = 64  # names that nobody logs any more, besides as many as are logged

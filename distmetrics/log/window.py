@@ -17,8 +17,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Problem
-from distmetrics.comm.call_site import call_site
 from distmetrics.errors import InputError, Site
 from distmetrics.log.kinds import (
     SQUARES,

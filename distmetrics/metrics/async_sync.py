@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import Site, StateError
 from distmetrics.message import encode

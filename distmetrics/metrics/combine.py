@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import Bucket
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.collectives.wire import deserialize
 from distmetrics.comm.communicator import Communicator, Op, fold
+from distmetrics.message import reading
 from distmetrics.metrics.adapters.base import StateSpec
 from distmetrics.metrics.plan import Sent, StatePlan, SyncPlan, sizes_of
 from distmetrics.metrics.ragged import cut

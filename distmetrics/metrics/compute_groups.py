@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import Message, reading
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.communicator import Communicator
+from distmetrics.message import Message, reading
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.schema import Merged, lost
 

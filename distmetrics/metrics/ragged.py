@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.message import Message, Shape
+from distmetrics.message import Message, Shape
 
 
 class Form(Message, frozen=True):

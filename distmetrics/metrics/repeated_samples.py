@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from distmetrics.call_site import is_library, is_of_python, is_user_code
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Problem
-from distmetrics.comm.call_site import is_library, is_of_python, is_user_code
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.check import RepeatedSamplesWarning, repeats
 from distmetrics.data.sharding import has_order

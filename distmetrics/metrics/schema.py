@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from distmetrics.collectives.buckets import LeafSpec, dtype_of, to_bytes
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
-from distmetrics.collectives.message import Message, Shape, decode, not_ours, reading
 from distmetrics.collectives.wire import DEEPEST
 from distmetrics.comm.communicator import brief
 from distmetrics.errors import Ranks, StateError
+from distmetrics.message import Message, Shape, decode, not_ours, reading
 from distmetrics.metrics.adapters.base import Kind, Piece
 from distmetrics.metrics.ragged import Form
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator, chosen, numbered
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.metrics.adapters.registry import targets

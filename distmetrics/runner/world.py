@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
+from distmetrics.call_site import call_site
 from distmetrics.collectives import ops, reduce
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.objects import gather_objects
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_site import call_site
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError
 from distmetrics.log.log import Log
+from distmetrics.message import reading
 from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.objects import gather_objects
-from distmetrics.comm.call_site import call_site
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch

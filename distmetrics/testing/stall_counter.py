@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from distmetrics.comm.call_site import call_site
+from distmetrics.call_site import call_site
 from distmetrics.errors import InputTypeError, Site
 
 _VALUE = "a value is read"

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import reading
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, Site
 from distmetrics.log.merge import merged, own_value, refusal
 from distmetrics.log.names import Names
+from distmetrics.message import reading
 from distmetrics.train.entries import Entries, Key, Kind, read
 
 _BATCHES = Kind("sum")  # how the number of batches is logged, under no name

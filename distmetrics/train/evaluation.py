@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distmetrics.collectives.message import reading
+from distmetrics.message import reading
 from distmetrics.strategies.tensors import to_host
 from distmetrics.train.batches import length, limited, no_batch
 from distmetrics.train.config import Limit

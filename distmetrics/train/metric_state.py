@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from distmetrics.collectives.message import reading
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
+from distmetrics.message import reading
 from distmetrics.metrics.adapters import MergingAdapter, Target, targets
 from distmetrics.metrics.adapters.registry import adapter_of
 from distmetrics.metrics.sync import sync_and_compute, synced

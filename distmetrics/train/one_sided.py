@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, who
 from distmetrics.log.merge import refusal
+from distmetrics.message import reading
 from distmetrics.train.combine import Logged
 from distmetrics.train.entries import Entries, Key
 

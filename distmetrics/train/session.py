@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.ops import any_true, barrier
 from distmetrics.errors import ConfigurationError
+from distmetrics.message import reading
 from distmetrics.train import seed as random_state
 from distmetrics.train.batches import check_not_empty
 from distmetrics.train.callbacks.model_checkpoint import kept_checkpoint

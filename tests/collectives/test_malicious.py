@@ -19,10 +19,10 @@ import distmetrics as dm
 from distmetrics.collectives import exchange
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import reading
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
+from distmetrics.message import reading
 from distmetrics.testing import outcomes
 from distmetrics.train.log_options import Options
 from distmetrics.train.logbook import LogBook

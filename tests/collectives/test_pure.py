@@ -14,10 +14,10 @@ from distmetrics import InputTypeError, MismatchError, SingleCommunicator
 from distmetrics.collectives.buckets import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
 from distmetrics.collectives.exchange import LARGE_WORLD, Round, exchange, frame_size, header_area, inline_capacity
 from distmetrics.collectives.header import Header, Problem, agree, prepare
-from distmetrics.collectives.message import decode, reading
 from distmetrics.collectives.wire import deserialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.errors import Site
+from distmetrics.message import decode, reading
 from distmetrics.testing import run
 from tests.comm.ranks import DTYPES, same_bits
 

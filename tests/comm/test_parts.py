@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import SingleCommunicator, all_reduce, current, use
-from distmetrics.comm.call_site import call_site, raise_sites
+from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.communicator import Call, brief, current_call, fold, in_call
 from distmetrics.comm.recording import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import Site

@@ -58,7 +58,7 @@ def test_a_bad_example_is_stopped_on_every_rank(driver: Driver, ends: Ends) -> N
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_good_examples_and_bad_ones_that_are_mended_run_to_their_end(code: str, ends: Ends) -> None:
+def test_good_examples_run_to_their_end(code: str, ends: Ends) -> None:
     """All those of a rule, one after the other in one world.
 
     What the guard stops is the fault, and not what a driver makes of the example: a word or two are put right.

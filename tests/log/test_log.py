@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
-from distmetrics.collectives.message import decode
 from distmetrics.log.names import Names
 from distmetrics.log.writers import numbers
-from distmetrics.message import encode
+from distmetrics.message import decode, encode
 from distmetrics.testing import run
 
 KINDS = ("mean", "sum", "max", "min", "same", "quantile")

@@ -12,8 +12,8 @@ from torchmetrics import Metric, aggregation, classification
 
 from distmetrics import MismatchError, synced
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.message import encode
 from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.message import encode
 from distmetrics.metrics.plan import SyncPlan, plan
 from distmetrics.metrics.ragged import Form
 from distmetrics.metrics.schema import StateEntry, SyncSchema

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from distmetrics.collectives.message import Message, Shape
+from distmetrics.message import Message, Shape
 
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each", "piece"]
 

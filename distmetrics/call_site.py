@@ -14,7 +14,7 @@ import torch
 
 from distmetrics.errors import Site
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
 # Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
 # through torch, a compiled function through code that torch has made.
