@@ -614,8 +614,14 @@ def _check_repeats(
 
 
 def _digest(sample: list[Any]) -> int:
-    digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
+    """Return a number that is equal for equal samples, in whatever order dicts have their keys."""
+    plain = [_in_order(value) if type(value) is dict else value for value in sample]
+    digest = hashlib.blake2b(to_bytes(serialize(plain)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+def _in_order(record: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: record[key] for key in sorted(record, key=repr)}
 
 
 def _shown(ids: list[Any]) -> str:

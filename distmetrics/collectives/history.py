@@ -146,6 +146,7 @@ def refuse_histories(comm: Communicator) -> DistmetricsError:
 
 def _other_direct_calls(comm: Communicator, per_rank: Sequence[Sequence[str]]) -> DistmetricsError:
     columns = [*zip_longest(*per_rank, fillvalue="no further call")]
+    columns = columns or [("no direct call",) * comm.world_size]
     differing = next((column for column in columns if len({*column}) > 1), columns[0])
     return MismatchError(
         "ranks disagree on calls that were made on the communicator directly, before this one",

@@ -78,6 +78,8 @@ class Columns(Message, frozen=True, tag="columns"):
     def __post_init__(self) -> None:
         if len(self.keys) != len(self.children):
             raise ValueError(f"{len(self.keys)} keys of {len(self.children)} columns")
+        if self.is_tuple and self.keys != tuple(range(len(self.keys))):
+            raise ValueError(f"a tuple with the keys {self.keys}")
         level: Sequence[Schema] = [self]
         for _ in range(DEEPEST + 1):
             level = [x for each in level if isinstance(each, Columns) for x in each.children]

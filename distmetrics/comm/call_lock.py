@@ -34,7 +34,7 @@ class CallLock:
     Attributes:
         call: that exchanges data; None before the first exchange.
         exchanged: whether the last exchange is over.
-        in_layout: whether a layout exchanges data once the call itself is over.
+        takes: how often the call has begun to exchange data.
         is_over: whether all that follows is the caller's own code.
 
     A transport holds it weakly: one that is gone and is not over was ended by two exceptions at
@@ -47,13 +47,14 @@ class CallLock:
         "_token",
         "call",
         "exchanged",
-        "in_layout",
         "is_over",
+        "takes",
         "thread",
     )
 
     def __init__(self) -> None:
-        self.is_over = self.in_layout = self.exchanged = False
+        self.is_over = self.exchanged = False
+        self.takes = 0
         self.thread = threading.get_ident()
         self._taken: list[Communicator] = []
         self.call: Call | None = None  # that exchanges data now
@@ -80,6 +81,7 @@ class CallLock:
             if left and state.verdict is None:
                 _break(comm, _interrupted(comm, call, "an exception"))
         self.call, self.exchanged = call, False
+        self.takes += 1
         name_calls(call)
         if state.verdict is not None:
             comm.transport.break_off(state.verdict, at_once=True)
@@ -159,22 +161,34 @@ def take(comm: Communicator, call: Call) -> None:
         lock.take(comm, call)
 
 
-def exchanges_over(*, of_layout: bool = False) -> None:
-    """Note that the call of this thread exchanges no more data: errors from here on are its own.
-
-    Over a layout, which exchanges data after the call itself, only the layout knows.
-    """
-    lock = _lock_of_thread()
-    if lock is not None and (of_layout or not lock.in_layout):
-        lock.in_layout, lock.exchanged = False, True
-
-
-def enter_layout(comm: Communicator, call: Call) -> None:
-    """Take a transport on which a layout exchanges data once the call itself is over."""
-    take(comm, call)
+def exchanges_over() -> None:
+    """Note that the call of this thread exchanges no more data: errors from here on are its own."""
     lock = _lock_of_thread()
     if lock is not None:
-        lock.in_layout = True
+        lock.exchanged = True
+        name_calls(None)
+
+
+def taken_so_far() -> int:
+    """Return how often the call of this thread has begun to exchange data."""
+    lock = _lock_of_thread()
+    return 0 if lock is None else lock.takes
+
+
+def check_own(error: Exception, comm: Communicator, takes: int) -> None:
+    """Raise an error that ends a part of a call, if only this rank may raise it.
+
+    Args:
+        error: that ended the part.
+        comm: over which it was made.
+        takes: :func:`taken_so_far` before it.
+    """
+    lock = _lock_of_thread()
+    if lock is None or lock.exchanged or isinstance(error, DistmetricsError):
+        return
+    if lock.takes > takes:
+        raise error
+    comm.state.note_left(type(error).__name__, call_site())
 
 
 def break_after(error: BaseException, comm: Communicator, call: Call) -> None:

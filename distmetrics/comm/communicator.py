@@ -122,6 +122,7 @@ class Communicator(ABC):
     world_size: int
     device: torch.device
     inner: Communicator | None = None
+    _state: CallState | None = None
 
     @abstractmethod
     def all_gather(self, x: Tensor) -> list[Tensor]:
@@ -157,10 +158,14 @@ class Communicator(ABC):
         """Which ranks of the job these are."""
         return range(self.world_size) if self.inner is None else self.inner.members
 
-    @functools.cached_property
+    @property
     def state(self) -> CallState:
         """The calls that this rank has made on the transport."""
-        return CallState() if self.inner is None else self.inner.state
+        if self.inner is not None:
+            return self.inner.state
+        if self._state is None:
+            self._state = CallState()
+        return self._state
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Return a communicator of some of the ranks; each of them must ask for it.

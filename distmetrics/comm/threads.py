@@ -381,7 +381,7 @@ class ThreadCommunicator(Communicator):
         self._group = Group(members, in_background)
         self.rank = members.index(rank)
         self.world_size = len(members)
-        self.state = world.meetings.states[rank, self._group]
+        self._state = world.meetings.states[rank, self._group]
 
     @property
     def members(self) -> Sequence[int]:

@@ -199,7 +199,7 @@ class WaitingCommunicator(Communicator):
                 raise
             raise self._lost(pending, error) from error
         except BaseException as error:
-            if not isinstance(error, (ValueError, TypeError)):
+            if work is not None or not isinstance(error, (ValueError, TypeError)):
                 break_after(error, self, call)
             raise
         finally:

@@ -93,6 +93,9 @@ class LoaderPart(RankLoader):
         super().__init__(loader, device, equal_batches=own_sampler.fill)
         self.own_sampler = own_sampler
 
+    def __len__(self) -> int:
+        return len(self.own_sampler)  # a loader's subclass may say something else
+
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
         own, least, most = self.own_sampler.counts()

@@ -45,7 +45,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
             out batches; InputTypeError: nothing can be read from it.
     """
-    given, device, splits = loader, None, 1  # how many ranks share a batch
+    device, splits = None, 1  # how many ranks share a batch
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
             dealt = loader.dealt
@@ -65,7 +65,6 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
             f"a {type(loader).__name__} is no loader",
             do="pass a DataLoader, or any iterable of batches.",
         )
-    settle(given)
     return unwrapped
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages, meet
-from distmetrics.comm.call_lock import enter_layout, exchanges_over, take
+from distmetrics.comm.call_lock import check_own, exchanges_over, take, taken_so_far
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
@@ -197,7 +197,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         self._digests, ended = [], Ended()
         try:
             if self.mesh.owned:
-                enter_layout(self._given, _CALL)
+                take(self._given, _CALL)
             if self.mesh.owns(self.me):
                 ended = self._made(make)
             if self.mesh.owned:
@@ -206,19 +206,26 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
                 ended = hand_over(self._given, src, ended)
         finally:
             self._digests = None
-        exchanges_over(of_layout=True)
+        exchanges_over()
         result: R = ended.get()
         return result
 
     def _made(self, make: Callable[[], Any]) -> Ended:
         """Make the call; of its error the other ranks must hear before it is raised."""
         if self.mesh.axes(SAME):
-            enter_layout(self._owners, _CALL)
+            take(self._owners, _CALL)
+        if self._is_close:
+            take(self._alike, _CALL)
+        takes = taken_so_far()
         try:
             with numbered(self):
                 ended = Ended(make())
         except Exception as error:  # noqa: BLE001  (raised by around)
+            check_own(error, self, takes)
             ended = Ended(error=error)
+        except BaseException:
+            take(self._given if self.mesh.owned else self._owners, _CALL)  # where others still wait
+            raise
         if not self.mesh.axes(SAME):
             return ended
         try:

@@ -314,7 +314,8 @@ def _norm(
     problem = None
     order = math.nan  # unknown where there is a problem
     try:
-        listed, order, named = _checked(parameters, norm_type, shared, mesh)
+        order = _order_of(norm_type)
+        listed, named = _checked(parameters, shared, mesh)
         gradients = _gradients(listed, named, comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
@@ -436,14 +437,8 @@ def _differ(
     )
 
 
-def _checked(
-    parameters: Any, norm_type: Any, shared: Any, mesh: Mesh
-) -> tuple[list[Tensor], float, Mapping[str, Tensor]]:
-    """Return what :func:`grad_norm` was given, as it is used.
-
-    Raises:
-        InputError: an argument is wrong, or only one rank along an axis would be asked.
-    """
+def _order_of(norm_type: Any) -> float:
+    """Return the order of a norm; raises InputError if there is none."""
     try:
         order = float(norm_type)
     except (TypeError, ValueError):
@@ -452,6 +447,15 @@ def _checked(
         raise InputError(
             f"norm_type must be at least 1, or inf, got {order:g}: there is no such norm"
         )
+    return order
+
+
+def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Mapping[str, Tensor]]:
+    """Return what :func:`grad_norm` was given, as it is used.
+
+    Raises:
+        InputError: an argument is wrong, or only one rank along an axis would be asked.
+    """
     single = isinstance(parameters, Tensor) or not isinstance(parameters, Iterable)
     listed = [parameters] if single else [*parameters]
     shared = {} if shared is None else shared
@@ -473,4 +477,4 @@ def _checked(
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )
-    return listed, order, shared
+    return listed, shared

@@ -103,5 +103,7 @@ def _handed(error: Exception) -> HandedError:
     if not isinstance(error, DistmetricsError):  # of a metric's compute(), say
         what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
         error = StateError(what)
-    texts = type(error).__name__, error.what, error.likely, error.do
+    # A class of the user's own is told as ours that it extends.
+    ours = [each for each in type(error).__mro__ if each.__module__ == DistmetricsError.__module__]
+    texts = ours[0].__name__, error.what, error.likely, error.do
     return HandedError(*texts, error.notes, tuple(error.per_rank.items()), error.peers)

@@ -86,6 +86,10 @@ class Mesh:
             rank, place[axis] = divmod(rank, self.sizes[axis])
         return {axis: place[axis] for axis in self.sizes}
 
+    def coordinates(self, rank: int) -> Coordinates:
+        """Return where a rank is along each axis, in the order of the axes."""
+        return tuple(self.place(rank).values())
+
     def places(self, axes: Sequence[str]) -> list[Coordinates]:
         """Return where each rank is along some axes."""
         places: list[Coordinates] = [()]

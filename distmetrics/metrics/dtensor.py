@@ -24,7 +24,8 @@ from distmetrics.collectives.dtensor import (
     whole_part,
 )
 from distmetrics.collectives.reduce import reduce_large
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.call_lock import take
+from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
 from distmetrics.metrics.adapters.base import Piece, StateSpec
 from distmetrics.metrics.adapters.registry import compute
@@ -164,6 +165,7 @@ def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
         return piece
     if len(state.ranks) < comm.world_size:
         group = group.subgroup(state.ranks)
+        take(group, call_under_way() or Call("sync of metrics"))
     wide = piece.float() if piece.dtype in HALF else piece
     assert state.piece is not None
     return reduce_large(group, wide.to(group.device), state.piece.op).to(piece.dtype)

@@ -238,3 +238,45 @@ def test_an_error_is_numbered_once() -> None:
     error.call_ranks([0, 1, 2])
     assert (error.what, error.per_rank, error.rank, error.peers) == ("ranks ranks 5, 7", {5: "a"}, 7, (5,))
     assert error.compared.startswith("ranks ranks 0, 2")
+
+
+class Raising:
+    """Raises where its numbers are asked for, before a call has exchanged anything."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TimeoutError
+
+
+def leaves_a_call(comm: Any, exchanged: bool, roles: Any) -> list[str]:
+    """On the last rank an error of its own ends a call over a layout; it is caught, and the rank goes on."""
+    ranks = dm.layout({"dp": 2, "x": 2}, comm=comm, dp="shard", **roles)
+    is_last = comm.rank == comm.world_size - 1
+    gather = ranks.inner.all_gather
+
+    def strike(x: torch.Tensor) -> Any:
+        gather(x)
+        raise TimeoutError
+
+    ended = []
+    for call in range(3):
+        if is_last and exchanged:
+            ranks.inner.all_gather = strike if call == 0 else gather
+        value = Raising() if is_last and not exchanged and call == 0 else float(call)
+        try:
+            ended.append(str(dm.all_reduce(value, comm=ranks)))
+        except (TimeoutError, dm.DistmetricsError) as error:
+            ended.append(type(error).__name__)
+    return ended
+
+
+@pytest.mark.parametrize("roles", [{"x": "same"}, {"x": "last"}, {"x": "shard"}], ids=str)
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_rank_that_left_a_call_over_a_layout_never_gets_a_wrong_value(exchanged: bool, roles: Any) -> None:
+    """No rank may take the number of another call, and none waits for ever."""
+    for rank, ended in enumerate(outcomes(4, leaves_a_call, exchanged, roles)):
+        assert ended.error is None or isinstance(ended.error, dm.DistmetricsError), rank
+        told = ended.value or ["DivergedError"]
+        factor = 4 if roles["x"] == "shard" else 2
+        numbers = [text for text in told if not text.endswith("Error")]
+        assert numbers == [str(torch.tensor(float(factor * call), dtype=torch.float64)) for call in range(len(numbers))]
+        assert any(text.endswith("Error") for text in told), (rank, told)
