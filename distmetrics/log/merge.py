@@ -123,6 +123,8 @@ def merged(
     if all(each.numbers * numbers.itemsize <= capacity for each in received):
         whole = _inline(runs, per_rank, union)
     else:
+        # It is peers who say how many numbers there are; all ranks' shares are those of the union.
+        check_memory(comm, -(-union.size * numbers.itemsize // comm.world_size))
         whole = _reduced(comm, placed(numbers, names, union), union)
     return _row(comm, mine, union, whole.tolist()), per_rank
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from torch import Tensor
+from torch.func import debug_unwrap
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Problem
+from distmetrics.comm.communicator import fold
 from distmetrics.errors import InputError, Site
 from distmetrics.log.kinds import (
     SQUARES,
@@ -26,8 +28,9 @@ from distmetrics.log.kinds import (
     array_of,
     growth,
     squares_of,
+    summed,
 )
-from distmetrics.log.names import Names, folded, join, placed
+from distmetrics.log.names import Names, folded
 from distmetrics.log.values import (
     CPU,
     Number,
@@ -48,25 +51,26 @@ _MOST = 2**17  # values of mappings, or elements of arrays, that wait
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, in the order of the names; ``flaws``: of slots, whether a weight was
-    negative or not finite, on the device; ``sites``: the lines that logged each name first;
-    ``problem``: of a value that could not be counted; ``site``: the line that asks for the flush.
+    ``numbers``: float64, in the order of the names; ``flaws``: positive where a weight was negative
+    or not finite, of each name that has weights, on the device; ``sites``: the lines that logged
+    each name first; ``problem``: of a value that could not be counted; ``site``: the line that asks
+    for the flush.
     """
 
     names: Names
     numbers: Tensor
-    flaws: Sequence[tuple[Sequence[Slot], Tensor]]
+    flaws: Tensor
     sites: Mapping[str, Site | None]
     problem: Problem | None
     site: Site | None
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
-        for slots, flaws in self.flaws if self.problem is None else ():
-            if flaws.any():
-                slot = slots[flaws.tolist().index(True)]
+        weighted = [name for name, kind in self.names.kinds.items() if kind.rule.is_weighted]
+        for name, flaw in zip(weighted, self.flaws.tolist(), strict=True):
+            if flaw > 0 and self.problem is None:
                 why = "a weight is negative or not finite"
-                what = f"{slot.name!r}: {why}, first logged at {slot.site}"
+                what = f"{name!r}: {why}, first logged at {self.sites[name]}"
                 return self._replace(problem=Problem("InputError", what))
         return self
 
@@ -76,7 +80,8 @@ class Slot:
     """Where a name's values go.
 
     Attributes:
-        starts: where its sums start in each buffer, and its maxima.
+        starts: where its sums start in each buffer, and its maxima; what has weights has no maxima
+            but one, whether a weight was negative or not finite.
         site: the user's line that logged it first.
         window: the number of the last window that has counted a value of it.
     """
@@ -120,15 +125,32 @@ def _places(slots: tuple[Slot, ...], device: torch.device) -> _Pair:
 
 
 @lru_cache(maxsize=64)
-def _layout(slots: tuple[Slot, ...]) -> tuple[Names, _Pair]:
-    """Return the names of slots, and where in a buffer their numbers lie, in the names' order."""
+def _layout(slots: tuple[Slot, ...]) -> tuple[Names, Tensor, Tensor, Tensor]:
+    """Return the names of slots, and where in a buffer their numbers lie, in the names' order.
+
+    These are their sums, their maxima and the flaws of weights.
+    """
     sums: list[int] = []
     maxima: list[int] = []
+    flaws: list[int] = []
     for slot in sorted(slots, key=lambda slot: slot.name):
         sums += range(slot.starts[0], slot.starts[0] + slot.kind.sums)
         maxima += range(slot.starts[1], slot.starts[1] + slot.kind.maxima)
-    indices = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima)]
-    return Names.of({slot.name: slot.kind for slot in slots}), _Pair(*indices)
+        flaws += [slot.starts[1]] if slot.kind.rule.is_weighted else []
+    indices = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima, flaws)]
+    return Names.of({slot.name: slot.kind for slot in slots}), indices[0], indices[1], indices[2]
+
+
+def _with_room(x: Tensor, size: int, filler: float) -> Tensor:
+    """Return a buffer of at least a size that may be changed in place."""
+    if len(x) < size:
+        larger = x.new_full((max(size, 2 * len(x)),), filler)
+        larger[: len(x)] = x
+        return larger
+    # A function that torch differentiates must not change what was made outside of it. What is
+    # made in one is wrapped.
+    fresh = x.new_empty(0)
+    return x if debug_unwrap(fresh) is fresh else x.clone()
 
 
 class Window:
@@ -143,8 +165,6 @@ class Window:
         self._slots: dict[str, Slot] = {}
         self._sums = self._maxima = 0
         self._buffers: dict[torch.device, _Pair] = {}
-        self._restored: list[tuple[Names, Tensor]] = []  # of the CPU, from snapshots
-        self._flaws: list[tuple[Sequence[Slot], Tensor]] = []
         self._noted: list[_Noted] = []
         self._elements = 0  # that wait
         self._number = 0  # of this window
@@ -208,7 +228,7 @@ class Window:
         slot = Slot(name, kind, (self._sums, self._maxima), call_site())
         self._slots[name] = slot
         self._sums += kind.sums
-        self._maxima += kind.maxima
+        self._maxima += kind.maxima + kind.rule.is_weighted
         return slot
 
     def _note_problem(self, name: Any, what: str, do: str = "") -> None:
@@ -259,64 +279,56 @@ class Window:
         starts, tops = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
         values = values.to(torch.float64).flatten()
+        if rule.is_latest:  # what was there before, here and elsewhere, does not count
+            for other in self._buffers:
+                taken = _places(slots, other).maxima.flatten()
+                largest = self._buffer(other).maxima
+                for offset in range(rule.maxima):
+                    largest.index_fill_(0, taken + offset, -math.inf)
+        sums, maxima = self._buffer(device)
         if not is_plain:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
-            self._flaws.append((slots, ~is_good.view(len(slots), -1).all(1)))
-        # Nothing is changed in place: a function that torch differentiates must not do it.
-        before, maxima = self._buffer(device)
+            if rule.is_weighted:
+                flaws = (~is_good).view(len(slots), -1).any(1).to(torch.float64)
+                maxima.scatter_reduce_(0, places.maxima[:, 0], flaws, "amax")
         added, compared = rule.parts(values, weights)
-        sums = before
+        before = sums.clone() if rule.is_centred else sums
         for offset, column in enumerate(added):
             where = starts + (rule.bucket(values) if rule.bucket else offset)
-            # Unlike index_add, on CUDA it adds in one order each time: runs give the same bits.
-            sums = sums.index_put((where,), column, accumulate=True)
+            # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
+            sums.index_put_((where,), column, accumulate=True)
         if rule.is_centred:
             own = _places(tuple(dict.fromkeys(slots)), device).sums.flatten()
             squares = squares_of(values, weights, sums, starts)
-            sums = sums.index_add(0, own + SQUARES, growth(before, sums, own))
-            sums = sums.index_put((starts + SQUARES,), squares, accumulate=True)
+            sums.index_add_(0, own + SQUARES, growth(before, sums, own))
+            sums.index_put_((starts + SQUARES,), squares, accumulate=True)
         for offset, column in enumerate(compared):
-            if rule.is_latest:  # what was there before, here and elsewhere, does not count
-                maxima = maxima.index_fill(0, tops + offset, -math.inf)
-                for other in self._buffers.keys() - {device}:
-                    taken = _places(slots, other).maxima.flatten() + offset
-                    elsewhere = self._buffer(other)
-                    largest = elsewhere.maxima.index_fill(0, taken, -math.inf)
-                    self._buffers[other] = elsewhere._replace(maxima=largest)
-            maxima = maxima.scatter_reduce(0, tops + offset, column, "amax")
-        self._buffers[device] = _Pair(sums, maxima)
+            maxima.scatter_reduce_(0, tops + offset, column, "amax")
 
+    @torch.inference_mode(False)  # else it could not be changed in place when that mode ends
     def _buffer(self, device: torch.device) -> _Pair:
-        """Return the buffer of a device, with room for all slots."""
+        """Return the buffer of a device, with room for all slots, to be changed in place."""
         empty = torch.empty(0, dtype=torch.float64, device=device)
         sums, maxima = self._buffers.get(device, (empty, empty))
-        if more := self._sums - len(sums):
-            sums = torch.cat([sums, sums.new_zeros(more)])
-        if more := self._maxima - len(maxima):
-            maxima = torch.cat([maxima, maxima.new_full((more,), -math.inf)])
-        return _Pair(sums, maxima)
+        room = _with_room(sums, self._sums, 0.0), _with_room(maxima, self._maxima, -math.inf)
+        self._buffers[device] = _Pair(*room)
+        return self._buffers[device]
 
     def _logged(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged; nothing waits for a device but for what lies on another one."""
         self.settle()
         slots = tuple([slot for slot in self._slots.values() if slot.window == self._number])
-        names, order = _layout(slots)
-        union, _ = join([names, *(restored for restored, _ in self._restored)])
-        parts = []
+        names, *order = _layout(slots)
+        parts, flaws = [], []
         for where in [*self._buffers] or [device]:
-            columns = zip(self._buffer(where), order, strict=True)
-            own = torch.cat([x[moved(index, where)] for x, index in columns]).to(device)
-            parts.append(placed(own, names, union))
-        for restored, numbers in self._restored:
-            latest = [name for name, kind in restored.kinds.items() if kind.rule.is_latest]
-            for name in names.kinds.keys() & {*latest}:  # a value that was logged counts
-                numbers = numbers.clone()
-                restored.of_name(numbers, name)[1].fill_(-math.inf)
-            parts.append(placed(numbers.to(device), restored, union))
-        sites = {name: self._slots[name].site for name in union.kinds}
-        whole = folded(parts, union)
-        return WindowSnapshot(union, whole, self._flaws, sites, self.problem, call_site())
+            buffer = self._buffer(where)
+            sums, maxima, flawed = (moved(index, where) for index in order)
+            parts.append(torch.cat([buffer.sums[sums], buffer.maxima[maxima]]).to(device))
+            flaws.append(buffer.maxima[flawed].to(device))
+        sites = {name: self._slots[name].site for name in names.kinds}
+        whole = folded(parts, names)
+        return WindowSnapshot(names, whole, fold(flaws, "max"), sites, self.problem, call_site())
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change; the problem is told."""
@@ -331,9 +343,24 @@ class Window:
         return {"kinds": plain[0], "numbers": logged.numbers, "problem": plain[1]}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Add what :meth:`state` has returned."""
-        self.add(Names.of(msgspec.convert(state["kinds"], dict[str, Kind])), state["numbers"].cpu())
-        self.problem = self.problem or msgspec.convert(state["problem"], Problem | None)
+        """Add what :meth:`state` has returned.
+
+        Raises:
+            InputError: another version has returned it, or a name was logged as another kind since.
+        """
+        try:
+            kinds, problem = (state[each] for each in ("kinds", "problem"))
+            names = Names.of(msgspec.convert(kinds, dict[str, Kind]))
+            told = msgspec.convert(problem, Problem | None)
+        except (KeyError, msgspec.ValidationError) as error:
+            raise InputError(
+                "this is no state of a Log that this version can read",
+                likely="another version of distmetrics has saved it.",
+                do="load it with that version, or go on without what was logged since the last "
+                "flush before it.",
+            ) from error
+        self.add(names, state["numbers"].cpu())
+        self.problem = self.problem or told
 
     def add(self, names: Names, numbers: Tensor) -> None:
         """Count numbers of the CPU once more, which a snapshot has had before.
@@ -341,6 +368,7 @@ class Window:
         Raises:
             InputError: a name was logged as another kind since.
         """
+        self.settle()
         for name, kind in names.kinds.items():
             known = self._slots.get(name)
             if known is not None and known.kind != kind:
@@ -348,11 +376,19 @@ class Window:
                     f"{name!r} was logged as a {known.kind}, and is a {kind} in the state",
                     do="load a state into a new Log.",
                 )
+        numbers = numbers.clone()
         for name, kind in names.kinds.items():
-            self.slot(name, kind)
-        self._restored.append((names, numbers))
+            slot = self.slot(name, kind)
+            if kind.rule.is_latest and slot.window == self._number:  # what is there counts
+                names.of_name(numbers, name)[1].fill_(-math.inf)
+            slot.window = self._number
+        _, sums, maxima, _ = _layout(tuple([self._slots[name] for name in names.kinds]))
+        buffer = self._buffer(CPU)
+        added, compared = numbers[: names.sums], numbers[names.sums :]
+        buffer.sums[sums] = summed([buffer.sums[sums], added], names.centred)
+        buffer.maxima[maxima] = torch.maximum(buffer.maxima[maxima], compared)
 
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
-        self._buffers, self._restored, self._flaws = {}, [], []
+        self._buffers = {}

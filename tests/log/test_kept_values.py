@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,32 @@ def test_what_is_logged_while_a_window_is_read_is_of_the_next() -> None:
         window.note_all({"a": torch.ones(()), "b": torch.ones(())}, SUM)
         window.clear()
     assert rows == [[], [1.0] * 3, [1.0] * 3]
+
+
+def test_a_snapshot_is_not_changed_by_what_comes_later() -> None:
+    window = Window()
+    window.note("x", SUM, torch.ones(2**17))  # so many are added up at once
+    snapshot = window.snapshot(torch.device("cpu"))
+    window.note("x", SUM, torch.ones(2**17))
+    window.add(snapshot.names, snapshot.numbers)
+    assert snapshot.numbers.unique().tolist() == [1.0]
+    assert window.snapshot(torch.device("cpu")).numbers.unique().tolist() == [3.0]
+
+
+def test_a_window_keeps_no_more_of_more_values_or_states() -> None:
+    log, saved, sizes = dm.Log(), dm.Log(), []
+    saved.sum("y", 1.0)
+    state = saved.state_dict()
+    for _ in range(3):
+        for _ in range(1024):  # the last one has the values added up
+            log.mean("x", 1.0, weight=torch.ones(()))
+        log.load_state_dict(state)
+        sizes.append(len(pickle.dumps(log._window)))
+    assert sizes[0] == sizes[1] == sizes[2]
+    log.mean("x", 1.0, weight=-torch.ones(()))
+    with pytest.raises(dm.InputError, match="'x': a weight is negative or not finite"):
+        log.flush()
+    assert log.flush() == {"x": 1.0, "y": 3.0}
 
 
 def test_a_copy_of_a_log_goes_on_by_itself() -> None:
