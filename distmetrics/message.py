@@ -7,7 +7,7 @@ which names the rank: nothing raw of Python, torch or msgspec gets out.
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Self, TypeVar
@@ -52,15 +52,26 @@ def _with_escapes(value: Any) -> Any:
     return [_with_escapes(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-@functools.cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
+# msgspec reads the annotations of a class when it is first decoded. Two threads that do so at the
+# same time end in a segmentation fault, so one of them waits.
+_reading_types = threading.Lock()
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def parse(kind: type[M], data: bytes) -> M:
     """Return the message of a type that :func:`encode` has written; raise one of ``MALFORMED``."""
-    message: M = _decoder(kind).decode(data)  # type: ignore[arg-type]
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _reading_types:
+            decoder = _decoders.setdefault(kind, msgspec.msgpack.Decoder(kind))
+    message: M = decoder.decode(data)
     return message
+
+
+def convert(value: Any, kind: type[M]) -> M:
+    """Return a message made of lists and plain values; raise one of ``MALFORMED``."""
+    with _reading_types:
+        return msgspec.convert(value, kind)
 
 
 def decode(kind: type[M], data: bytes, what: str, rank: int | None = None) -> M:

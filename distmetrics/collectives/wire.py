@@ -35,6 +35,7 @@ from distmetrics.collectives.buckets import (
     unsendable,
 )
 from distmetrics.errors import InputTypeError
+from distmetrics.message import convert
 
 # Bytes of the JSON, and of what follows it: 16, so that tensors are aligned.
 _HEAD = struct.Struct("<QQ")
@@ -113,7 +114,7 @@ def deserialize(
     data = run[align(end + raw_length) :]
     if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
         data = data.clone()
-    specs = msgspec.convert(specs, list[LeafSpec])
+    specs = convert(specs, list[LeafSpec])
     places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
     tensors = []
     for spec, x in zip(specs, unpack(data, layout(specs)), strict=True):
