@@ -68,7 +68,7 @@ def parse(kind: type[M], data: bytes) -> M:
     return message
 
 
-def convert(value: Any, kind: type[M]) -> M:
+def convert(value: Any, kind: Any) -> Any:
     """Return a message made of lists and plain values; raise one of ``MALFORMED``."""
     with _reading_types:
         return msgspec.convert(value, kind)

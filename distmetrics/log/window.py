@@ -43,6 +43,7 @@ from distmetrics.log.values import (
     together,
     weight_of,
 )
+from distmetrics.message import convert
 
 _MANY = 1024  # calls that are added up together: half a MiB of a GPU, where each takes 512 bytes
 _MOST = 2**17  # values of mappings, or elements of arrays, that wait
@@ -350,8 +351,8 @@ class Window:
         """
         try:
             kinds, problem = (state[each] for each in ("kinds", "problem"))
-            names = Names.of(msgspec.convert(kinds, dict[str, Kind]))
-            told = msgspec.convert(problem, Problem | None)
+            names = Names.of(convert(kinds, dict[str, Kind]))
+            told = convert(problem, Problem | None)
         except (KeyError, msgspec.ValidationError) as error:
             raise InputError(
                 "this is no state of a Log that this version can read",
