@@ -106,7 +106,8 @@ def sent_in(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
     sent = []
     for _ in range(2):
         comm = Counting(world_size, unlike=unlike and known.union is None)
-        flushed(WindowSnapshot(names, numbers, [], {}, None, None), known, comm=comm)
+        flaws = torch.zeros(len(names.kinds))
+        flushed(WindowSnapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
             known.union = names.but(is_marked=True)
