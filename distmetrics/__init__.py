@@ -51,7 +51,7 @@ from distmetrics.guard import watchdog as _watchdog  # noqa: F401  (hands itself
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
-from distmetrics.metrics.adapters.registry import register_adapter
+from distmetrics.metrics.adapters.base import register_adapter
 from distmetrics.metrics.async_sync import sync_async
 from distmetrics.metrics.explain import explain
 from distmetrics.metrics.function import from_function

@@ -17,7 +17,7 @@ from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import Site, StateError
 from distmetrics.message import encode
-from distmetrics.metrics.adapters.registry import targets
+from distmetrics.metrics.adapters.base import targets
 from distmetrics.metrics.metric_set import MetricSet, communicator_of
 from distmetrics.metrics.schema import SyncSchema
 from distmetrics.metrics.sync import sync_and_compute

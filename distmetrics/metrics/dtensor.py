@@ -27,8 +27,7 @@ from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters.base import Piece, StateSpec
-from distmetrics.metrics.adapters.registry import compute
+from distmetrics.metrics.adapters.base import Piece, StateSpec, compute
 from distmetrics.metrics.combine import HALF
 from distmetrics.metrics.metric_set import ABSENT, MetricSet
 from distmetrics.metrics.plan import StatePlan, SyncPlan

@@ -21,7 +21,7 @@ from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
 from distmetrics.comm.communicator import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
-from distmetrics.metrics.adapters.registry import targets
+from distmetrics.metrics.adapters.base import targets
 from distmetrics.metrics.metric_set import MetricSet, communicator_of, describe
 from distmetrics.metrics.plan import SyncPlan, count_of, plan, reductions
 from distmetrics.metrics.schema import FIXED

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distmetrics.comm.communicator import fold
 from distmetrics.errors import InputError, InputTypeError, StateError
+from distmetrics.metrics.adapters.base import Adapter, StateSpec
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
 T = TypeVar("T")
@@ -239,3 +240,30 @@ def _joined(name: str, op: Any, held: Any, x: Tensor) -> Any:
             do=f"reduce over the batch first, such as {name}=x.sum(0), or declare it as cat.",
         )
     return fold([held, x.to(held.device)], op)
+
+
+class FunctionAdapter(Adapter):
+    """Reads what a metric holds."""
+
+    synced_flags: Mapping[str, Any] = {SYNCED: True}
+    counter = COUNT
+    flag = SYNCED
+
+    def knows(self, value: Any) -> bool:
+        """Return True if :func:`from_function` made it."""
+        return isinstance(value, FunctionMetric)
+
+    def states(self, metric: FunctionMetric[Any]) -> list[StateSpec]:
+        """Return the states in the order in which they were declared."""
+        return [StateSpec(name, op) for name, op in metric._states.items()]
+
+    def storage(self, metric: FunctionMetric[Any]) -> dict[str, Any]:
+        """Return what the metric holds."""
+        return metric._held
+
+    def updates(self, metric: FunctionMetric[Any]) -> int:
+        """Return the count of updates."""
+        return int(metric._held[COUNT])
+
+
+ADAPTER = FunctionAdapter()

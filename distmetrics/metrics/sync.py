@@ -21,7 +21,7 @@ from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
 from distmetrics.comm.communicator import Communicator, chosen, numbered
 from distmetrics.errors import LayoutError, StateError
-from distmetrics.metrics.adapters.registry import targets
+from distmetrics.metrics.adapters.base import targets
 from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.combine import alone, as_before, combine, copied, on_device
 from distmetrics.metrics.compute_groups import check_merged

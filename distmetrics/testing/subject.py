@@ -17,7 +17,7 @@ from torch import Tensor
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.metrics.adapters import MergingAdapter, targets
-from distmetrics.metrics.adapters.registry import adapter_of
+from distmetrics.metrics.adapters.base import adapter_of
 from distmetrics.metrics.function import FunctionMetric
 from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.testing.batches import Batch

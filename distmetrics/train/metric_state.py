@@ -12,7 +12,7 @@ from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
 from distmetrics.message import reading
 from distmetrics.metrics.adapters import MergingAdapter, Target, targets
-from distmetrics.metrics.adapters.registry import adapter_of
+from distmetrics.metrics.adapters.base import adapter_of
 from distmetrics.metrics.sync import sync_and_compute, synced
 from distmetrics.train.entries import Key, Kind
 from distmetrics.train.log_options import as_number

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from distmetrics import ConfigurationError, MismatchError, StateError, register_adapter, sync_and_compute, synced
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.metrics.adapters import Adapter, MergingAdapter, StateSpec, registry, targets
+from distmetrics.metrics.adapters import Adapter, MergingAdapter, StateSpec, base, targets
 from distmetrics.testing import outcomes, run
 from tests import warm
 from tests.backends import same_error
@@ -90,10 +90,10 @@ class VotesAdapter(MergingAdapter):
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test starts with nothing registered, and looks for entry points anew."""
-    monkeypatch.setattr(registry, "_registered", [])
-    registry.installed.cache_clear()
+    monkeypatch.setattr(base, "_registered", [])
+    base.installed.cache_clear()
     yield
-    registry.installed.cache_clear()
+    base.installed.cache_clear()
 
 
 # -- registered
@@ -226,7 +226,7 @@ def test_the_latest_is_asked_first_and_before_the_built_in() -> None:
     register_adapter(Later())
     register_adapter(mine)  # again: changes nothing
     assert sync_and_compute([tm.SumMetric()]) == ["later"]
-    assert len(registry._registered) == 2
+    assert len(base._registered) == 2
 
 
 @pytest.mark.parametrize("wrong", [DeviationAdapter, "deviation", None])
@@ -284,15 +284,15 @@ def test_an_entry_point_is_found(installed: Any, target: str) -> None:
 
     work = lambda comm: sync_and_compute([their_metrics.Metric(), one()], comm=comm)  # noqa: E731
     assert run(3, work) == [[3, 3.0]] * 3
-    first = registry.installed()
+    first = base.installed()
     assert run(2, work) == [[2, 2.0]] * 2
-    assert registry.installed() is first
+    assert base.installed() is first
 
 
 BROKEN = {
     "no_such_module:Adapter": "ModuleNotFoundError: No module named 'no_such_module'",
     "their_metrics:Missing": "AttributeError: module 'their_metrics' has no attribute 'Missing'",
-    "their_metrics:Nothing": "is a Nothing and no Adapter",
+    "their_metrics:Nothing": "is no instance of an Adapter",
 }
 
 

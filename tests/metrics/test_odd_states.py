@@ -213,7 +213,7 @@ REFUSED = {
     "sum of uint64": ("sum", lambda: torch.ones(2).to(torch.uint64), "is uint64, of which torch has no sum"),
     "number": ("sum", lambda: 3.0, "is a float; only tensors and lists can be synced"),
     "tuple": (None, lambda: (torch.ones(2),), "is a tuple; only tensors and lists can be synced"),
-    "parameter": ("sum", lambda: nn.Parameter(torch.ones(2)), "of Holds is a parameter"),
+    "parameter": ("sum", lambda: nn.Parameter(torch.ones(2)), "of Holds is no plain attribute"),
     "several dtypes": (None, lambda: [torch.ones(2), torch.ones(2).int()], "more than one dtype"),
 }
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from distmetrics.metrics.adapters.base import Adapter, StateSpec, Target
+from distmetrics.metrics.adapters.base import (
+    Adapter,
+    StateSpec,
+    Target,
+    compute,
+    register_adapter,
+    roots,
+    targets,
+)
 from distmetrics.metrics.adapters.merging import MergingAdapter
-from distmetrics.metrics.adapters.registry import compute, register_adapter, roots, targets
 
 __all__ = [
     "Adapter",

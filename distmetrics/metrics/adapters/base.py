@@ -1,15 +1,21 @@
-"""What a metric library must tell us, and which libraries do."""
+"""What a metric library must tell us, and the metrics in whatever a user hands over."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
+from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.message import Message, Shape
 
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each", "piece"]
@@ -150,3 +156,140 @@ class Target(NamedTuple):
     def is_synced(self) -> bool:
         """True while the state of all ranks is in."""
         return bool(self.adapter.flag and self.storage.get(self.adapter.flag))
+
+
+GROUP = "distmetrics.adapters"  # of entry points
+# The adapter of a library that nobody has imported, which imports it, need not be asked.
+_BUILT_IN = {
+    "torchmetrics": "distmetrics.metrics.adapters.torchmetrics",
+    "torcheval.metrics": "distmetrics.metrics.adapters.torcheval",
+    "distmetrics.metrics.function": "distmetrics.metrics.function",
+}
+_NO_METRICS = frozenset({
+    dict, list, tuple, str, bytes, bool, int, float, type(None), Tensor,
+    nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential, nn.Linear,
+})  # fmt: skip
+_registered: list[Adapter] = []
+
+
+def register_adapter(adapter: Adapter) -> None:
+    """Make the metrics that ``adapter`` knows known to :func:`sync_and_compute` and :func:`synced`.
+
+    An adapter that is registered is asked before those built in and those found by entry points,
+    the latest first; so it may also replace one of them. Registering it again changes nothing.
+    Every rank must register the same.
+
+    Args:
+        adapter: an instance of a subclass of :class:`~distmetrics.metrics.adapters.Adapter`.
+
+    Raises:
+        ConfigurationError: it is none.
+
+    >>> register_adapter("my_library")
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: 'my_library' is no instance of an Adapter
+    Do:     pass an instance of a subclass of distmetrics.metrics.adapters.Adapter.
+    """
+    _check_adapter(adapter)
+    if adapter not in _registered:
+        _registered.insert(0, adapter)
+
+
+def _check_adapter(adapter: Any) -> None:
+    if not isinstance(adapter, Adapter):
+        raise ConfigurationError(
+            f"{adapter!r} is no instance of an Adapter",
+            do="pass an instance of a subclass of distmetrics.metrics.adapters.Adapter.",
+        )
+
+
+def adapter_of(value: Any) -> Adapter | None:
+    """Return the adapter that knows ``value``, None where none does.
+
+    Raises:
+        StateError: an entry point that might know it cannot be loaded.
+    """
+    if type(value) in _NO_METRICS:
+        return None
+    return next((adapter for adapter in _adapters() if adapter.knows(value)), None)
+
+
+def _adapters() -> Iterator[Adapter]:
+    yield from _registered
+    for library, module in _BUILT_IN.items():
+        if library in sys.modules:
+            yield importlib.import_module(module).ADAPTER
+    yield from installed()
+
+
+@functools.cache
+def installed() -> list[Adapter]:
+    """Load the adapters of installed distributions, once; an error is raised at each try."""
+    points = metadata.entry_points(group=GROUP)
+    return [_load(point) for point in sorted(points, key=lambda each: (each.name, each.value))]
+
+
+def _load(point: metadata.EntryPoint) -> Adapter:
+    try:
+        loaded = point.load()
+        adapter: Adapter = loaded() if isinstance(loaded, type) else loaded
+        _check_adapter(adapter)
+    except Exception as error:
+        whose = f" of the distribution {point.dist.name} {point.dist.version}" if point.dist else ""
+        raise StateError(
+            f'the entry point {point.name} = "{point.value}"{whose}, in group {GROUP}, cannot be '
+            f"loaded: {type(error).__name__}: {error}",
+            do="update or uninstall that distribution.",
+        ) from error
+    return adapter
+
+
+def targets(metrics: Any) -> list[Target]:
+    """Return every metric with states of its own in ``metrics``, each once.
+
+    In an order that all ranks share; a metric that is found under several paths has the first.
+    """
+    result: dict[str, Target] = {}  # by path
+    seen: set[int] = set()
+    for path, root, adapter in roots(metrics):
+        for target in adapter.targets(root, path):
+            if id(target.metric) not in seen:
+                seen.add(id(target.metric))
+                # The paths of the keys 1 and "1" are the same.
+                name = target.path
+                while name in result:
+                    name += " (2)"
+                result[name] = target._replace(path=name)
+    return [*result.values()]
+
+
+def compute(metrics: Any) -> Any:
+    """Compute every metric in ``metrics`` from the state that is in, in the form of the input."""
+    adapter = adapter_of(metrics)
+    if adapter is not None:
+        return adapter.compute(metrics)
+    if isinstance(metrics, Mapping | nn.ModuleDict):
+        return {key: compute(value) for key, value in metrics.items()}
+    if isinstance(metrics, Sequence | nn.ModuleList) and not isinstance(metrics, str | bytes):
+        return [compute(value) for value in metrics]
+    if isinstance(metrics, nn.Module):
+        return {path: adapter.compute(root) for path, root, adapter in roots(metrics)}
+    return metrics
+
+
+def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
+    """Yield the paths of the outermost metrics, the metrics, and who knows them."""
+    children: Iterable[tuple[Any, Any]] = ()
+    adapter = adapter_of(metrics)
+    if adapter is not None:
+        yield path, metrics, adapter
+    elif isinstance(metrics, Mapping):
+        # Ranks may have filled a dict in different order.
+        keys = sorted(metrics, key=lambda key: (str(key), type(key).__name__))
+        children = ((key, metrics[key]) for key in keys)
+    elif isinstance(metrics, nn.Module):
+        children = metrics.named_children()
+    elif isinstance(metrics, Sequence) and not isinstance(metrics, str | bytes):
+        children = enumerate(metrics)
+    for step, child in children:
+        yield from roots(child, f"{path}.{step}" if path else str(step))

@@ -6,7 +6,8 @@ import copy
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -17,46 +18,30 @@ _STATE, _FLAG = "state", "(synced)"
 _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 
 
-class _Attributes(NamedTuple):
-    """A metric and its attributes at one time."""
-
-    metric: Any
-    values: dict[str, Any]
-
-
 class _Storage(MutableMapping[str, Any]):
-    """Shows all attributes of a metric as one state, so that all of them are put back."""
+    """Shows all attributes of a metric, as one state, and the flag among them."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
 
     def __getitem__(self, name: str) -> Any:
         attributes = vars(self._metric)
-        if name == _STATE:
-            return _Attributes(self._metric, dict(attributes))
-        if name == _FLAG:
-            return attributes.get(name, False)
-        raise KeyError(name)
+        return attributes if name == _STATE else attributes[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        attributes = vars(self._metric)
         if name == _STATE:
-            attributes.update(value.values)
-            for added in attributes.keys() - value.values.keys():
-                del attributes[added]
-        elif value:
-            attributes[name] = value
+            object.__setattr__(self._metric, "__dict__", value)
         else:
-            attributes.pop(name, None)
+            vars(self._metric)[name] = value
 
     def __delitem__(self, name: str) -> None:
-        raise KeyError(name)
+        del vars(self._metric)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((_STATE, _FLAG))
+        return iter((_STATE,))
 
     def __len__(self) -> int:
-        return 2
+        return 1
 
 
 class MergingAdapter(Adapter):
@@ -68,12 +53,8 @@ class MergingAdapter(Adapter):
     stand-in; afterwards all of its own.
 
     A subclass says which values it knows and what of a metric must travel.
-
-    Attributes:
-        constant: names of attributes that nothing ever changes, and that need no copy.
     """
 
-    constant: tuple[str, ...] = ()
     synced_flags: Mapping[str, Any] = {_FLAG: True}
     flag = _FLAG
 
@@ -91,8 +72,8 @@ class MergingAdapter(Adapter):
 
     def states(self, metric: Any) -> list[StateSpec]:
         """Return the one state that stands for all attributes."""
-        start = lambda local: self.state(local.metric)  # noqa: E731
-        return [StateSpec(_STATE, "each", start=start, merge=self._merged)]
+        start = lambda _: self.state(metric)  # noqa: E731
+        return [StateSpec(_STATE, "each", start=start, merge=partial(self._merged, metric))]
 
     def arguments(self, metric: Any) -> Mapping[str, str]:
         """Return the signature."""
@@ -108,14 +89,16 @@ class MergingAdapter(Adapter):
         vars(other).update(attributes)
         return other
 
-    def _merged(self, local: _Attributes, states: Sequence[dict[str, Any]]) -> _Attributes:
+    def _merged(
+        self, metric: Any, local: Mapping[str, Any], states: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
         """Return the attributes with the state of all ranks; nothing local may change by it."""
         kept: dict[str, Any] = {}
-        for name, value in local.values.items():
+        for name, value in local.items():
             if name not in states[0]:
-                may_change = isinstance(value, _CHANGEABLE) and name not in self.constant
-                kept[name] = copy.deepcopy(value) if may_change else value
-        first, *others = [self.stand_in(local.metric, {**kept, **state}) for state in states]
+                kept[name] = copy.deepcopy(value) if isinstance(value, _CHANGEABLE) else value
+        first, *others = [self.stand_in(metric, {**kept, **state}) for state in states]
         if others:
             self.merge(first, others)
-        return _Attributes(local.metric, vars(first))
+        merged: dict[str, Any] = vars(first)
+        return merged

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, MetricTracker
 from torchmetrics.utilities import (
@@ -205,12 +204,9 @@ def _holder(metric: Metric) -> Metric:
         if isinstance(child, Metric) and child._reductions is metric._reductions:
             return _holder(child)
     name = next(name for name in metric._reductions if name not in metric.__dict__)
-    places: dict[str, Mapping[str, Any]]
-    places = {"a parameter": metric._parameters, "a buffer": metric._buffers}
-    what = next((what for what, names in places.items() if name in names), "missing")
     raise StateError(
-        f"the state {name} of {type(metric).__name__} is {what}, and a state must be a plain "
-        "attribute",
+        f"the state {name} of {type(metric).__name__} is no plain attribute, but a "
+        "parameter or a buffer",
         do="assign a tensor, such as x.detach(), under the name that was given to add_state.",
     )
 
@@ -242,7 +238,7 @@ def _specs(
 
 def _at_most_two(rows: Tensor) -> Tensor:
     """Refuse what NormalizedRootMeanSquaredError would get wrong; two ranks are merged right."""
-    if len(rows) > 2 and _overwrites():
+    if len(rows) > 2:
         raise StateError(
             f"NormalizedRootMeanSquaredError cannot merge the data of {len(rows)} ranks: in "
             "torchmetrics its _final_aggregation overwrites the totals that it iterates over, and "
@@ -251,19 +247,6 @@ def _at_most_two(rows: Tensor) -> Tensor:
             "MinMetric of the target.",
         )
     return rows
-
-
-@functools.cache
-def _overwrites() -> bool:
-    """Return True if the installed torchmetrics has the fault: its mean over three ranks tells."""
-    from torchmetrics.regression.nrmse import _final_aggregation
-
-    one, means = torch.ones(3, 1), torch.tensor([[1.0], [2.0], [3.0]])
-    try:
-        merged = _final_aggregation(one, one, means, one, one, one, "mean")
-    except IndexError:
-        return True
-    return float(merged) != 2.0
 
 
 # Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
