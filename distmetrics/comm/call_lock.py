@@ -13,19 +13,16 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Callable
-from contextvars import Token
 from typing import Any, ParamSpec, TypeVar
 
 from distmetrics.call_site import call_site
-from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls, unname_calls
+from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls
 from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import ConfigurationError, DistmetricsError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_of_thread = threading.local()
 
 
 class CallLock:
@@ -33,53 +30,37 @@ class CallLock:
 
     Attributes:
         call: that exchanges data; None before the first exchange.
-        exchanged: whether the last exchange is over.
         takes: how often the call has begun to exchange data.
-        is_over: whether all that follows is the caller's own code.
-
-    A transport holds it weakly: one that is gone and is not over was ended by two exceptions at
-    once.
+        exchanged: whether the last exchange is over, so that errors from here on are its own.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_taken",
-        "_token",
-        "call",
-        "exchanged",
-        "is_over",
-        "takes",
-        "thread",
-    )
+    __slots__ = ("_named_before", "_taken", "call", "exchanged", "takes", "thread")
 
     def __init__(self) -> None:
-        self.is_over = self.exchanged = False
-        self.takes = 0
+        self.call: Call | None = None
+        self.takes, self.exchanged = 0, False
         self.thread = threading.get_ident()
         self._taken: list[Communicator] = []
-        self.call: Call | None = None  # that exchanges data now
-        self._token: Token[Call | None] | None = name_calls(None)
-        _of_thread.lock = weakref.ref(self)
+        self._named_before = name_calls(None)
 
     def take(self, comm: Communicator, call: Call) -> None:
         """Take a transport, on which the call now exchanges data.
 
         Raises:
-            ConfigurationError: another thread is in a call; or this one is, and a signal's handler
-                makes another.
+            ConfigurationError: another thread is in a call.
             DivergedError, MismatchError, PeerLostError: the communicator is broken.
         """
         state = comm.state
         if all(state is not taken.state for taken in self._taken):
             with state.lock:
-                holder = None if state.holder is None else state.holder()
-                if holder is not None and holder is not self and not holder.is_over:
+                holder = state.holder
+                if holder is not None and holder.thread != self.thread:
                     raise _refused(comm, holder)
-                left = state.holder is not None and holder is None
-                state.holder = weakref.ref(self)
+                state.holder = self
             self._taken.append(comm)
-            if left and state.verdict is None:
-                _break(comm, _interrupted(comm, call, "an exception"))
+            # An earlier call of this thread: two exceptions at once have ended it.
+            if holder is not None:
+                _break_after(comm, call, "an exception")
         self.call, self.exchanged = call, False
         self.takes += 1
         name_calls(call)
@@ -88,32 +69,31 @@ class CallLock:
             raise state.verdict.error(comm.members[comm.rank], call.site)
 
     def release(self) -> None:
-        """Let other threads make calls, once, before ``is_over`` is set."""
-        if self.is_over:
-            return
-        token, self._token = self._token, None
-        if token is not None:
-            unname_calls(token)
+        """Let other threads make calls."""
+        name_calls(self._named_before)
         for comm in self._taken:
-            comm.state.holder = None
-            if comm.state.refusal is not None:
-                _break(comm, comm.state.refusal, at_once=True)
+            state = comm.state
+            if state.holder is self:
+                state.holder = None
+            if state.refusal is not None:
+                _break(comm, state.refusal, at_once=True)
 
     def fail(self, error: BaseException, comm: Communicator) -> None:
-        """Break the transports that the call has taken, unless all ranks raise the error.
-
-        Args:
-            error: that ends the call.
-            comm: on which it was to be made.
-        """
-        alike = self.is_over or self.exchanged or isinstance(error, DistmetricsError)
-        if not alike and self.call is None:
-            comm.state.note_left(type(error).__name__, call_site())
-        for taken in self._taken if not alike else ():
-            if taken.state.verdict is None and self.call is not None:
-                _break(taken, _interrupted(taken, self.call, type(error).__name__))
+        """Release after an error, which breaks the transports unless all ranks raise it."""
+        if not (self.exchanged or isinstance(error, DistmetricsError)):
+            if self.call is None:
+                note_left(comm, error)
+            else:
+                for taken in self._taken:
+                    _break_after(taken, self.call, type(error).__name__)
         self.release()
-        self.is_over = True
+
+
+class _OfThread(threading.local):
+    lock: CallLock | None = None  # of the call that this thread is in
+
+
+_of_thread = _OfThread()
 
 
 def one_call(fn: Callable[P, R]) -> Callable[P, R]:
@@ -125,98 +105,79 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> R:
-        lock = None
+        is_part, lock = _of_thread.lock is not None, None
         try:
             comm = chosen(kwargs.get("comm"))
-            if _lock_of_thread() is None:
-                lock = CallLock()
+            if not is_part:
+                lock = _of_thread.lock = CallLock()
             if comm.is_layout:
                 result = comm.around(functools.partial(fn, *args, **kwargs))
             else:
                 result = fn(*args, **kwargs)
             if lock is not None:
                 lock.release()
-                lock.is_over = True  # no function is called from here on: no interrupt strikes
         except BaseException as error:
             comm = chosen(kwargs.get("comm"))
             if isinstance(error, DistmetricsError):
                 error.call_ranks(comm.members)
                 comm.report(error)
-            if lock is None and _lock_of_thread() is None:  # interrupted before it had one
-                lock = CallLock()
-            if lock is not None:
-                lock.fail(error, comm)
+            if not is_part:
+                (lock or CallLock()).fail(error, comm)
             raise
+        finally:
+            if not is_part:
+                _of_thread.lock = None  # calls no function, so no interrupt strikes before it
         return result
 
     return call
 
 
+def this_call() -> CallLock:
+    """Return the call that this thread is in."""
+    if _of_thread.lock is None:
+        raise RuntimeError("exchanges data outside of one_call")
+    return _of_thread.lock
+
+
 def take(comm: Communicator, call: Call) -> None:
     """Take a transport for the call of this thread; see :meth:`CallLock.take`."""
-    lock = _lock_of_thread()
-    if lock is None:
-        raise RuntimeError(f"{call}: exchanges data outside of one_call")
+    lock = this_call()
     if comm.world_size > 1:
         lock.take(comm, call)
 
 
 def exchanges_over() -> None:
-    """Note that the call of this thread exchanges no more data: errors from here on are its own."""
-    lock = _lock_of_thread()
-    if lock is not None:
-        lock.exchanged = True
-        name_calls(None)
+    """Note that the call of this thread exchanges no more data."""
+    this_call().exchanged = True
+    name_calls(None)
 
 
-def taken_so_far() -> int:
-    """Return how often the call of this thread has begun to exchange data."""
-    lock = _lock_of_thread()
-    return 0 if lock is None else lock.takes
-
-
-def check_own(error: Exception, comm: Communicator, takes: int) -> None:
-    """Raise an error that ends a part of a call, if only this rank may raise it.
-
-    Args:
-        error: that ended the part.
-        comm: over which it was made.
-        takes: :func:`taken_so_far` before it.
-    """
-    lock = _lock_of_thread()
-    if lock is None or lock.exchanged or isinstance(error, DistmetricsError):
-        return
-    if lock.takes > takes:
-        raise error
-    comm.state.note_left(type(error).__name__, call_site())
+def note_left(comm: Communicator, error: BaseException) -> None:
+    """Note that an error ended a call of this rank before it exchanged data."""
+    state = comm.state
+    state.note(state.left, f"left a call by {type(error).__name__}", call_site())
 
 
 def break_after(error: BaseException, comm: Communicator, call: Call) -> None:
     """Break a communicator whose direct call was ended by an error of this rank alone."""
-    if _lock_of_thread() is None and comm.state.verdict is None:
-        _break(comm, _interrupted(comm, call, type(error).__name__))
+    if _of_thread.lock is None:
+        _break_after(comm, call, type(error).__name__)
 
 
-def _lock_of_thread() -> CallLock | None:
-    """Return the call that this thread is in."""
-    held: weakref.ref[CallLock] | None = getattr(_of_thread, "lock", None)
-    lock = None if held is None else held()
-    return None if lock is None or lock.is_over else lock
+def _break_after(comm: Communicator, call: Call, name: str) -> None:
+    if comm.state.verdict is None:
+        rank = comm.members[comm.rank]
+        verdict = left_a_call(
+            (rank,),
+            f"rank {rank} left a call by {name} and went on, so the ranks are out of step",
+            {rank: f"left {call.op} by {name}  {call_site() or call.site or ''}".rstrip()},
+        )
+        _break(comm, verdict, at_once=False)
 
 
-def _break(comm: Communicator, verdict: Verdict, *, at_once: bool = False) -> None:
+def _break(comm: Communicator, verdict: Verdict, *, at_once: bool) -> None:
     comm.state.verdict, comm.state.refusal = verdict, None
     comm.transport.break_off(verdict, at_once=at_once)
-
-
-def _interrupted(comm: Communicator, call: Call, name: str) -> Verdict:
-    """Return the verdict for a call that an exception of this rank alone has ended."""
-    rank = comm.members[comm.rank]
-    return left_a_call(
-        (rank,),
-        f"rank {rank} left a call by {name} and went on, so the ranks are out of step",
-        {rank: f"left {call.op} by {name}  {call_site() or call.site or ''}".rstrip()},
-    )
 
 
 def _refused(comm: Communicator, holder: CallLock) -> DistmetricsError:
@@ -227,9 +188,10 @@ def _refused(comm: Communicator, holder: CallLock) -> DistmetricsError:
     frame = sys._current_frames().get(holder.thread)
     here, there = call_site(), None if frame is None else call_site(frame)
     rank = comm.members[comm.rank]
+    what = "in calls of one communicator at the same time"
     error = ConfigurationError(
-        f"two threads of rank {rank} are in calls of one communicator at the same time: one "
-        f"at {there or 'an unknown line'}, and this one at {here or 'an unknown line'}",
+        f"two threads of rank {rank} are {what}: one at {there or 'an unknown line'}, and this one "
+        f"at {here or 'an unknown line'}",
         notes=["This one was not made; the next call on this communicator raises on every rank."],
         likely="calls in threads that do not wait for each other: the ranks may take them in "
         "another order, and nothing would tell.",
@@ -242,12 +204,10 @@ def _refused(comm: Communicator, holder: CallLock) -> DistmetricsError:
     error.is_of_job = True
     comm.state.refusal = Verdict(
         "diverged",
-        f"two threads of rank {rank} were in calls of one communicator at the same time, so the "
-        "ranks may be out of step",
+        f"two threads of rank {rank} were {what}, so the ranks may be out of step",
         (rank,),
         {rank: f"refused a call  {here or ''}".rstrip()},
         likely=error.likely,
         do=error.do,
-        notes=("Every later call on this communicator raises at once.",),
     )
     return error

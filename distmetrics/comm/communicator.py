@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -55,31 +54,25 @@ class CallState:
         left: how this rank has left calls before it exchanged data in them.
         direct_calls: the last calls that no function of ours made.
         verdict: why every later call is refused.
-        lock: held where ``holder`` is set.
-        holder: the call that is under way.
         refusal: why later calls are refused once the call under way is over.
+        holder: the call that is under way, set under ``lock``.
     """
 
     def __init__(self) -> None:
         self.count = self.past = 0
         self.reads: dict[int, int] = {}
         self.uneven_lines: list[list[Site | None]] = []
-        self.left: list[str] = []
+        self.left: deque[str] = deque(maxlen=_KEPT)
         self.direct_calls: deque[str] = deque(maxlen=_KEPT)
         self.verdict: Verdict | None = None
-        self.lock = threading.Lock()
-        self.holder: weakref.ref[Any] | None = None
         self.refusal: Verdict | None = None
+        self.lock = threading.Lock()
+        self.holder: Any = None
 
-    def note_direct_call(self, text: str, site: Site | None) -> None:
-        """Add a direct use of the transport, which no header compares, to what ranks must share."""
+    def note(self, kept: deque[str], text: str, site: Site | None) -> None:
+        """Add what no header compares to what ranks must share, and to what errors list."""
         self.past = zlib.crc32(text.encode(), self.past)
-        self.direct_calls.append(f"{text}  {site or ''}".rstrip())
-
-    def note_left(self, error: str, site: Site | None) -> None:
-        """Note that an error ended a call of this rank before data were exchanged."""
-        self.past = zlib.crc32(f"{error} before call {self.count + 1}".encode(), self.past)
-        self.left = [*self.left[1 - _KEPT :], f"left a call by {error}  {site or ''}".rstrip()]
+        kept.append(f"{text}  {site or ''}".rstrip())
 
 
 class Tasks:
@@ -251,6 +244,10 @@ class PassingCommunicator(Communicator):
 
     inner: Communicator
 
+    def __init__(self, inner: Communicator) -> None:
+        self.inner = inner
+        self.rank, self.world_size, self.device = inner.rank, inner.world_size, inner.device
+
     @abstractmethod
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Return what a collective gives.
@@ -261,21 +258,6 @@ class PassingCommunicator(Communicator):
             sent: the tensors that this rank sends.
             alone: the result, had every other rank sent the same.
         """
-
-    @property
-    def rank(self) -> int:  # type: ignore[override]
-        """Of the inner communicator."""
-        return self.inner.rank
-
-    @property
-    def world_size(self) -> int:  # type: ignore[override]
-        """Of the inner communicator."""
-        return self.inner.world_size
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Of the inner communicator."""
-        return self.inner.device
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on."""
@@ -289,10 +271,7 @@ class PassingCommunicator(Communicator):
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Pass on."""
         own = [parts[self.rank]] * self.world_size
-        return self.pass_on("all_to_all", self._all_to_all, [*parts], own)
-
-    def _all_to_all(self, *parts: Tensor) -> list[Tensor]:
-        return self.inner.all_to_all(parts)
+        return self.pass_on("all_to_all", lambda *sent: self.inner.all_to_all(sent), [*parts], own)
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Pass on."""
@@ -341,9 +320,7 @@ class SingleCommunicator(Communicator):
 
 _used: ContextVar[Communicator | None] = ContextVar("distmetrics_communicator", default=None)
 _single = SingleCommunicator()
-# Of torch.distributed: the communicator of the job, and that of a process group.
-_find_job: Callable[[], Communicator | None] | None = None
-_find_group: Callable[[Any], Communicator | None] | None = None
+_find_job: Callable[[], Communicator | None] = _used.get  # see find_job_by
 
 
 def current() -> Communicator:
@@ -355,23 +332,13 @@ def current() -> Communicator:
     >>> current().world_size
     1
     """
-    comm = _used.get()
-    if comm is None and _find_job is not None:
-        comm = _find_job()
-    return _single if comm is None else comm
+    return _used.get() or _find_job() or _single
 
 
-def find_by(
-    job: Callable[[], Communicator | None], group: Callable[[Any], Communicator | None]
-) -> None:
-    """Let the transport of jobs find the communicators of the job and of a process group."""
-    global _find_job, _find_group
-    _find_job, _find_group = job, group
-
-
-def of_group(group: Any) -> Communicator | None:
-    """Return the communicator of a process group; None for what is not one."""
-    return None if _find_group is None else _find_group(group)
+def find_job_by(find: Callable[[], Communicator | None]) -> None:
+    """Let the transport of jobs find the communicator of the job, if there is one."""
+    global _find_job
+    _find_job = find
 
 
 def used() -> Communicator | None:
@@ -479,7 +446,11 @@ class Call:
         return f"{text}  {self.site or ''}".rstrip()
 
 
-_call: ContextVar[Call | None] = ContextVar("distmetrics_call", default=None)
+class _OfThread(threading.local):
+    call: Call | None = None  # the user's, that this thread makes
+
+
+_of_thread = _OfThread()
 
 
 class in_call:  # noqa: N801  (used as a function)
@@ -488,39 +459,30 @@ class in_call:  # noqa: N801  (used as a function)
     No generator: Python drops an exception that strikes while one is closed.
     """
 
-    __slots__ = ("_call", "_token")
-
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._token: Token[Call | None] | None = None
 
-    def __enter__(self) -> Self:
-        self._token = _call.set(self._call)
-        return self
+    def __enter__(self) -> None:
+        self._before = name_calls(self._call)
 
     def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            _call.reset(self._token)
+        name_calls(self._before)
 
 
-def name_calls(call: Call | None) -> Token[Call | None]:
-    """Name the transport's calls from here on; :func:`unname_calls` takes what this returns."""
-    return _call.set(call)
-
-
-def unname_calls(token: Token[Call | None]) -> None:
-    """Name the transport's calls as before."""
-    _call.reset(token)
+def name_calls(call: Call | None) -> Call | None:
+    """Name the transport's calls of this thread from here on; return how they were named before."""
+    before, _of_thread.call = _of_thread.call, call
+    return before
 
 
 def call_under_way() -> Call | None:
     """Return the user's call that needs the transport's calls of this moment, if one was named."""
-    return _call.get()
+    return _of_thread.call
 
 
 def current_call(op: str, x: Tensor | None = None) -> Call:
     """Return the user's call that is under way, or describe a direct use of the transport."""
-    return _call.get() or Call(op, "" if x is None else brief(x.dtype, x.shape), call_site())
+    return _of_thread.call or Call(op, "" if x is None else brief(x.dtype, x.shape), call_site())
 
 
 @contextmanager

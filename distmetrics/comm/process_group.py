@@ -33,7 +33,7 @@ from distmetrics.comm.communicator import (
     check_parts,
     check_src,
     current_call,
-    find_by,
+    find_job_by,
     fold,
     in_call,
 )
@@ -302,13 +302,13 @@ def _of_job() -> GroupCommunicator | None:
     return GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None
 
 
-def _of_group(group: Any) -> GroupCommunicator | None:
+def of_group(group: Any) -> GroupCommunicator | None:
     """Return the communicator of a process group, or of a ``DeviceMesh`` of one dimension."""
     is_group = isinstance(group, dist.ProcessGroup) or hasattr(group, "get_group")
     return GroupCommunicator.of(group) if is_group else None
 
 
-find_by(_of_job, _of_group)
+find_job_by(_of_job)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class RecordingCommunicator(PassingCommunicator):
     """
 
     def __init__(self, inner: Communicator) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[Recorded] = []
 
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:

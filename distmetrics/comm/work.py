@@ -184,7 +184,7 @@ class WaitingCommunicator(Communicator):
         if self.state.verdict is not None:
             raise self.state.verdict.error(self._me, call.site)
         if call_under_way() is None:
-            self.state.note_direct_call(f"{kind} {call.detail}", call.site)
+            self.state.note(self.state.direct_calls, f"{kind} {call.detail}", call.site)
         self.calls += 1
         pending = PendingCall(call, self._name, self._members, self.calls, kind)
         self.watcher.enter(pending)

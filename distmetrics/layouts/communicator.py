@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages, meet
-from distmetrics.comm.call_lock import check_own, exchanges_over, take, taken_so_far
+from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
@@ -19,7 +19,13 @@ from distmetrics.comm.communicator import (
     chosen,
     numbered,
 )
-from distmetrics.errors import ConfigurationError, InputTypeError, LayoutError, Ranks
+from distmetrics.errors import (
+    ConfigurationError,
+    DistmetricsError,
+    InputTypeError,
+    LayoutError,
+    Ranks,
+)
 from distmetrics.layouts.hand_over import Ended, hand_over
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, known, sizes_and_ranks
 from distmetrics.layouts.proof import (
@@ -138,7 +144,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         self._whole = whole
         self.me = whole.rank
         self._job = whole.members
-        self.inner = self._among(self.mesh.axes(SHARD))
+        super().__init__(self._among(self.mesh.axes(SHARD)))
         shards = self.mesh.along(self.me, self.mesh.axes(SHARD))
         self._members = [self._job[rank] for rank in shards]
         self._alike = self._among(self.mesh.axes(SAME))
@@ -216,12 +222,16 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             take(self._owners, _CALL)
         if self._is_close:
             take(self._alike, _CALL)
-        takes = taken_so_far()
+        lock = this_call()
+        takes = lock.takes
         try:
             with numbered(self):
                 ended = Ended(make())
-        except Exception as error:  # noqa: BLE001  (raised by around)
-            check_own(error, self, takes)
+        except Exception as error:
+            if not lock.exchanged and not isinstance(error, DistmetricsError):
+                if lock.takes > takes:  # others are in the midst of it
+                    raise
+                note_left(self, error)
             ended = Ended(error=error)
         except BaseException:
             take(self._given if self.mesh.owned else self._owners, _CALL)  # where others still wait

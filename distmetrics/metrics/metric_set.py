@@ -17,7 +17,8 @@ from distmetrics.collectives.buckets import short_name, unsendable
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, Problem, shorten
 from distmetrics.collectives.wire import serialize
-from distmetrics.comm.communicator import Communicator, of_group
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.process_group import of_group
 from distmetrics.errors import ConfigurationError, InputTypeError, Site, StateError
 from distmetrics.message import encode, is_raised_by_user
 from distmetrics.metrics.adapters.base import Kind, Piece, StateSpec, Target

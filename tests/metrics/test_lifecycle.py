@@ -182,7 +182,8 @@ class Interrupting(PassingCommunicator):
     """A communicator in which something happens just before, or just after, the n-th collective of one rank."""
 
     def __init__(self, comm: Any, rank: int, calls: int, late: bool, what: Any) -> None:
-        self.inner, self.at, self.late, self.what, self.calls = comm, (rank, calls), late, what, 0
+        super().__init__(comm)
+        self.at, self.late, self.what, self.calls = (rank, calls), late, what, 0
 
     def pass_on(self, op: str, make: Any, sent: list[Tensor], alone: Any) -> Any:
         self.calls += op == "all_gather"

@@ -330,7 +330,7 @@ class Interrupting(PassingCommunicator):
     """Raises in place of the third gather."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._left = 2
 
     def __getattr__(self, name: str) -> Any:

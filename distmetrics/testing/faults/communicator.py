@@ -35,7 +35,7 @@ class FaultyCommunicator(PassingCommunicator):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._waiting = [fault for fault in faults if fault.rank == inner.rank]
         self._collectives = 0  # so far
         self._round = 0  # of the sync that is under way
@@ -130,7 +130,7 @@ class _Subgroup(PassingCommunicator):
     """Some ranks of a communicator that faults strike through."""
 
     def __init__(self, whole: Any, ranks: Sequence[int], faulty: FaultyCommunicator) -> None:
-        self.inner = whole.subgroup(ranks)
+        super().__init__(whole.subgroup(ranks))
         self._faulty = faulty
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
