@@ -1,21 +1,18 @@
 """Values as bytes that can be sent, and back, as data alone: reading them runs no code of a peer.
 
-Numbers and texts become JSON, and so does what holds them: a JSON list that starts with the name of
-its type. The bytes of ``bytes`` and of NumPy arrays follow in one run, in the order in which they
-are needed, so no more is read than has come; then tensors' data, packed.
+Numbers, texts and bytes become msgpack, and so does what holds them: a list that starts with the
+name of its type. Tensors' data follow, packed.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import math
 import pickle
 import re
 import struct
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -35,11 +32,12 @@ from distmetrics.collectives.buckets import (
     unsendable,
 )
 from distmetrics.errors import InputTypeError
-from distmetrics.message import convert
+from distmetrics.message import Message, parse
 
-# Bytes of the JSON, and of what follows it: 16, so that tensors are aligned.
-_HEAD = struct.Struct("<QQ")
-_NATIVE = frozenset((bool, int, float, str, type(None)))
+_LENGTH = struct.Struct("<Q")
+_NATIVE = frozenset((bool, int, float, str, bytes, type(None)))
+# Integers of more than 64 bits, and texts that UTF-8 cannot hold, are not; they come seldom.
+_SURELY_NATIVE = _NATIVE - {int, str}
 _SEQUENCES: dict[str, Callable[..., Any]] = {
     "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size,
 }  # fmt: skip
@@ -47,11 +45,16 @@ _MAPPINGS: dict[str, Callable[..., Any]] = {
     "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter,
 }  # fmt: skip
 _TAGS = {kind: tag for tag, kind in {**_SEQUENCES, **_MAPPINGS}.items()}
+_UTF8 = ("utf-8", "surrogatepass")
 # Of elements that are plain bytes: numbers, times, texts of a fixed length.
 _ARRAY_DTYPE = re.compile(r"[<>|=][biufcmMSU]\d{1,9}(\[\w{1,9}\])?")
-_MOST_DIMENSIONS = 64  # that NumPy has
 DEEPEST = 100  # containers in containers
 _ACCELERATOR = "accelerator"  # the note of a tensor that is not on the CPU
+
+
+class _Sent(Message, frozen=True):
+    tensors: tuple[LeafSpec, ...]
+    form: Any
 
 
 def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
@@ -69,28 +72,34 @@ def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
     >>> deserialize(serialize({"n": 3, "parts": [torch.ones(2), torch.zeros(0)]}))
     {'n': 3, 'parts': [tensor([1., 1.]), tensor([])]}
     """
-    writer = _Writer()
     try:
-        form = writer.form(value)
-    except InputTypeError:
-        if not allow_pickle:
-            raise
-        writer, form = _Writer(), ["pickle"]
-        file = io.BytesIO()
-        _Pickler(file, writer).dump(value)
-        writer.raw += file.getvalue()
-    tensors = writer.tensors
-    specs = [LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors]
-    text = json.dumps((msgspec.to_builtins(specs), form), separators=(",", ":")).encode()
-    head = _HEAD.pack(len(text), len(writer.raw))
-    length = len(head) + len(text) + len(writer.raw)
-    data = bytearray().join((head, text, writer.raw, bytes(align(length) - length)))
-    start = torch.frombuffer(data, dtype=torch.uint8)
+        tensors, text = _written(value, _NATIVE, allow_pickle)
+    except (OverflowError, UnicodeEncodeError):
+        tensors, text = _written(value, _SURELY_NATIVE, allow_pickle)
+    length = _LENGTH.size + len(text)
+    parts = _LENGTH.pack(len(text)), text, bytes(align(length) - length)
+    start = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
     if not tensors:
         return start
     devices = {x.device for x in tensors}
     device = devices.pop() if len(devices) == 1 else start.device
     return torch.cat([start.to(device), pack(tensors, layout(tensors), device)])
+
+
+def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Tensor], bytes]:
+    """Return the tensors in a value, and all else as msgpack."""
+    writer = _Writer(native)
+    try:
+        form = writer.form(value)
+    except InputTypeError:
+        if not allow_pickle:
+            raise
+        writer, file = _Writer(native), io.BytesIO()
+        _Pickler(file, writer).dump(value)
+        form = ["pickle", file.getvalue()]
+    tensors = writer.tensors
+    specs = tuple([LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors])
+    return tensors, msgspec.msgpack.encode(_Sent(specs, form))
 
 
 def deserialize(
@@ -107,36 +116,35 @@ def deserialize(
     Raises:
         Exception: the bytes are malformed.
     """
-    length, raw_length = _HEAD.unpack(to_bytes(run[: _HEAD.size]))
-    end = _HEAD.size + length
-    specs, form = json.loads(to_bytes(run[_HEAD.size : end]))
-    raw = to_bytes(run[end : end + raw_length])
-    data = run[align(end + raw_length) :]
+    (length,) = _LENGTH.unpack(to_bytes(run[: _LENGTH.size]))
+    end = _LENGTH.size + length
+    sent = parse(_Sent, to_bytes(run[_LENGTH.size : end]))
+    data = run[align(end) :]
     if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
         data = data.clone()
-    specs = convert(specs, list[LeafSpec])
     places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
     tensors = []
-    for spec, x in zip(specs, unpack(data, layout(specs)), strict=True):
+    for spec, x in zip(sent.tensors, unpack(data, layout(sent.tensors)), strict=True):
         # Each of its own memory: it may be changed in place, or saved.
         tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
-    if form == ["pickle"] and allow_pickle:
-        return _Unpickler(io.BytesIO(raw), tensors).load()
-    return _Reader(tensors, raw).value(form)
+    match sent.form:
+        case "pickle", bytes(pickled) if allow_pickle:
+            return _Unpickler(io.BytesIO(pickled), tensors).load()
+    return _read(sent.form, tensors)
 
 
 class _Writer:
-    """Turns values into JSON; tensors, each once, and the bytes of all others are kept aside."""
+    """Turns values into what msgpack holds; tensors, each once, are kept aside."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Set[type]) -> None:
         self.tensors: list[Tensor] = []
-        self.raw = bytearray()
+        self._native = native
         self._places: dict[int, int] = {}
 
     def form(self, value: Any, depth: int = 0) -> Any:
-        """Return a value's JSON. Raises InputTypeError if it cannot be sent."""
-        kind = type(value)
-        if kind in _NATIVE:
+        """Return a value's form. Raises InputTypeError if it cannot be sent."""
+        kind, native = type(value), self._native
+        if kind in native:
             return value
         if depth > DEEPEST:
             raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
@@ -148,24 +156,25 @@ class _Writer:
         else:
             return self._of_scalar_or_array(value, kind)
         inner = depth + 1
-        return [tag, *[x if type(x) in _NATIVE else self.form(x, inner) for x in items]]
+        return [tag, *[x if type(x) in native else self.form(x, inner) for x in items]]
 
     def _of_scalar_or_array(self, value: Any, kind: type) -> list[Any]:
         if (place := self.place(value)) is not None:
             return ["tensor", place]
+        if kind is int:
+            return ["int", f"{value:x}"]
+        if kind is str:
+            return ["str", value.encode(*_UTF8)]
         if kind is complex:
             return ["complex", value.real, value.imag]
-        if kind is bytes:
-            self.raw += value
-            return ["bytes", len(value)]
         if kind is torch.dtype:
             return ["dtype", short_name(value)]
         numpy = sys.modules.get("numpy")  # who has an array has it
         is_array = numpy is not None and kind is numpy.ndarray
         is_scalar = numpy is not None and issubclass(kind, numpy.generic)
         if (is_array or is_scalar) and _ARRAY_DTYPE.fullmatch(value.dtype.str):
-            self.raw += value.tobytes()
-            return ["array" if is_array else "scalar", value.dtype.str, *value.shape]
+            tag = "array" if is_array else "scalar"
+            return [tag, value.dtype.str, value.shape, value.tobytes()]
         raise _refused(f"a {kind.__module__}.{kind.__qualname__} is no plain data")
 
     def place(self, value: Any) -> int | None:
@@ -189,55 +198,40 @@ def _refused(what: str) -> InputTypeError:
     )
 
 
-class _Reader:
-    """Makes values of what a :class:`_Writer` has written. Raises if it is malformed."""
+def _read(form: Any, tensors: Sequence[Tensor]) -> Any:
+    """Return the value of a form. Raises if it is malformed."""
+    if type(form) in _NATIVE:
+        return form
+    tag, *parts = form
+    if tag == "tensor":
+        return tensors[parts[0]]
+    if tag in _SCALARS:
+        return _SCALARS[tag](*parts)
+    items = [x if type(x) in _NATIVE else _read(x, tensors) for x in parts]
+    if tag == "deque":
+        return deque(items[1:], items[0])
+    if tag in _SEQUENCES:
+        return _SEQUENCES[tag](items)
+    half = len(items) // 2
+    return _MAPPINGS[tag](dict(zip(items[:half], items[half:], strict=True)))
 
-    def __init__(self, tensors: list[Tensor], raw: bytes) -> None:
-        self._tensors = tensors
-        self._raw = memoryview(raw)
 
-    def value(self, form: Any) -> Any:
-        """Return the value of some JSON."""
-        if type(form) in _NATIVE:
-            return form
-        tag, *parts = form
-        if tag in _SEQUENCES:
-            return _SEQUENCES[tag](self._values(parts))
-        if tag in _MAPPINGS:
-            items = self._values(parts)
-            half = len(items) // 2
-            return _MAPPINGS[tag](dict(zip(items[:half], items[half:], strict=True)))
-        if tag == "deque":
-            maxlen, *items = self._values(parts)
-            return deque(items, maxlen)
-        if tag == "tensor":
-            return self._tensors[parts[0]]
-        if tag == "complex":
-            return complex(*parts)
-        if tag == "bytes":
-            return bytes(self._take(parts[0]))
-        if tag == "dtype":
-            return dtype_of(parts[0])
-        array = self._array(*parts)
-        return array[()] if tag == "scalar" else array
+def _array(dtype: str, shape: Sequence[int], data: bytes) -> Any:
+    import numpy as np
 
-    def _values(self, forms: list[Any]) -> list[Any]:
-        return [x if type(x) in _NATIVE else self.value(x) for x in forms]
+    if not _ARRAY_DTYPE.fullmatch(dtype):
+        raise ValueError(f"an array of {dtype}")
+    return np.ndarray(shape, dtype, bytearray(data))
 
-    def _take(self, count: int) -> memoryview:
-        if not 0 <= count <= len(self._raw):
-            raise ValueError(f"{count} bytes of {len(self._raw)}")
-        taken, self._raw = self._raw[:count], self._raw[count:]
-        return taken
 
-    def _array(self, dtype: str, *shape: int) -> Any:
-        import numpy as np
-
-        if not _ARRAY_DTYPE.fullmatch(dtype) or len(shape) > _MOST_DIMENSIONS:
-            raise ValueError(f"an array of {dtype}")
-        kind = np.dtype(dtype)
-        data = self._take(kind.itemsize * math.prod(shape))
-        return np.ndarray(shape, kind, bytearray(data))
+_SCALARS: dict[str, Callable[..., Any]] = {
+    "int": lambda text: int(text, 16),
+    "str": lambda data: data.decode(*_UTF8),
+    "complex": complex,
+    "dtype": dtype_of,
+    "array": _array,
+    "scalar": lambda *parts: _array(*parts)[()],
+}
 
 
 class _Pickler(pickle.Pickler):

@@ -186,5 +186,5 @@ def test_an_interrupt_where_bytes_are_read_is_the_user_s_own(kind: type[BaseExce
     """As the handler of a timer raises it."""
     with pytest.raises(kind), reading("its values"):
         raise kind
-    with pytest.raises(MismatchError, match="its values: JSONDecodeError"), reading("its values"):
+    with pytest.raises(MismatchError, match="its values: "), reading("its values"):
         deserialize(torch.full((64,), 1, dtype=torch.uint8))
