@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import align, from_bytes, to_bytes
+from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header, agree
 from distmetrics.collectives.history import (
     KEPT,
@@ -39,12 +39,11 @@ from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.errors import InputError, Ranks
 from distmetrics.message import LARGEST_DATA, LARGEST_HEADER, decode, not_ours, reading
 
-# Mark and protocol; bytes of the header, of inline and of bulk data; the number of this call, and
-# a hash of what else the rank has done; what it has read of streams.
-_HEAD = struct.Struct(f"<6Q{2 * KEPT}Q")
-_NO_READS = (0,) * (2 * KEPT)
+# Mark and protocol; bytes of the header and of the data; the number of this call, and a hash of
+# what else the rank has done; what it has read of streams.
+_HEAD = struct.Struct(f"<5Q{2 * KEPT}Q")
 _LENGTH = struct.Struct(">Q")  # of a header, before its compressed bytes; starts with a zero
-_MARK = 0x646D6574_00000007  # "dmet", protocol 7
+_MARK = 0x646D6574_00000008  # "dmet", protocol 8
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 # Ranks above which hashes are compared first; up to here all frames together are at most 4 MiB.
@@ -53,16 +52,14 @@ HASH_BYTES = 32
 
 
 class _Frame(NamedTuple):
-    """One rank's frame, read: its header's bytes so far, sizes, past, inline data."""
+    """One rank's frame, read: its header's bytes so far, sizes, past, and data that came inline."""
 
     header: bytes
     header_bytes: int
-    inline_bytes: int
-    bulk_bytes: int
+    data_bytes: int
     step: tuple[int, int]
     reads: tuple[int, ...]
-    inline: Tensor
-    bulk: Tensor
+    data: Tensor
 
 
 def frame_size(world_size: int) -> int:
@@ -94,41 +91,16 @@ def inline_capacity(world_size: int) -> int:
     return 0 if world_size > LARGE_WORLD else frame_size(world_size) - header_area(world_size)
 
 
-def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
-    """Return how many bytes of one rank's data do not fit into its frame, and follow.
-
-    >>> [follows(10, 40, capacity) for capacity in (64, 55, 9)]
-    [0, 40, 50]
-    """
-    if inline_bytes > capacity:
-        return inline_bytes + bulk_bytes
-    return 0 if align(inline_bytes) + bulk_bytes <= capacity else bulk_bytes
-
-
-def _data_in(frame: Tensor, inline_bytes: int, bulk_bytes: int, world_size: int) -> list[Tensor]:
-    """Return where inline and bulk data lie in a frame; an empty run for what follows."""
-    start, capacity = header_area(world_size), inline_capacity(world_size)
-    inline = frame[start : start + (inline_bytes if inline_bytes <= capacity else 0)]
-    if follows(inline_bytes, bulk_bytes, capacity):
-        return [inline, frame[:0]]
-    start += align(inline_bytes)
-    return [inline, frame[start : start + bulk_bytes]]
-
-
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The first round of a call.
+    """The first round of a call: every rank's encoded header and frame, and this rank's data.
 
-    Attributes:
-        comm: who talks.
-        blobs: every rank's header, encoded, in rank order.
-        mine: this rank's data, inline and bulk.
-        frames: every rank's; none in a world of one.
+    In a world of one there are no frames.
     """
 
     comm: Communicator
     blobs: tuple[bytes, ...]
-    mine: tuple[Tensor, Tensor]
+    mine: Tensor
     frames: Sequence[_Frame] = ()
 
     def headers(self) -> list[Header]:
@@ -137,10 +109,7 @@ class Round:
         Raises:
             MismatchError: a peer has sent something else.
         """
-        known = {
-            blob: header_of(blob, self.blobs.index(blob)) for blob in dict.fromkeys(self.blobs)
-        }
-        return [known[blob] for blob in self.blobs]
+        return [header_of(blob, self.blobs.index(blob)) for blob in self.blobs]
 
     def agree(self, do: str = "") -> None:
         """Check that all ranks make the same call; see :func:`~header.agree`."""
@@ -148,8 +117,8 @@ class Round:
         if header.problem is not None or any(blob != self.blobs[0] for blob in self.blobs):
             agree(self.headers(), self.comm.rank, do=do)
 
-    def move(self) -> list[tuple[Tensor, Tensor]]:
-        """Return every rank's data, inline and bulk, once all ranks mean the same call.
+    def move(self) -> list[Tensor]:
+        """Return every rank's data, once all ranks mean the same call.
 
         What did not fit into a frame takes a second round.
 
@@ -157,58 +126,48 @@ class Round:
             MismatchError: ranks make equal calls in another order (on every rank).
             InputError: this process has no memory for what comes.
         """
-        comm, (inline, bulk) = self.comm, self.mine
+        comm = self.comm
         if not self.frames:
             return [self.mine]
         if len({*self.blobs}) > 1 or comm.state.uneven_lines:
             check_lines(comm, self.headers())
         capacity = inline_capacity(comm.world_size)
-        sizes = [follows(frame.inline_bytes, frame.bulk_bytes, capacity) for frame in self.frames]
+        sizes = [each.data_bytes if each.data_bytes > capacity else 0 for each in self.frames]
         if not any(sizes):
-            return [(frame.inline, frame.bulk) for frame in self.frames]
-        rest = bulk if inline.numel() <= capacity else torch.cat([inline, bulk])
+            return [frame.data for frame in self.frames]
         check_memory(comm, max(sizes))
-        rows = gather_padded(comm, rest[: sizes[comm.rank]], max(sizes))
-        result = []
-        for frame, size, row in zip(self.frames, sizes, rows, strict=True):
-            split = max(0, size - frame.bulk_bytes)  # of what follows: inline data, then bulk data
-            theirs = row[:split] if split else frame.inline
-            result.append((theirs, row[split:size] if size else frame.bulk))
-        return result
+        rows = gather_padded(comm, self.mine[: sizes[comm.rank]], max(sizes))
+        followed = zip(self.frames, sizes, rows, strict=True)
+        return [row[:size] if size else frame.data for frame, size, row in followed]
 
 
-def exchange(
-    comm: Communicator, header: Header, inline: Tensor, bulk: Tensor | None = None
-) -> Round:
+def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:
     """Exchange headers, and data as far as it fits. Who calls it then agrees, or plans.
 
     Args:
         comm: who talks.
         header: what this rank is about to do.
-        inline: uint8 on ``comm.device``; travels in the frame where it fits.
-        bulk: likewise; beside ``inline`` where that leaves room.
+        data: uint8 on ``comm.device``; travels in the frame where it fits.
 
     Raises:
         DivergedError, MismatchError: ranks are at other calls (on every rank).
         InputError: ranks have read other batches of a stream (on every rank).
     """
-    mine = inline, inline[:0] if bulk is None else bulk
     if comm.world_size == 1:
-        return Round(comm, (header.encode(),), mine)
+        return Round(comm, (header.encode(),), data)
     take(comm, header.call())
     comm.state.count += 1
-    if comm.world_size > LARGE_WORLD and _all_alike(comm, header, *mine):
-        sizes = inline.numel(), mine[1].numel()
-        frame = _Frame(header.encode(), 0, *sizes, (0, 0), reads_of(comm), *mine)
+    if comm.world_size > LARGE_WORLD and _all_alike(comm, header, data):
+        frame = _Frame(header.encode(), 0, data.numel(), (0, 0), reads_of(comm), data)
         frames = [frame] * comm.world_size
     else:
-        frames = _gather_frames(comm, header, *mine)
+        frames = _gather_frames(comm, header, data)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
     if any(any(frame.reads) for frame in frames):
         check_reads(comm, [frame.reads for frame in frames])
     blobs = tuple(_inflated(frame.header, rank) for rank, frame in enumerate(frames))
-    return Round(comm, blobs, mine, frames)
+    return Round(comm, blobs, data, frames)
 
 
 def exchange_alike(comm: Communicator, header: Header, data: Tensor, do: str = "") -> list[Tensor]:
@@ -222,7 +181,7 @@ def exchange_alike(comm: Communicator, header: Header, data: Tensor, do: str = "
     """
     met = exchange(comm, header, data)
     met.agree(do)
-    return [run for run, _ in met.move()]
+    return met.move()
 
 
 def check_memory(comm: Communicator, longest: int) -> None:
@@ -240,9 +199,9 @@ def check_memory(comm: Communicator, longest: int) -> None:
         ) from error
 
 
-def _all_alike(comm: Communicator, header: Header, inline: Tensor, bulk: Tensor) -> bool:
+def _all_alike(comm: Communicator, header: Header, data: Tensor) -> bool:
     """True if all ranks have the same header and sizes, by a max-reduce of a few numbers."""
-    text = header.encode() + _head(comm, 0, inline, bulk)
+    text = header.encode() + _head(comm, 0, data)
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
     numbers = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest), device="cpu")
     numbers >>= 1  # so that -h is in range as well
@@ -251,26 +210,24 @@ def _all_alike(comm: Communicator, header: Header, inline: Tensor, bulk: Tensor)
     return torch.equal(largest, -smallest)
 
 
-def _head(comm: Communicator, header_bytes: int, inline: Tensor, bulk: Tensor) -> bytes:
-    sizes = header_bytes, inline.numel(), bulk.numel()
-    reads = reads_of(comm) if comm.state.reads else _NO_READS
-    return _HEAD.pack(_MARK, *sizes, comm.state.count, comm.state.past, *reads)
+def _head(comm: Communicator, header_bytes: int, data: Tensor) -> bytes:
+    state = comm.state
+    sizes = header_bytes, data.numel()
+    return _HEAD.pack(_MARK, *sizes, state.count, state.past, *reads_of(comm))
 
 
-def _gather_frames(
-    comm: Communicator, header: Header, inline: Tensor, bulk: Tensor
-) -> list[_Frame]:
+def _gather_frames(comm: Communicator, header: Header, data: Tensor) -> list[_Frame]:
     """Send and receive frames; a header too long for its area gets a round for the rest."""
     world_size = comm.world_size
-    room = header_area(world_size) - _HEAD.size
+    start = header_area(world_size)
+    room = start - _HEAD.size
     blob = header.encode()
     if len(blob) > room:
         blob = _deflated(blob)
-    head = _head(comm, len(blob), inline, bulk) + blob[:room]
+    head = _head(comm, len(blob), data) + blob[:room]
     frame = from_bytes(head.ljust(frame_size(world_size), b"\0")).to(comm.device)
-    places = _data_in(frame, inline.numel(), bulk.numel(), world_size)
-    for place, data in zip(places, (inline, bulk), strict=True):
-        place.copy_(data[: place.numel()])
+    if data.numel() <= inline_capacity(world_size):
+        frame[start : start + data.numel()].copy_(data)
     rows = enumerate(comm.all_gather(frame))
     frames = [_read_frame(row, world_size, rank) for rank, row in rows]
     missing = [each.header_bytes - len(each.header) for each in frames]
@@ -283,21 +240,18 @@ def _gather_frames(
 
 
 def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
-    """Read one rank's frame.
-
-    Raises:
-        MismatchError: it is not a frame.
-    """
-    area = to_bytes(row[: header_area(world_size)])
-    mark, header_bytes, inline_bytes, bulk_bytes, count, past, *reads = _HEAD.unpack_from(area)
+    """Read one rank's frame; raise MismatchError for what is no frame."""
+    start = header_area(world_size)
+    area = to_bytes(row[:start])
+    mark, header_bytes, data_bytes, count, past, *reads = _HEAD.unpack_from(area)
     if mark != _MARK:
         raise not_ours("its mark is another", rank)
-    if header_bytes > LARGEST_HEADER or inline_bytes + bulk_bytes > LARGEST_DATA:
+    if header_bytes > LARGEST_HEADER or data_bytes > LARGEST_DATA:
         raise not_ours("it announces more bytes than any rank sends", rank)
     header = area[_HEAD.size : _HEAD.size + header_bytes]
-    data = _data_in(row, inline_bytes, bulk_bytes, world_size)
-    step = count, past
-    return _Frame(header, header_bytes, inline_bytes, bulk_bytes, step, tuple(reads), *data)
+    inline = data_bytes if data_bytes <= inline_capacity(world_size) else 0
+    data = row[start : start + inline]
+    return _Frame(header, header_bytes, data_bytes, (count, past), tuple(reads), data)
 
 
 @functools.lru_cache(maxsize=64)

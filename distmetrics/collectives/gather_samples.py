@@ -311,7 +311,7 @@ def _exchange(
     met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
     headers = met.headers()
     agree_on_tree(headers, comm.rank)
-    runs = [inline for inline, _ in met.move()]
+    runs = met.move()
     sizes = []
     for rank, theirs in enumerate(headers):
         with reading("its samples", rank):

@@ -185,7 +185,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     headers = met.headers()
     agree(_fill_in(headers), comm.rank, first_axis=1)
     per_rank = []
-    for header, (run, _) in zip(headers, met.move(), strict=True):
+    for header, run in zip(headers, met.move(), strict=True):
         per_rank.append(unpack(run, layout(header.leaves)))
     leaves = []
     for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):

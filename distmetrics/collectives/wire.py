@@ -35,7 +35,7 @@ from distmetrics.errors import InputTypeError
 from distmetrics.message import Message, parse
 
 _LENGTH = struct.Struct("<Q")
-_NATIVE = frozenset((bool, int, float, str, bytes, type(None)))
+_NATIVE: Set[type] = frozenset((bool, int, float, str, bytes, type(None)))
 # Integers of more than 64 bits, and texts that UTF-8 cannot hold, are not; they come seldom.
 _SURELY_NATIVE = _NATIVE - {int, str}
 _SEQUENCES: dict[str, Callable[..., Any]] = {

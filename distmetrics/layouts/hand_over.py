@@ -87,7 +87,7 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
         met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
         met.agree()
         theirs = decode(HandedOver, met.headers()[src].body, "what it hands over", src)
-        sent = met.move()[src][0]
+        sent = met.move()[src]
         if theirs.nbytes > capacity:
             check_memory(comm, theirs.nbytes)
             sent = comm.broadcast(data if comm.rank == src else data.new_empty(theirs.nbytes), src)

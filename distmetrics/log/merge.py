@@ -114,7 +114,7 @@ def merged(
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
     met.agree()
     received = _announced(met)
-    runs = [inline for inline, _ in met.move()]
+    runs = met.move()
     _learn(comm, received, names, known)
     per_rank = [known[each.digest] for each in received]
     union, unlike = join(dict.fromkeys(per_rank))

@@ -23,7 +23,7 @@ from distmetrics.collectives.buckets import (
     short_name,
     unpack,
 )
-from distmetrics.collectives.exchange import follows, header_of
+from distmetrics.collectives.exchange import header_of
 from distmetrics.collectives.header import Header, agree_on_tree
 from distmetrics.errors import MismatchError
 from distmetrics.metrics.adapters.base import Piece
@@ -173,7 +173,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where each state of one rank lies in the two runs of bytes that it sends.
+    """Where each state of one rank lies in the bytes that it sends, inline ones before bulk ones.
 
     Attributes:
         inline: the states of fixed size; ``bulk``: the rest, and the sizes of lists' items.
@@ -186,6 +186,10 @@ class Sent:
     source: Mapping[str, str]
     forms: Mapping[str, Form]
 
+    def inline_bytes(self, capacity: int) -> int:
+        """Return how many bytes of states of fixed size are sent: all that fit, or none."""
+        return self.inline.nbytes if self.inline.nbytes <= capacity else 0
+
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
@@ -197,7 +201,7 @@ class SyncPlan:
         agreed: where the states of fixed size of all ranks lie while they are combined.
         sent: what each rank sends.
         is_inline: whether the states of fixed size fit into the first round.
-        follow: bytes of each rank's lists that do not, and go in a second round.
+        follow: bytes of each rank that go in a second round: of those with lists that do not fit.
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
             than the ranks that have some.
@@ -304,10 +308,8 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     is_inline = max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity
     follow = []
     for each in sent:
-        # What is too large for the first round goes by other ways than the data of an exchange,
-        # unless it is a list.
-        riding = each.inline.nbytes if each.inline.nbytes <= capacity else 0
-        follow.append(follows(riding, each.bulk.nbytes, capacity))
+        nbytes = each.inline_bytes(capacity) + each.bulk.nbytes
+        follow.append(nbytes if nbytes > capacity else 0)
     allow_pickle = headers[rank].allow_pickle
     return SyncPlan(
         states, agreed, sent, is_inline, tuple(follow), updated, borrowing, merged, allow_pickle

@@ -230,12 +230,14 @@ def global_values(local: Local, name: str, *, allow_pickle: bool, comm: Communic
     inline = outgoing.sent.inline.pack(outgoing.tensors, comm.device)
     bulk = outgoing.sent.bulk.pack(outgoing.tensors, comm.device)
     capacity = inline_capacity(comm.world_size)
+    own = inline[: outgoing.sent.inline_bytes(capacity)]
     with numbered(comm):
-        met = exchange(
-            comm, outgoing.header, inline if inline.numel() <= capacity else inline[:0], bulk
-        )
+        met = exchange(comm, outgoing.header, torch.cat([own, bulk]) if bulk.numel() else own)
         local.plan = plan(met.blobs, metrics.order, comm.rank, capacity)
-        runs = met.move()
+        runs = []
+        for sent, run in zip(local.plan.sent, met.move(), strict=True):
+            start = sent.inline_bytes(capacity)
+            runs.append((run[:start], run[start:]))
         combined = combine(local.plan, runs, inline, comm)
         combined |= reduce_pieces(local.plan, outgoing.tensors, comm)
         warn_of_duplicates(duplicates(local.plan, runs), comm)

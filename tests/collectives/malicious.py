@@ -53,7 +53,7 @@ class BesideMalice(SingleCommunicator):
 
 
 def head_of(frame: bytes) -> list[int]:
-    """The fields of a frame's head: mark, bytes of header, inline and bulk data, and what comes after."""
+    """The fields of a frame's head: mark, bytes of header and data, and what comes after."""
     return list(exchange._HEAD.unpack_from(frame))
 
 
@@ -84,7 +84,7 @@ def with_header(frame: bytes, blob: bytes) -> tuple[bytes, bytes]:
 
 
 def with_data(frame: bytes, data: bytes) -> bytes:
-    """The frame with other inline data, announced as it is."""
+    """The frame with other data, announced as it is."""
     head = head_of(frame)
     head[2] = len(data)
     start = exchange.header_area(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -12,7 +13,7 @@ import torchmetrics as tm
 from torch import Tensor
 from torchmetrics import aggregation, classification, regression, retrieval, wrappers
 
-from distmetrics.collectives import exchange
+from distmetrics.collectives.buckets import Layout, layout
 from distmetrics.metrics import plan
 
 CLASSES = 4
@@ -188,15 +189,18 @@ SAMPLES: dict[str, Sample] = {
 def lists_follow() -> Iterator[None]:
     """Send lists in a round of their own, as long ones are, however short they are; for all threads."""
 
-    def follows(inline_bytes: int, bulk_bytes: int, capacity: int) -> int:
-        return bulk_bytes + (inline_bytes if inline_bytes > capacity else 0)
+    def padded(tensors: Any, keys: Any = None) -> Layout:
+        where = layout(tensors, keys)
+        return replace(where, nbytes=where.nbytes + (1 << 15)) if keys is None and where.nbytes else where
 
     plan.plan.cache_clear()
+    plan.sent_by.cache_clear()
     try:
-        with mock.patch.object(exchange, "follows", follows), mock.patch.object(plan, "follows", follows):
+        with mock.patch.object(plan, "layout", padded):
             yield
     finally:
         plan.plan.cache_clear()
+        plan.sent_by.cache_clear()
 
 
 def flat(value: Any) -> list[Tensor]:
