@@ -139,8 +139,6 @@ class Communicator(ABC):
 
     # What a transport may know or do besides.
 
-    shares_process = False  # whether its ranks are threads of one process
-
     @property
     def transport(self) -> Communicator:
         """The innermost communicator, through which all calls pass."""

@@ -8,15 +8,13 @@ raised, or because every live rank waits.
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import functools
 import sys
 import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,30 +54,19 @@ class Group(NamedTuple):
     in_background: bool = False
 
 
-@dataclass(eq=False)
-class _Collective:
-    """The n-th collective of one group of ranks: who has come, and how it ended.
+class _Meeting:
+    """The n-th collective of one group of ranks: what they bring, by rank, and how it ended."""
 
-    Attributes:
-        group: whose.
-        place: how many they had before.
-        joined: what they bring, by rank.
-        wake: a lock for each rank that waits; it goes on once that is released.
-        verdict: why the meeting failed.
-        is_over: whether all have come, and their kinds were compared.
-    """
+    def __init__(self, group: Group, lock: threading.RLock) -> None:
+        self.group = group
+        self.joined: dict[int, Joined] = {}
+        self.changed = threading.Condition(lock)
+        self.is_over = False
+        self.verdict: Verdict | None = None
 
-    group: Group
-    place: int
-    joined: dict[int, Joined] = field(default_factory=dict)
-    wake: dict[int, Any] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    is_over: bool = False
-
-    def wake_all(self) -> None:
-        """Let the ranks go on that wait."""
-        while self.wake:
-            self.wake.popitem()[1].release()
+    def end(self, verdict: Verdict | None) -> None:
+        self.is_over, self.verdict = True, verdict
+        self.changed.notify_all()
 
 
 class Rendezvous:
@@ -92,72 +79,55 @@ class Rendezvous:
 
     def __init__(self, world_size: int) -> None:
         self.states: defaultdict[tuple[int, Group], CallState] = defaultdict(CallState)
+        self.broken_by: dict[int, tuple[Group, Verdict]] = {}
         self._world_size = world_size
         self._lock = threading.RLock()
-        self._meetings: dict[tuple[Group, int], _Collective] = {}
-        self._counts: defaultdict[tuple[int, Group], int] = defaultdict(int)
-        self._waiting: dict[tuple[int, bool], _Collective] = {}  # by rank, in background or not
+        self._meetings: dict[tuple[Group, int], _Meeting] = {}  # not over
+        self._counts = Counter[tuple[int, Group]]()
+        self._waiting: dict[tuple[int, bool], _Meeting] = {}  # by rank, in background or not
         self._tasks = Counter[int]()  # under way in the background, by rank
-        self._for_task: set[int] = set()  # ranks that wait for their own background
+        self._awaited: dict[int, threading.Event] = {}  # in the background, by the rank that waits
         self._gone: dict[int, Departure] = {}
-        self._broken: Verdict | None = None
-        self._broken_groups: dict[Group, Verdict] = {}
-        self.broken_by: dict[int, tuple[Group, Verdict]] = {}
+        self._broken: dict[Group | None, Verdict] = {}  # None: all groups
 
     def meet(self, rank: int, group: Group, mine: Joined) -> dict[int, Joined]:
         """Join this rank's next collective of a group; return what every member brings."""
-        meeting = self._join(rank, group, mine)
-        try:
-            self._wait_until_over(rank, meeting)
-        finally:
-            with self._lock:
-                self._waiting.pop((rank, group.in_background), None)
+        here = rank, group.in_background
+        with self._lock:
+            if (broken := self._why_broken(group)) is not None:
+                raise broken.error(rank, mine.call.site)
+            place = group, self._counts[rank, group]
+            meeting = self._meetings.setdefault(place, _Meeting(group, self._lock))
+            self._counts[rank, group] += 1
+            meeting.joined[rank] = mine
+            self._waiting[here] = meeting
+            try:
+                while not self._is_over(meeting):
+                    self._end_vain_waits()
+                    # Looks again now and then: whoever came last may have been interrupted before
+                    # it could wake this rank.
+                    meeting.changed.wait(_LOOK)
+            finally:
+                self._waiting.pop(here, None)
+            self._meetings.pop(place, None)
         if meeting.verdict is not None:
             raise meeting.verdict.error(rank, mine.call.site)
         return meeting.joined
 
-    def _join(self, rank: int, group: Group, mine: Joined) -> _Collective:
-        with self._lock:
-            broken = self._broken or self._broken_groups.get(group)
-            if broken is not None:
-                raise broken.error(rank, mine.call.site)
-            place = self._counts[rank, group]
-            meeting = self._meetings.setdefault((group, place), _Collective(group, place))
-            self._counts[rank, group] = place + 1
-            meeting.joined[rank] = mine
-        return meeting
+    def _why_broken(self, group: Group) -> Verdict | None:
+        return self._broken.get(None) or self._broken.get(group)
 
-    def _wait_until_over(self, rank: int, meeting: _Collective) -> None:
-        while True:
-            with self._lock:
-                if self._is_over(meeting):
-                    return
-                wake = threading.Lock()
-                wake.acquire()
-                meeting.wake[rank] = wake
-                self._waiting[rank, meeting.group.in_background] = meeting
-                self._end_vain_waits()
-            # Looks again now and then: whoever came last may have been interrupted before it could
-            # wake this rank.
-            wake.acquire(timeout=_LOOK)
-
-    def _is_over(self, meeting: _Collective) -> bool:
+    def _is_over(self, meeting: _Meeting) -> bool:
         """True once all members have come, or never will; called with the lock held."""
-        if len(meeting.joined) < len(meeting.group.members):
-            broken = self._broken or self._broken_groups.get(meeting.group)
-            meeting.verdict = meeting.verdict or broken
-            return meeting.verdict is not None
-        if not meeting.is_over:
-            kinds = [joined.kind for joined in meeting.joined.values()]
-            if any(kind != kinds[0] for kind in kinds):
-                meeting.verdict = _disagreement(meeting)
-            for member in meeting.group.members:
-                if self._waiting.get((member, meeting.group.in_background)) is meeting:
-                    del self._waiting[member, meeting.group.in_background]
-            self._meetings.pop((meeting.group, meeting.place), None)
-            meeting.is_over = True
-            meeting.wake_all()
-        return True
+        if meeting.is_over:
+            return True
+        if len(meeting.joined) == len(meeting.group.members):
+            first, *others = [joined.kind for joined in meeting.joined.values()]
+            differ = any(kind != first for kind in others)
+            meeting.end(_disagreement(meeting) if differ else None)
+        elif (broken := self._why_broken(meeting.group)) is not None:
+            meeting.end(broken)
+        return meeting.is_over
 
     def leave(self, outcome: Outcome) -> None:
         """Note that a rank has ended, and end the waits that need it."""
@@ -169,36 +139,28 @@ class Rendezvous:
             self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
             self._end_vain_waits()
 
-    def begin_task(self, rank: int) -> None:
-        """Note that a rank has begun something in its background."""
+    def count_task(self, rank: int, change: int) -> None:
+        """Note that something in the background of a rank has begun, or is over."""
         with self._lock:
-            self._tasks[rank] += 1
-
-    def end_task(self, rank: int) -> None:
-        """Note that it is over; a rank that waits for it goes on."""
-        with self._lock:
-            self._tasks[rank] -= 1
-            self._for_task.discard(rank)
+            self._tasks[rank] += change
             self._end_vain_waits()
 
     def await_task(self, rank: int, over: threading.Event) -> None:
         """Wait until something in the background of a rank is over."""
+        with self._lock:
+            self._awaited[rank] = over
+            self._end_vain_waits()
         try:
-            while not over.is_set():
-                with self._lock:
-                    if not over.is_set() and self._tasks[rank]:
-                        self._for_task.add(rank)
-                        self._end_vain_waits()
-                over.wait(_LOOK)
+            over.wait()
         finally:
-            with self._lock:
-                self._for_task.discard(rank)
+            self._awaited.pop(rank, None)
 
     def _end_vain_waits(self) -> None:
         """End every wait that can't be met any more; called with the lock held at each change."""
+        waiting = {here: meeting for here, meeting in self._waiting.items() if not meeting.is_over}
         lines: dict[int, str] = {}
         left: dict[int, Departure] = {}
-        for (rank, in_background), meeting in self._waiting.items():
+        for (rank, in_background), meeting in waiting.items():
             where = ", in the background," if in_background else ""
             lines.setdefault(rank, f"waits{where} in {meeting.joined[rank].call}")
             for member in meeting.group.members:
@@ -207,15 +169,16 @@ class Rendezvous:
         lines |= {rank: gone.why for rank, gone in self._gone.items()}
         if left:
             self.end(departed(left, lines))
-        elif self._waiting and all(map(self._is_stuck, range(self._world_size))):
+        elif waiting and all(self._is_stuck(rank, waiting) for rank in range(self._world_size)):
             what = "every rank waits, and no wait can be met"
-            waiting = sorted({rank for rank, _ in self._waiting})
-            self.end(deadlock(what, waiting, lines))
+            self.end(deadlock(what, sorted({rank for rank, _ in waiting}), lines))
 
-    def _is_stuck(self, rank: int) -> bool:
+    def _is_stuck(self, rank: int, waiting: Container[tuple[int, bool]]) -> bool:
         """True if neither a rank nor what it has in the background goes on by itself."""
-        waits = rank in self._gone or rank in self._for_task or (rank, False) in self._waiting
-        return waits and (not self._tasks[rank] or (rank, True) in self._waiting)
+        awaited = self._awaited.get(rank)
+        waits_for_own = awaited is not None and not awaited.is_set()
+        waits = rank in self._gone or waits_for_own or (rank, False) in waiting
+        return waits and (not self._tasks[rank] or (rank, True) in waiting)
 
     def end(self, verdict: Verdict, group: Group | None = None) -> None:
         """End every wait, or those in a group, and refuse later calls.
@@ -223,18 +186,12 @@ class Rendezvous:
         Also in groups that could go on: a rank that they wait for may call next, and hear it then.
         """
         with self._lock:
-            if group is None:
-                self._broken = verdict
-            else:
-                self._broken_groups[group] = verdict
-            for key, meeting in [*self._waiting.items()]:
-                if group in (None, meeting.group):
-                    del self._waiting[key]
-                    meeting.verdict = verdict
-                    meeting.wake_all()
+            self._broken[group] = verdict
+            for meeting in self._waiting.values():
+                self._is_over(meeting)
 
 
-def _disagreement(meeting: _Collective) -> Verdict:
+def _disagreement(meeting: _Meeting) -> Verdict:
     return Verdict(
         "mismatch",
         "ranks disagree on a collective",
@@ -245,13 +202,6 @@ def _disagreement(meeting: _Collective) -> Verdict:
         "dtypes.",
         notes=("No data was moved.",),
     )
-
-
-_LAST_WORDS = 1.0  # seconds for ranks that were told to end, before their world goes on without
-
-
-class LeftBehind(SystemExit):
-    """Ends the Python code of a rank whose world no longer waits for it, nor hears its error."""
 
 
 class ThreadWorld:
@@ -273,10 +223,9 @@ class ThreadWorld:
         self.world_size = world_size
         self.meetings = Rendezvous(world_size)
 
-    def communicator(self, rank: int, members: Sequence[int] | None = None) -> ThreadCommunicator:
-        """Return rank ``rank``'s end of the world, or of the subgroup ``members``."""
-        everybody = range(self.world_size)
-        return ThreadCommunicator(self, rank, tuple(everybody if members is None else members))
+    def communicator(self, rank: int) -> ThreadCommunicator:
+        """Return rank ``rank``'s end of the world."""
+        return ThreadCommunicator(self.meetings, rank, Group(tuple(range(self.world_size))))
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``fn(comm, *args)`` on every rank; return the results, or raise the first cause."""
@@ -316,35 +265,24 @@ class ThreadWorld:
         except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
             self.meetings.end(_lost(f"the world was stopped: {error!r}"))
             raise
-        late = [rank for rank in range(self.world_size) if rank not in outcomes]
-        ended = outcomes | self._leave_behind({rank: threads[rank] for rank in late}, limit or 0)
-        return [ended[rank] for rank in range(self.world_size)]
-
-    def _leave_behind(
-        self, late: Mapping[int, threading.Thread], limit: float
-    ) -> dict[int, Outcome]:
-        """Return where ranks are that have not ended, and end what can be ended."""
-        frames = sys._current_frames()
-        outcomes = {}
-        for rank, thread in late.items():
-            text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
-            error = PeerLostError(f"rank {rank} {text}", rank=rank)
-            frame = frames.get(thread.ident or 0)
-            if frame is not None:
-                stack = traceback.extract_stack(frame)
-                own = [depth for depth, call in enumerate(stack, 1) if call.filename == __file__]
-                lines = "".join(traceback.format_list(stack[min(own, default=0) :]))
-                error.add_note(f"rank {rank} was here:\n{lines.rstrip()}")
-            outcomes[rank] = Outcome(rank, error=error)
-        if late:
+        ended = [
+            outcomes.get(rank) or _left_behind(rank, thread, limit or 0)
+            for rank, thread in enumerate(threads)
+        ]
+        if len(outcomes) < self.world_size:
             self.meetings.end(_lost("the limit of this run is over"))
-        for thread in late.values():  # ends a loop of Python code; a call that never returns stays
-            ident, error_class = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(LeftBehind)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error_class)
-        until = time.monotonic() + _LAST_WORDS
-        for thread in late.values():
-            thread.join(max(0.0, until - time.monotonic()))
-        return outcomes
+        return ended
+
+
+def _left_behind(rank: int, thread: threading.Thread, limit: float) -> Outcome:
+    """Return that a rank has not ended, and where it is."""
+    text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
+    error = PeerLostError(f"rank {rank} {text}", rank=rank)
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is not None:
+        stack = "".join(traceback.format_stack(frame)).rstrip()
+        error.add_note(f"rank {rank} was here:\n{stack}")
+    return Outcome(rank, error=error)
 
 
 def _lost(what: str) -> Verdict:
@@ -353,40 +291,35 @@ def _lost(what: str) -> Verdict:
 
 class _TasksOfRank(Tasks):
     def __init__(self, meetings: Rendezvous, rank: int) -> None:
-        self.begin = functools.partial(meetings.begin_task, rank)  # type: ignore[method-assign]
-        self.end = functools.partial(meetings.end_task, rank)  # type: ignore[method-assign]
-        self.wait = functools.partial(meetings.await_task, rank)  # type: ignore[method-assign]
+        self._meetings, self._rank = meetings, rank
+
+    def begin(self) -> None:
+        self._meetings.count_task(self._rank, 1)
+
+    def end(self) -> None:
+        self._meetings.count_task(self._rank, -1)
+
+    def wait(self, over: threading.Event) -> None:
+        self._meetings.await_task(self._rank, over)
 
 
 class ThreadCommunicator(Communicator):
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
-    shares_process = True
-
     device = torch.device("cpu")
 
-    def __init__(
-        self,
-        world: ThreadWorld,
-        rank: int,
-        members: tuple[int, ...],
-        *,
-        in_background: bool = False,
-    ) -> None:
-        if rank not in members:
-            raise ValueError(f"rank {rank} is no member of the group {members}")
-        self._world, self._meetings = world, world.meetings
-        self._me = rank
-        self._members = members
-        self._group = Group(members, in_background)
-        self.rank = members.index(rank)
-        self.world_size = len(members)
-        self._state = world.meetings.states[rank, self._group]
+    def __init__(self, meetings: Rendezvous, rank: int, group: Group) -> None:
+        if rank not in group.members:
+            raise ValueError(f"rank {rank} is no member of the group {group.members}")
+        self._meetings, self._me, self._group = meetings, rank, group
+        self.rank = group.members.index(rank)
+        self.world_size = len(group.members)
+        self._state = meetings.states[rank, group]
 
     @property
     def members(self) -> Sequence[int]:
         """Which ranks of the world these are."""
-        return self._members
+        return self._group.members
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
@@ -395,15 +328,17 @@ class ThreadCommunicator(Communicator):
         else:
             self._meetings.broken_by[self._me] = self._group, verdict
 
+    def _of(self, group: Group) -> ThreadCommunicator:
+        return ThreadCommunicator(self._meetings, self._me, group)
+
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
         members = tuple(self.members[rank] for rank in sorted(ranks))
-        in_background = self._group.in_background
-        return ThreadCommunicator(self._world, self._me, members, in_background=in_background)
+        return self._of(self._group._replace(members=members))
 
     def background(self) -> ThreadCommunicator:
         """Return a communicator of the same ranks, for a second thread of each."""
-        return ThreadCommunicator(self._world, self._me, self._members, in_background=True)
+        return self._of(self._group._replace(in_background=True))
 
     @property
     def tasks(self) -> Tasks:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from distmetrics.comm.outcome import Outcome, blame, settle
-from distmetrics.comm.threads import LeftBehind
 from distmetrics.errors import (
     ConfigurationError,
     InputTypeError,
@@ -137,8 +136,6 @@ def _as_rank(test: Callable[..., Any], values: dict[str, Any], look: Look, comm:
     explain_comparisons(look.verbosity)
     try:
         test(**values | own)
-    except LeftBehind:
-        raise
     except BaseException as error:
         look.attach(error)
         raise

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from distmetrics.comm.communicator import used
 from distmetrics.comm.patching import Name, Replacing
+from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Answer
 from distmetrics.testing.fake_torch_distributed.request import Request
@@ -84,7 +85,7 @@ def _dispatching(
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         comm = used()
-        if comm is None or not comm.transport.shares_process:
+        if comm is None or not isinstance(comm.transport, ThreadCommunicator):
             return original(*args, **kwargs)
         if ours is None:
             raise ConfigurationError(

@@ -24,6 +24,7 @@ from distmetrics.comm.communicator import (
     use,
 )
 from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves
@@ -165,9 +166,11 @@ def _strike(fault: Fault, comm: Communicator) -> None:
     """Delay, stop, kill, or raise on this rank, whose communicator is ``comm``."""
     if fault.kind == "raises":
         raise fault.raised()
-    if fault.kind == "delay" or (fault.kind == "stop" and comm.transport.shares_process):
+    if fault.kind == "delay" or (
+        fault.kind == "stop" and isinstance(comm.transport, ThreadCommunicator)
+    ):
         time.sleep(fault.seconds)
-    elif fault.kind == "kill" and comm.transport.shares_process:
+    elif fault.kind == "kill" and isinstance(comm.transport, ThreadCommunicator):
         raise RankKilled(f"rank {fault.rank} was killed at {fault.at}")
     elif fault.kind in ("kill", "stop"):
         if multiprocessing.parent_process() is None:
