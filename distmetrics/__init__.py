@@ -46,7 +46,7 @@ from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.data.check import RepeatedSamplesWarning
+from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.guard import watchdog as _watchdog  # noqa: F401  (hands itself to comm)
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm

@@ -1,7 +1,7 @@
 """Every sample once: loaders that split a data set over the ranks, whatever split it before."""
 
-from distmetrics.data.check import RepeatedSamplesWarning
 from distmetrics.data.exact import exact
 from distmetrics.data.padding import fresh
+from distmetrics.data.repeats import RepeatedSamplesWarning, check
 
-__all__ = ["RepeatedSamplesWarning", "exact", "fresh"]
+__all__ = ["RepeatedSamplesWarning", "check", "exact", "fresh"]

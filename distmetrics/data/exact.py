@@ -14,7 +14,7 @@ from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPa
 from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameOrder, SameStream
 from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order
-from distmetrics.data.unwrap import Unwrapped, parts_of, settle, unwrap
+from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
 
@@ -106,7 +106,6 @@ def exact_by(
         text = f"samplers that can't be read: {type(error).__name__}: {error}"
         mine = _LoaderMessage(text, "give samplers and batch samplers a length.")
     state = _agree(mine, comm=comm.whole)  # ranks that have one shard must draw one order too
-    settle(loader)
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
     sampling: dict[str, Any] = {"seed": seed, "fill": equal_batches, "in_rounds": in_rounds}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from distmetrics.data.rank_loader import rows_being_read
-from distmetrics.data.unwrap import settle
+from distmetrics.data.repeats import reading
+from distmetrics.data.unwrap import active_loader
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
 
@@ -69,8 +70,7 @@ def _is_one_a_row(items: list[Any] | tuple[Any, ...]) -> bool:
 
 def _rows_of_accelerate() -> int | None:
     """Return how many rows are valid of the batch that Accelerate's loader has just given."""
-    state = sys.modules.get("accelerate.state")
-    loader = None if state is None else state.GradientState().active_dataloader
+    loader = active_loader()
     if loader is None:
         raise InputError(
             "fresh: no loader that knows which of its rows are repeats is being read",
@@ -78,7 +78,7 @@ def _rows_of_accelerate() -> int | None:
             "Accelerate has prepared; a loader of exact(loader) repeats nothing, and needs no "
             "fresh.",
         )
-    settle(loader)
+    reading.last = None  # its repeats are cut
     pads = getattr(loader.batch_sampler, "even_batches", True) and not loader._drop_last
     if not loader.end_of_dataloader or not pads:
         return None

@@ -6,7 +6,6 @@ still splits the data after that is refused, so that nothing is split twice.
 
 import copy
 import sys
-import weakref
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, cast
@@ -143,26 +142,10 @@ def inner_loader(loader: Any) -> Any:
     return held.get("base_dataloader", held.get("_dataloader"))
 
 
-def innermost(loader: Any) -> Any:
-    """Return the loader inside all wrappers."""
-    while (inner := inner_loader(loader)) is not None:  # its truth would be its length
-        loader = inner
-    return loader
-
-
-_settled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by identity
-
-
-def settle(loader: Any) -> None:
-    """Note that no more need be said of a loader's repeats: they are mended, or were told."""
-    while (inner := inner_loader(loader)) is not None or isinstance(loader, DataLoader):
-        _settled[id(loader)] = loader
-        loader = inner
-
-
-def is_settled(loader: Any) -> bool:
-    """True for a loader that :func:`settle` was called with, or one inside of it."""
-    return _settled.get(id(loader)) is loader
+def active_loader() -> Any:
+    """Return the loader of Accelerate that is being read."""
+    state = sys.modules.get("accelerate.state")
+    return None if state is None else state.GradientState().active_dataloader
 
 
 def is_sharded(part: Any) -> bool:

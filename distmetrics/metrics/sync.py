@@ -20,6 +20,7 @@ from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
 from distmetrics.comm.communicator import Communicator, chosen, numbered
+from distmetrics.data.repeats import note
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.metrics.adapters.base import targets
 from distmetrics.metrics.attributes import borrow
@@ -28,7 +29,7 @@ from distmetrics.metrics.compute_groups import check_merged
 from distmetrics.metrics.dtensor import computed, reduce_pieces, take_parts
 from distmetrics.metrics.metric_set import ABSENT, MetricSet, Values, communicator_of, describe
 from distmetrics.metrics.plan import SyncPlan, plan
-from distmetrics.metrics.repeated_samples import duplicates, warn_of_duplicates, warn_of_repeats
+from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
 from distmetrics.metrics.schema import UPDATES
 
 Mark = Callable[[MetricSet, str], Problem | None]
@@ -67,7 +68,12 @@ def marked() -> Iterator[Mark]:
 
 @one_call
 def sync_and_compute(
-    metrics: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+    metrics: Any,
+    *,
+    loader: Any = None,
+    allow_pickle: bool = False,
+    comm: Communicator | None = None,
+    name: str = "",
 ) -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
@@ -78,6 +84,9 @@ def sync_and_compute(
     Args:
         metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a
             ``MetricCollection``, or a mapping, sequence or module that holds such.
+        loader: what the metrics were updated from, to be warned if it repeats samples. Without it,
+            that is asked of the loader that this rank has read last, if it has as many batches as
+            the metrics have updates.
         allow_pickle: sync states that hold objects of any class too, by pickling them. Unpickling
             runs code that the sender chooses, so it is for ranks that you trust.
         comm: default the process group that the metrics were made for (``process_group=``), else
@@ -103,6 +112,8 @@ def sync_and_compute(
     >>> run(2, score)
     [tensor(0.7500), tensor(0.7500)]
     """
+    if loader is not None:
+        note(loader, is_asked=True)
     with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name) as sync_plan:
         return computed(metrics, sync_plan)
 
@@ -240,7 +251,7 @@ def global_values(local: Local, name: str, *, allow_pickle: bool, comm: Communic
             runs.append((run[:start], run[start:]))
         combined = combine(local.plan, runs, inline, comm)
         combined |= reduce_pieces(local.plan, outgoing.tensors, comm)
-        warn_of_duplicates(duplicates(local.plan, runs), comm)
+        warn_of_duplicates(local.plan, runs, comm)
         if local.plan.merged:
             check_merged(local.plan.merged, metrics, outgoing.header, comm)
         borrowed = {}

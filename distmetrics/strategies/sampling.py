@@ -9,7 +9,7 @@ from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import part_of
 from distmetrics.data.rank_loader import LoaderPart
 from distmetrics.data.sharding import RankSampler, TrainingSampler, clone, has_order
-from distmetrics.data.unwrap import settle, unwrap
+from distmetrics.data.unwrap import unwrap
 
 
 def shard(
@@ -32,7 +32,6 @@ def shard(
     """
     if not train:
         part = part_of(unwrap(loader), world_size, rank, comm, seed=seed)
-        settle(loader)
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:

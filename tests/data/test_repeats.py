@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Subset
 
 import distmetrics
-from distmetrics.data import exact
-from distmetrics.data.check import repeats
+from distmetrics.data import check, exact
 from distmetrics.data.exact import part_of
 from distmetrics.data.unwrap import unwrap
 from distmetrics.testing import run
@@ -42,9 +41,10 @@ def counted(loaders: list[Any]) -> tuple[int, int]:
 
 def agree(loaders: list[Any]) -> None:
     for loader in loaders:
-        found = repeats(loader)
+        found = check(loader)
         if found.world_size or any(counted(loaders)[1:]):
             assert found[:2] == counted(loaders)
+            assert {found.batches} == {len([*each]) for each in loaders}
             assert found.world_size == len(loaders)
 
 
@@ -59,7 +59,7 @@ def test_the_sampler_of_torch(drop_last: bool, sampler_drops: bool) -> None:
             sampler = DistributedSampler(range(count), world, rank, shuffle=False, drop_last=sampler_drops)
             options = {} if size is None else {"drop_last": drop_last}
             loaders.append(DataLoader(range(count), batch_size=size, sampler=sampler, **options))
-        assert repeats(loaders[0])[:2] == counted(loaders), (world, count, size)
+        assert check(loaders[0])[:2] == counted(loaders), (world, count, size)
 
 
 def test_samplers_of_lightning() -> None:
@@ -73,8 +73,8 @@ def test_samplers_of_lightning() -> None:
             order = torch.utils.data.SequentialSampler(range(count))
             samplers = [kind(order, num_replicas=world, rank=rank, shuffle=False) for rank in range(world)]
             loaders = [DataLoader(range(count), batch_size=2, sampler=each) for each in samplers]
-            assert repeats(loaders[0])[:2] == counted(loaders)
-            assert not repeats(loaders[0]).is_drawn
+            assert check(loaders[0])[:2] == counted(loaders)
+            assert not check(loaders[0]).is_drawn
 
 
 def test_a_sampler_that_deals_in_its_own_way() -> None:
@@ -84,7 +84,7 @@ def test_a_sampler_that_deals_in_its_own_way() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter(range(self.rank, 5, self.num_replicas))
 
-    assert repeats(DataLoader(range(5), sampler=Own(range(5), 2, 0))).dealt == 0
+    assert check(DataLoader(range(5), sampler=Own(range(5), 2, 0))).dealt == 0
 
 
 def test_shards_of_accelerate() -> None:
@@ -100,7 +100,7 @@ def test_shards_of_accelerate() -> None:
             batches = BatchSampler(torch.utils.data.SequentialSampler(range(count)), size, drop_last)
             shard = made.BatchSamplerShard(batches, world, rank, split, even)
             loaders.append(DataLoader(range(count), batch_sampler=shard))
-        assert repeats(loaders[0]).repeated == counted(loaders)[1], (world, count, size, split, even, drop_last)
+        assert check(loaders[0]).repeated == counted(loaders)[1], (world, count, size, split, even, drop_last)
         agree(loaders)
 
 
@@ -140,11 +140,14 @@ def prepared(comm: distmetrics.Communicator) -> list[tuple[str, tuple[int, int],
                 continue
             whole: DataLoader[Any] = DataLoader(data, batch_size=size, drop_last=drop_last)  # type: ignore[arg-type]
             loader = accelerator.prepare_data_loader(whole)
-            mine = torch.cat([torch.empty(0, dtype=torch.long), *loader])
+            batches = [*loader]
+            mine = torch.cat([torch.empty(0, dtype=torch.long), *batches])
             samples = distmetrics.all_gather_cat(mine, comm=comm).tolist()
             real = (len(samples), len(samples) - len(set(samples)))
             case = f"{mode} {count} {size} {type(data).__name__} {drop_last}"
-            results.append((case, real, tuple(repeats(loader))))
+            found = check(loader)
+            assert found.batches == len(batches) or not found.repeated, (case, found, len(batches))
+            results.append((case, real, tuple(found)))
     return results
 
 
@@ -154,7 +157,7 @@ def test_loaders_that_accelerate_has_prepared() -> None:
     """In a world of two; worlds of other sizes are those of the shards above."""
     pytest.importorskip("accelerate")
     for results in run(2, prepared, backend="gloo"):
-        for case, real, (dealt, repeated, ranks, is_drawn) in results:
+        for case, real, (dealt, repeated, ranks, is_drawn, _) in results:
             assert repeated == real[1], (case, real, dealt, repeated)
             assert dealt in (real[0], 0), (case, real, dealt)
             assert ranks in (2, 0)
@@ -165,18 +168,18 @@ def test_loaders_that_accelerate_has_prepared() -> None:
 def test_what_repeats_nothing() -> None:
     """A loader of one process, ours, and one over a part of the data that the user has cut himself."""
     whole = DataLoader(range(5), batch_size=2)
-    assert repeats(whole).repeated == 0
-    assert repeats(exact(whole)).repeated == 0
-    assert repeats(part_of(unwrap(whole), 2, 1)).repeated == 0
-    assert repeats(part_of(unwrap(whole), 2, 1, fill=True)).repeated == 0
-    assert repeats(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
-    assert repeats(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
+    assert check(whole).repeated == 0
+    assert check(exact(whole)).repeated == 0
+    assert check(part_of(unwrap(whole), 2, 1)).repeated == 0
+    assert check(part_of(unwrap(whole), 2, 1, fill=True)).repeated == 0
+    assert check(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
+    assert check(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
 
 
 def test_orders_that_are_drawn() -> None:
     """Training loaders are known by their order."""
     data = range(5)
-    assert repeats(DataLoader(data, sampler=DistributedSampler(data, 2, 0))).is_drawn
+    assert check(DataLoader(data, sampler=DistributedSampler(data, 2, 0))).is_drawn
     made = pytest.importorskip("accelerate.data_loader")
     batches = BatchSampler(RandomSampler(data), 2, drop_last=False)
-    assert repeats(DataLoader(data, batch_sampler=made.BatchSamplerShard(batches, 2, 0))).is_drawn
+    assert check(DataLoader(data, batch_sampler=made.BatchSamplerShard(batches, 2, 0))).is_drawn

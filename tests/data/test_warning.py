@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from torcheval.metrics import Mean
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 
-import distmetrics
-from distmetrics import RepeatedSamplesWarning, StateError, sync_and_compute, synced
+from distmetrics import RepeatedSamplesWarning, sync_and_compute
 from distmetrics.data import exact
 from distmetrics.testing import run
 
@@ -44,79 +47,21 @@ def evaluate(val_loader: Any, metric: Any = None) -> Any:
     return sync_and_compute(metric)
 
 
-WANTED = "1 of 12 samples that val_loader dealt out are repeats: evaluate with distmetrics.data.exact(val_loader)."
+WANTED = (
+    "1 of 12 samples that a loader of a Tensor dealt out are repeats: evaluate with distmetrics.data.exact(loader)."
+)
 
 
-def test_a_collection_a_block_and_a_metric_that_does_not_count() -> None:
-    metrics = (lambda: MetricCollection([MeanMetric(), SumMetric()]), Mean)
-    for make in metrics:
-        assert warned(lambda comm, make=make: evaluate(padded(comm), make())) == [WANTED]
+@pytest.mark.parametrize("make", [lambda: MetricCollection([MeanMetric(), SumMetric()]), Mean])
+def test_a_loader_that_is_nowhere_in_sight(make: Any) -> None:
+    """It is known by having been read, by a collection and by a metric that does not count its updates."""
 
-    def block(comm: Any) -> None:
-        val_loader, metric = padded(comm), MeanMetric()
-        for batch in val_loader:
-            metric(batch)
-        with synced(metric):
-            metric.compute()
-
-    assert warned(block) == [WANTED]
-
-
-def test_loaders_of_an_object() -> None:
-    class Evaluation:
-        def __init__(self, comm: Any) -> None:
-            self.val_loader, self.metric = padded(comm), MeanMetric()
-
-        def run(self) -> Any:
-            for batch in self.val_loader:
-                self.metric.update(batch)
-            return self.result()
-
-        def result(self) -> Any:
-            return sync_and_compute(self.metric)
-
-    assert warned(lambda comm: Evaluation(comm).run()) == [WANTED.replace("val_loader", "self.val_loader")]
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_right_programs_are_silent(world: int) -> None:
-    """Exact loaders, also with the naive one beside them; what divides; ``drop_last``; what is drawn; one process."""
-    fits = torch.arange(12.0)
-
-    def both(comm: Any) -> None:
-        loader = padded(comm)
-        val_loader = exact(loader)
-        for each in (val_loader, val_loader):
-            evaluate(each)
-
-    def fresh_rows(comm: Any) -> None:
-        loader, metric = padded(comm), MeanMetric()
-        val_loader = exact(loader, equal_batches=True)
-        for batch in val_loader:
-            metric.update(distmetrics.data.fresh(batch))
-        sync_and_compute(metric)
-
-    def by_hand(comm: Any) -> None:
-        """Shards that the user has cut himself, beside a loader that is not read."""
-        test_loader, metric = padded(comm), MeanMetric()
-        mine = DataLoader(DATA[comm.rank :: comm.world_size], batch_size=2)
-        assert len(mine) == len(test_loader)
-        for batch in mine:
+    def feed(comm: Any, metric: Any) -> Any:
+        for batch in padded(comm):
             metric.update(batch)
-        sync_and_compute(metric)
+        return metric
 
-    programs = [
-        both,
-        fresh_rows,
-        by_hand,
-        lambda comm: evaluate(padded(comm, fits)),
-        lambda comm: evaluate(padded(comm, drop_last=True)),
-        lambda comm: evaluate(padded(comm, shuffle=True)),
-        lambda comm: evaluate(exact(DataLoader(DATA, batch_size=2))),
-    ]
-    for program in programs:
-        assert warned(program, world=world) == []
-    assert warned(lambda comm: evaluate(padded(comm)), world=1) == []
+    assert warned(lambda comm: sync_and_compute(feed(comm, make()))) == [WANTED]
 
 
 def test_metrics_of_training_are_silent() -> None:
@@ -138,35 +83,45 @@ def test_metrics_of_training_are_silent() -> None:
     assert warned(train) == []
 
 
-def test_other_counts_are_silent() -> None:
-    """A metric that was updated twice a batch, one of some batches only, and one that was fed nothing."""
-
-    def program(comm: Any) -> None:
-        val_loader, twice, some = padded(comm), MeanMetric(), MeanMetric()
-        for batch in val_loader:
-            twice.update(batch)
-            twice.update(batch)
-        for batch, _ in zip(val_loader, range(2), strict=False):
+def twice_and_some(comm: Any, **options: Any) -> None:
+    """Feed a metric twice a batch, and one some batches only."""
+    val_loader, twice, some = padded(comm), MeanMetric(), MeanMetric()
+    for number, batch in enumerate(val_loader):
+        twice.update(batch)
+        twice.update(batch)
+        if number < 2:
             some.update(batch)
-        sync_and_compute([twice, some])
-
-    assert warned(program) == []
+    sync_and_compute([twice, some], **dict.fromkeys(options, val_loader))
 
 
-def test_two_loaders_of_one_length() -> None:
-    """Which one was read is not to be known: silent where they differ in what they repeat."""
+def test_other_counts_are_silent_unless_the_loader_is_given() -> None:
+    assert warned(twice_and_some) == []
+    assert warned(lambda comm: twice_and_some(comm, loader=True)) == [WANTED]
 
-    def program(comm: Any, count: int) -> None:
-        val_loader = padded(comm)
-        test_loader = padded(comm, torch.arange(float(count)))
-        assert len(val_loader) == len(test_loader)
+
+def test_a_given_loader_is_looked_at_before_the_one_that_was_read() -> None:
+    """One of training is told of too, since it is asked."""
+
+    def program(comm: Any, given: Any) -> None:
         metric = MeanMetric()
-        for batch in test_loader:
+        for batch in padded(comm):
             metric.update(batch)
+        sync_and_compute(metric, loader=given(comm))
+
+    assert warned(lambda comm: program(comm, lambda comm: exact(padded(comm)))) == []
+    assert warned(lambda comm: program(comm, lambda comm: padded(comm, shuffle=True))) == [WANTED]
+
+
+@pytest.mark.parametrize(("count", "times"), [(12, 0), (11, 1)])
+def test_of_two_loaders_of_one_length_the_one_that_was_read_last_counts(count: int, times: int) -> None:
+    def program(comm: Any) -> None:
+        for loader in (padded(comm), padded(comm, torch.arange(float(count)))):
+            metric = MeanMetric()
+            for batch in loader:
+                metric.update(batch)
         sync_and_compute(metric)
 
-    assert warned(program, 12) == []
-    assert len(warned(program, 11)) == 1
+    assert len(warned(program)) == times
 
 
 def test_a_world_within_the_world() -> None:
@@ -180,70 +135,33 @@ def test_a_world_within_the_world() -> None:
     assert warned(program) == []
 
 
-class Stream(IterableDataset[Any]):
-    """A data set without a length."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-
-class Odd:
-    """A loader whose length can't be asked for, with attributes that can't be either."""
-
-    def __init__(self) -> None:
-        self._dataloader = DataLoader(DATA)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
+class Odd(DistributedSampler[Any]):
+    """A sampler whose length can't be asked for."""
 
     def __len__(self) -> int:
         raise RuntimeError("no")
 
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
 
-
-def test_odd_objects_in_sight() -> None:
-    """Whatever lies about among the user's variables, the sync is done."""
-
-    def program(comm: Any) -> Any:
-        odd, streams = Odd(), DataLoader(Stream())
-        val_loader, metric, kind = padded(comm), MeanMetric(), Odd
-        for batch in val_loader:
-            metric.update(batch)
-        sync_and_compute(metric)
-        return odd, streams, kind
-
-    assert warned(program) == [WANTED]
-
-
-def test_variables_are_not_kept_alive() -> None:
-    """What the user deletes after the sync is gone, though his variables were looked at."""
-    import weakref
-
+def test_a_loader_is_read_whatever_its_sampler_is_and_not_kept_alive() -> None:
     def program(comm: Any) -> None:
-        metric, batch = MeanMetric(), torch.ones(3)
-        known = locals() if comm.rank else {}
-        metric.update(batch)
-        sync_and_compute(metric)
-        assert not comm.rank or "batch" in known
-        known.clear()
-        gone = weakref.ref(batch)
-        del batch
+        loader = DataLoader(DATA, sampler=Odd(DATA, comm.world_size, comm.rank))
+        evaluate(loader)
+        loader = padded(comm)
+        assert len([*loader]) == 3
+        gone = weakref.ref(loader)
+        del loader
         assert gone() is None
 
-    run(2, program)
-
-
-def test_strict_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTMETRICS_GUARD", "strict")
-    with pytest.raises(StateError, match=r"are repeats \(ranks 0-1\)"):
-        run(2, lambda comm: evaluate(padded(comm)))
+    assert warned(program) == []
 
 
 def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where it is off from the start, torch's loader is left alone."""
     monkeypatch.setenv("DISTMETRICS_GUARD", "off")
     assert warned(lambda comm: evaluate(padded(comm))) == []
+    code = "import distmetrics, torch.utils.data as d; print(d.DataLoader.__iter__.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "torch.utils.data.dataloader\n"
 
 
 def of_accelerate(comm: Any) -> list[str]:
@@ -292,14 +210,9 @@ def test_loaders_of_accelerate_and_fabric() -> None:
     pytest.importorskip("accelerate")
     pytest.importorskip("lightning.fabric")
     first, second = run(2, of_accelerate, backend="gloo")
-    do = "evaluate with distmetrics.integrations.{}."
-    assert first == [
-        "1 of 12 samples that val_loader dealt out are repeats: "
-        + do.format("accelerate.prepare(accelerator, val_loader)"),
-        "1 of 12 samples that fabric_loader dealt out are repeats: "
-        + do.format("fabric.setup_dataloaders(fabric, fabric_loader)"),
-    ]
     assert second == []
+    for text, own in zip(first, ("accelerate.prepare(", "data.exact(loader)"), strict=True):
+        assert re.match(rf"1 of 12 samples .*: evaluate with distmetrics\.[a-z.]*{re.escape(own)}", text)
 
 
 class Numbers(Dataset[Any]):
@@ -361,10 +274,8 @@ def of_trainer(comm: Any, folder: str) -> list[tuple[float, list[str]]]:
 def test_hugging_faces_trainer(tmp_path: Path) -> None:
     """What ``compute_metrics`` gets is gathered, without repeats; what a rank's model sees has some."""
     pytest.importorskip("transformers")
-    do = "evaluate with distmetrics.integrations.transformers.attach(trainer, metrics)."
-    naive, at_once, by_batch = run(2, of_trainer, str(tmp_path), backend="gloo")[0]
-    assert naive == (
-        pytest.approx(55 / 12),
-        [f"1 of 12 samples that dataloader dealt out are repeats: {do}"],
-    )
+    (value, (text,)), at_once, by_batch = run(2, of_trainer, str(tmp_path), backend="gloo")[0]
+    assert value == pytest.approx(55 / 12)
+    assert "1 of 12 samples" in text
+    assert "distmetrics.integrations.transformers.attach(trainer, metrics)" in text
     assert at_once == by_batch == (pytest.approx(5 / 11), [])
