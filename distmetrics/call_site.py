@@ -44,13 +44,13 @@ def call_site(frame: FrameType | None = None) -> Site | None:
     begun: Site | None = None if frame else getattr(_of_thread, "site", None)
     frame = frame or sys._getframe(1)
     while frame is not None:
-        if site := _users_line(frame, frame.f_lineno):
+        if site := users_line(frame, frame.f_lineno):
             return site
         frame = frame.f_back
     return begun
 
 
-def _users_line(frame: FrameType, line: int) -> Site | None:
+def users_line(frame: FrameType, line: int) -> Site | None:
     """Return a line of a frame, if it is the user's."""
     file = frame.f_code.co_filename
     if is_user_code(file) and not is_of_python(file):
@@ -63,7 +63,7 @@ def raise_sites(error: BaseException) -> list[Site]:
 
     Where there are none, the line that the exception itself tells of.
     """
-    lines = [_users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    lines = [users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
     sites = [site for site in lines if site is not None]
     site = getattr(error, "site", None)
     if not sites and isinstance(site, Site):

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from distmetrics.call_site import begun_at, call_site
-from distmetrics.comm.communicator import Communicator, Tasks
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.verdict import what_ended
 from distmetrics.errors import in_short
 
 R = TypeVar("R")
@@ -135,7 +136,7 @@ def start(
         queue = _of_thread.queue = deque(maxlen=_MOST)
         if threading.current_thread() is threading.main_thread():
             # What is registered last comes first: then the guard tells that this rank has left.
-            atexit.register(_finish_script, os.getpid(), comm.whole.transport.tasks)
+            atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
     handle = Handle(make, twin, queue[-1] if queue else None, then)
@@ -153,9 +154,9 @@ def _begun() -> list[Handle[Any]]:
     return [*getattr(_of_thread, "queue", ())]
 
 
-def _finish_script(pid: int, tasks: Tasks) -> None:
+def _finish_script(pid: int) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
-    if os.getpid() == pid and not tasks.script_failed():  # a forked child has none of these threads
+    if os.getpid() == pid and what_ended() is None:  # a forked child has none of these threads
         finish()
         for handle in _begun():  # the queue holds them still, so that nothing else would tell
             handle.tell_unheard()

@@ -8,7 +8,6 @@ class. What else a communicator can do has a default here.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -90,10 +89,6 @@ class Tasks:
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
         over.wait()
-
-    def script_failed(self) -> bool:
-        """Return whether an error has ended the script."""
-        return getattr(sys, "last_value", None) is not None
 
 
 _NO_TASKS = Tasks()

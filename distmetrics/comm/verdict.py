@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -150,6 +151,11 @@ def reason(error: BaseException | None) -> str:
         return "has returned"
     site = getattr(error, "site", None) or next(iter(raise_sites(error)), "")
     return f"raised {in_short(error)}  {site}".rstrip()
+
+
+def what_ended() -> BaseException | None:
+    """Return the error that has ended the script, once one has."""
+    return getattr(sys, "last_value", None)
 
 
 def exit_reason(code: int | None) -> str:

@@ -71,27 +71,31 @@ class PendingCall:
     verdict: Verdict | None = None
 
 
-class Watcher:
-    """Who watches the calls of this rank over all its groups. This one watches nothing.
-
-    Attributes:
-        patience: seconds that a wait lasts before it looks for a verdict.
-        grace: seconds that a broken connection waits for somebody to say who has left.
-        tasks: the calls that this rank makes in its background.
-    """
-
-    patience = SLICE
-    grace = 0.0
-    tasks = Tasks()
+class Calls(Tasks):
+    """The calls of this rank over all its groups. This one keeps nothing of them."""
 
     def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
         """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
 
-    def enter(self, pending: PendingCall) -> None:
+    def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
 
-    def leave(self, pending: PendingCall, *, begun: bool) -> None:
+    def end_call(self, pending: PendingCall, *, begun: bool) -> None:
         """Note that a call is over, or was never begun."""
+
+
+class Watcher:
+    """Who watches the calls of this rank. This one watches nothing.
+
+    Attributes:
+        patience: seconds that a wait lasts before it looks for a verdict.
+        grace: seconds that a broken connection waits for somebody to say who has left.
+        calls: of this rank.
+    """
+
+    patience = SLICE
+    grace = 0.0
+    calls = Calls()
 
     def look(self, pending: PendingCall) -> Verdict | None:
         """Return why a call that lasts can't end, as far as is known."""
@@ -156,7 +160,7 @@ class WaitingCommunicator(Communicator):
         self.watcher = watcher
         self._ranks = [*members]
         self._me, self._name, self._members = members[rank], name, rank_ranges(members)
-        watcher.count_by(name, self.issued, exactly=device.type != "cpu")
+        watcher.calls.count_by(name, self.issued, exactly=device.type != "cpu")
 
     @property
     def members(self) -> Sequence[int]:
@@ -187,7 +191,7 @@ class WaitingCommunicator(Communicator):
             self.state.note(self.state.direct_calls, f"{kind} {call.detail}", call.site)
         self.calls += 1
         pending = PendingCall(call, self._name, self._members, self.calls, kind)
-        self.watcher.enter(pending)
+        self.watcher.calls.begin_call(pending)
         work, ended = None, False
         try:
             work = start()
@@ -207,7 +211,7 @@ class WaitingCommunicator(Communicator):
                 self.calls -= 1
             elif not ended:
                 _never_freed.append((work, start, output))
-            self.watcher.leave(pending, begun=work is not None)
+            self.watcher.calls.end_call(pending, begun=work is not None)
         return output
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
@@ -254,7 +258,7 @@ class WaitingCommunicator(Communicator):
     @property
     def tasks(self) -> Tasks:
         """The calls that this rank makes in its background."""
-        return self.watcher.tasks
+        return self.watcher.calls
 
     def _wait(self, work: Any, pending: PendingCall) -> None:
         patience = self.watcher.patience

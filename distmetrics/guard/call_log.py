@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import sys
 import tempfile
 import threading
 import time
@@ -13,12 +14,10 @@ from pathlib import Path
 import msgspec
 
 from distmetrics.call_site import raise_sites
-from distmetrics.comm.communicator import Tasks
-from distmetrics.comm.work import PendingCall, is_connection_error
-from distmetrics.errors import DistmetricsError, Site
-from distmetrics.guard.last_words import what_ended
+from distmetrics.comm.work import Calls, PendingCall, is_connection_error
+from distmetrics.errors import DistmetricsError
 from distmetrics.guard.postmortem import SCHEMA, Failure, RankReport, ReportedCall
-from distmetrics.guard.process_info import Place, place_of
+from distmetrics.guard.process_info import Place
 from distmetrics.guard.settings import REPORT
 from distmetrics.guard.store import Identity
 from distmetrics.message import encode
@@ -27,7 +26,7 @@ _KEPT = 50  # calls that a report has
 _log = logging.getLogger("distmetrics.guard")
 
 
-class CallLog(Tasks):
+class CallLog(Calls):
     """The last calls of this rank over all its groups, and the thread that made the last one.
 
     Attributes:
@@ -35,6 +34,7 @@ class CallLog(Tasks):
         serial: number of the last call.
         counters: return how many collectives this rank has issued on a group.
         counts_exactly: the groups that count no sends and receives with them.
+        over: set once a call is over about which the guard has been asked.
     """
 
     def __init__(self) -> None:
@@ -43,6 +43,7 @@ class CallLog(Tasks):
         self.serial = 0
         self.counters: dict[str, Callable[[], int]] = {}
         self.counts_exactly: set[str] = set()
+        self.over = threading.Event()
         # The thread that has made the last call, none of the background; until there is a call the
         # main thread.
         self._main = self._thread = threading.main_thread().ident or 0
@@ -50,6 +51,12 @@ class CallLog(Tasks):
         self._background: set[int] = set()  # threads that make calls for another one
         self._under_way: deque[None] = deque()  # as many as their calls
         self._main_awaits_them = False
+
+    def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
+        """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
+        self.counters[group] = issued
+        if exactly:
+            self.counts_exactly.add(group)
 
     def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
@@ -66,6 +73,8 @@ class CallLog(Tasks):
         """Note that a call is over, or was never begun."""
         pending.ended = time.time()
         self.counts[pending.group] = pending.number - (not begun)
+        if pending.watched:
+            self.over.set()
 
     def begin(self) -> None:
         """Note that this rank has begun something in its background."""
@@ -88,10 +97,6 @@ class CallLog(Tasks):
         finally:
             self._main_awaits_them = False
 
-    def script_failed(self) -> bool:
-        """Return whether an error, or sys.exit of a failure, has ended the script."""
-        return what_ended() is not None
-
     @property
     def alone(self) -> bool:
         """True if this rank goes on in one thread: in its main thread, or while that waits."""
@@ -111,7 +116,7 @@ class CallLog(Tasks):
 
     def place(self) -> Place:
         """Return where the thread is that has made the last call."""
-        return place_of(self._thread)
+        return Place.of(sys._current_frames().get(self._thread))
 
 
 class ReportWriter:
@@ -146,27 +151,22 @@ class ReportWriter:
 
     def _report(self, error: BaseException | None) -> RankReport:
         me, sites = self._me, [] if error is None else raise_sites(error)
-        stack = tuple(map(str, sites or self._log.place().stack))
+        where = tuple(map(str, sites or self._log.place().stack))
         calls = tuple(_reported(pending, me.world) for pending in [*self._log.calls])
-        written = (
-            platform.node(),
-            me.process.pid,
-            time.time(),
-            _failure(error, next(iter(sites), "")),
-        )
-        return RankReport(SCHEMA, me.rank, me.world_size, *written, stack, calls)
+        failure = _failure(error, str(sites[0]) if sites else "")
+        now = platform.node(), me.process.pid, time.time()
+        return RankReport(SCHEMA, me.rank, me.world_size, *now, failure, where, calls)
 
 
-def _failure(error: BaseException | None, raised_at: Site | str) -> Failure | None:
+def _failure(error: BaseException | None, site: str) -> Failure | None:
     """Return a rank's error; what a user or a launcher interrupts has none of its own."""
     if not isinstance(error, Exception | SystemExit):
         return None
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DistmetricsError):
-        site = str(error.site or raised_at)
+        site = str(error.site or site)
         return Failure(kind, error.code, text, error.peers, site, error.likely, error.do)
-    code = "connection" if is_connection_error(error) else ""
-    return Failure(kind, code, text, (), str(raised_at))
+    return Failure(kind, "connection" if is_connection_error(error) else "", text, (), site)
 
 
 def _reported(pending: PendingCall, world: str) -> ReportedCall:

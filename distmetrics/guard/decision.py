@@ -112,7 +112,7 @@ class JobSnapshot:
     def _waited_for(self, rank: int) -> Iterator[int]:
         """Yield those that ``rank`` waits for and that wait elsewhere themselves."""
         wait = self.waits.get(rank)
-        if wait is None or not wait.alone:
+        if wait is None:
             return
         for other in ranks_in(wait.members):
             theirs = self.waits.get(other)
@@ -149,8 +149,6 @@ class JobSnapshot:
 
     def _still_waits(self, rank: int) -> bool:
         """True if a rank has confirmed, since all of the circle were seen, that it waits there."""
-        if rank == self.me:
-            return True
         (serial, question), answer = self.suspects.get(rank, (0, 0)), self.answers.get(rank)
         if answer is None or answer.question < question:
             return False

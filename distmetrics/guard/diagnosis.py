@@ -15,15 +15,12 @@ from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import ranks_in
 from distmetrics.guard.decision import JobSnapshot
 from distmetrics.guard.process_info import ProcessId, process_state
-from distmetrics.guard.store import (
-    ALL_ASK,
-    FIRST_ASK,
-    GuardStore,
-    Identity,
-    Wait,
-)
+from distmetrics.guard.store import GuardStore, Identity, Wait
 from distmetrics.guard.tombstones import Tombstones
 
+# In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
+# the first three that come to a call do.
+ALL_ASK, FIRST_ASK = 64, 3
 FIRST_LOOK = 0.15  # seconds of waiting before anything is published: most waits are over by then
 _ASK_AFTER = 0.3
 _ASK_AGAIN = 0.4  # seconds between two questions of one of the ranks that wait
@@ -91,17 +88,10 @@ class Diagnosis:
         waiting = [each for each in statuses if each.wait and each.wait.group == group]
         return self.store.count(f"heard/{group}") >= len(waiting)
 
-    def note_alone(self, alone: bool) -> None:
-        """Publish anew whether this rank may go on in another thread, where that has changed."""
-        if self.wait.alone != alone:
-            self.wait = self.wait.but(alone=alone)
-            if self._published:
-                self.store.publish(self.me.status(self.wait))
-
     def close(self) -> None:
         """Say that this rank waits no more."""
         if self._published:
-            self.store.publish(self.me.status(None))
+            self.store.publish(None)
             if self._first:
                 self.store.forget(self.wait.place)
 
@@ -111,7 +101,7 @@ class Diagnosis:
         return max(_SLOWEST, self.me.world_size * _PATIENCE)
 
     def _come(self) -> None:
-        self.store.publish(self.me.status(self.wait))
+        self.store.publish(self.wait)
         self._published = True
         if self.me.world_size > ALL_ASK:
             nth = self.store.count(self.wait.place, 1)
@@ -139,7 +129,7 @@ class Diagnosis:
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
         """Ask suspects at once, and from time to time those who have not come."""
-        circle = {rank: job.waits[rank].serial for rank in job.circle if rank != self.me.rank}
+        circle = {rank: job.waits[rank].serial for rank in job.circle}
         if circle != {rank: serial for rank, (serial, _) in self._suspects.items()}:
             self._suspects = {rank: (serial, self._put(rank)) for rank, serial in circle.items()}
         pause = _ASK_AGAIN if self._speaks(job) else min(5.0, max(_SLOWEST, job.waited / 4))

@@ -333,7 +333,9 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
     # A rank has a guard, which writes its file also where it waits elsewhere, from its first call.
     do = f"look into the log of {who(at.absent)}, and of the machine; "
     if at.number > 1:  # all made the calls before this one
-        cause = "killed at once (out of memory, SIGKILL), or left the file on another machine"
+        cause = (
+            "killed at once (out of memory, SIGKILL), ended by itself, or left the file elsewhere"
+        )
         likely = ranks_do(at.absent, f"was {cause}", f"were {cause}")
         return likely, do + "let all ranks write into one folder"
     likely = (

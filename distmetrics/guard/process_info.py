@@ -3,27 +3,32 @@
 import functools
 import math
 import os
-import sys
 import threading
 import time
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
+from typing import NamedTuple, Self
 
+import torch
 import torch.distributed as dist
+from torch.nn import parallel
 
-from distmetrics.call_site import is_library, is_of_python, is_user_code, short_path
+from distmetrics.call_site import is_library, users_line
 from distmetrics.errors import Site
 from distmetrics.message import Message
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
-_DDP = str(Path(dist.__file__).parents[1] / "nn" / "parallel" / "distributed.py")
-_AUTOGRAD = str(Path(dist.__file__).parents[1] / "autograd") + os.sep
+_IN_C = {  # code of torch's whose C++ code may wait for the other ranks
+    torch.autograd.__path__[0]: "a backward pass",
+    parallel.distributed.__file__: "DistributedDataParallel, before the model's forward",
+}
 _PUBLIC = {name for name in dir(dist) if not name.startswith("_")}
 _DEPTH = 12  # lines of a stack that are kept
 _STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
 
-class Place:
+class Place(NamedTuple):
     """Where a thread was at one moment.
 
     Attributes:
@@ -32,24 +37,25 @@ class Place:
         doing: what it is in there: "torch.distributed.all_reduce", or "a backward pass".
     """
 
-    def __init__(self, frame: FrameType | None) -> None:
-        self.stack: list[Site] = []
-        self.at: Site | None = None
-        self.doing = ""
-        innermost = "" if frame is None else frame.f_code.co_filename
-        if innermost == _DDP:  # it makes buffers alike
-            self.doing = "DistributedDataParallel, before the model's forward"
-        elif innermost.startswith(_AUTOGRAD):  # and not in a hook's code
-            self.doing = "a backward pass"
-        while frame is not None and len(self.stack) < _DEPTH:
+    stack: list[Site]
+    at: Site | None
+    doing: str
+
+    @classmethod
+    def of(cls, innermost: FrameType | None) -> Self:
+        """Return where a thread with this innermost frame is."""
+        stack: list[Site] = []
+        at, doing = None, ""
+        for frame, line in walk_stack(innermost) if innermost else ():
             file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if is_user_code(file) and not is_of_python(file):
-                self.stack.append(Site(short_path(file), frame.f_lineno, name))
-                if self.at is None and not is_library(file):
-                    self.at = self.stack[-1]
-            elif not self.stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
-                self.doing = f"torch.distributed.{name}"
-            frame = frame.f_back
+            if site := users_line(frame, line):
+                stack.append(site)
+                at = at or (None if is_library(file) else site)
+            elif frame is innermost and file.startswith((*_IN_C,)):  # and not in a hook's code
+                doing = next(_IN_C[path] for path in _IN_C if file.startswith(path))
+            elif not stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
+                doing = f"torch.distributed.{name}"
+        return cls(stack[:_DEPTH], at, doing)
 
     @property
     def waits_for_all(self) -> bool:
@@ -62,13 +68,7 @@ class Place:
         at = self.at or self.stack[0]
         if self.doing:
             return f"is in {self.doing}  {at}"
-        inside = "" if at == self.stack[0] else f", inside {self.stack[0]}"
-        return f"is at {at}{inside}"
-
-
-def place_of(thread: int) -> Place:
-    """Return where the thread of this process with that ident is."""
-    return Place(sys._current_frames().get(thread))
+        return f"is at {at}" + (f", inside {self.stack[0]}" if at != self.stack[0] else "")
 
 
 class Stillness:

@@ -23,12 +23,6 @@ from distmetrics.errors import by_line, first_line, rank_ranges, ranks_in
 from distmetrics.guard.process_info import ProcessId
 from distmetrics.message import MALFORMED, Message, encode, parse
 
-# In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
-# the first three that come to a call do.
-ALL_ASK = 64
-FIRST_ASK = 3
-SILENT = 4.0  # seconds after which a silent store is looked into
-SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
 # Seconds between two looks for a question: at most 4 000 looks a second in all.
 _POLL, _POLL_A_RANK = 0.1, 2.5e-4
 _ACCEPTED = 3.0  # seconds that a machine has to take a connection
@@ -47,8 +41,6 @@ class Wait(Message, frozen=True):
         serial: number of this rank's call over all groups: another number is another wait.
         kind: the transport's operation, which must be the same on all ranks.
         text: the call in the user's terms, with its line.
-        alone: whether this rank goes on in one thread: one of several threads that waits says
-            nothing of the others. Its background counts while its main thread waits for that.
         issued: how many collectives this rank had issued on the group before this call, ours and
             torch's own; None where the group's backend does not count them.
         counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives
@@ -61,7 +53,6 @@ class Wait(Message, frozen=True):
     number: int
     kind: str
     text: str
-    alone: bool = True
     issued: int | None = None
     counts_exactly: bool = False
 
@@ -76,7 +67,7 @@ class Wait(Message, frozen=True):
 
 
 class RankStatus(Message, frozen=True):
-    """What a rank has published of itself: its process, and what it waits in."""
+    """What a rank has published: its process, and what it waits in."""
 
     process: ProcessId
     wait: Wait | None = None
@@ -87,7 +78,8 @@ class Answer(Message, frozen=True):
 
     Attributes:
         question: counts those put to this rank.
-        waits: the serial number of the wait that it is in, or 0.
+        waits: the serial number of the wait that it is in, or 0; negative where another of its
+            threads may go on.
         where: the user's line, and what it does there.
         still: seconds for which it has stood in a collective of torch's own, or in a backward pass,
             without using the processor; 0 elsewhere.
@@ -118,10 +110,6 @@ class Identity(NamedTuple):
     process: ProcessId
     world: str
 
-    def status(self, wait: Wait | None) -> RankStatus:
-        """Return what this rank publishes while it waits, or while it does not."""
-        return RankStatus(self.process, wait)
-
 
 def read(kind: type[M], data: bytes) -> M | None:
     """Return a message of the store; None if its bytes are malformed, which the log says once."""
@@ -144,16 +132,16 @@ class GuardStore:
     is how many seconds to wait between two looks for a question.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
-        self.store = store
-        self._rank = rank
-        self._status_keys = [f"at/{r}" for r in range(world_size)]
+    def __init__(self, store: Any, me: Identity) -> None:
+        self.store, self._me = store, me
+        self._status_keys = [f"at/{r}" for r in range(me.world_size)]
         self._next_question = 1
-        self.pause = max(_POLL, world_size * _POLL_A_RANK)
+        self.pause = max(_POLL, me.world_size * _POLL_A_RANK)
 
-    def publish(self, status: RankStatus) -> None:
-        """Say where this rank is."""
-        self.store.set(self._status_keys[self._rank], encode(status))
+    def publish(self, wait: Wait | None) -> None:
+        """Say who this rank is, and what it waits in."""
+        status = RankStatus(self._me.process, wait)
+        self.store.set(self._status_keys[self._me.rank], encode(status))
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
@@ -178,21 +166,22 @@ class GuardStore:
         in every job that ends well, would be an error then, of which torch writes a page of C++ to
         the user's screen.
         """
-        if not self.store.check([f"ask/{self._rank}/{self._next_question}"]):
+        rank = self._me.rank
+        if not self.store.check([f"ask/{rank}/{self._next_question}"]):
             return None
-        newest: int = self.store.add(f"asked/{self._rank}", 0)
+        newest: int = self.store.add(f"asked/{rank}", 0)
         for number in range(self._next_question, newest + 1):
-            self.store.delete_key(f"ask/{self._rank}/{number}")
+            self.store.delete_key(f"ask/{rank}/{number}")
         self._next_question = newest + 1
         return newest
 
     def report_wanted(self) -> bool:
         """True if a rank has asked this one for its report."""
-        return bool(self.store.check([f"report/{self._rank}"]))
+        return bool(self.store.check([f"report/{self._me.rank}"]))
 
     def answer(self, answer: Answer) -> None:
         """Answer a question that was put to this rank."""
-        self.store.set(f"said/{self._rank}", encode(answer))
+        self.store.set(f"said/{self._me.rank}", encode(answer))
 
     def answers(self, ranks: Iterable[int]) -> dict[int, Answer | None]:
         """Return the latest answer of each rank, None where it has given none."""
@@ -250,17 +239,17 @@ class StoreConnection:
         RuntimeError: the store can't be connected to a second time.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+    def __init__(self, store: Any, me: Identity) -> None:
         self.store = store
         self.error = ""
         self._since: float | None = None
-        self._refusals: list[bool] | None = None
+        self._refused: bool | None = None
         while isinstance(store, PrefixStore):
             store = store.underlying_store
         self._server, self.delay = None, 0.0
         if isinstance(store, dist.TCPStore):  # type: ignore[attr-defined]
             self._server = store.host, store.port
-            self.delay = rank * min(_APART, _ALL_APART / world_size)
+            self.delay = me.rank * min(_APART, _ALL_APART / me.world_size)
         else:
             self.store.clone()
 
@@ -278,7 +267,7 @@ class StoreConnection:
 
     def end(self) -> None:
         """Note that it has answered."""
-        self._since, self._refusals, self.error = None, None, ""
+        self._since, self._refused, self.error = None, None, ""
 
     def silent_for(self) -> float:
         """Return for how many seconds it has owed an answer."""
@@ -289,15 +278,15 @@ class StoreConnection:
         """True if nobody listens where it was; a thread tries that from the first call on."""
         if self._server is None:
             return bool(self.error)
-        if self._refusals is None:
-            refusals = self._refusals = []
-            threading.Thread(target=lambda: refusals.append(self._refuses()), daemon=True).start()
-        return any(self._refusals)
+        if self._refused is None:
+            self._refused = False
+            threading.Thread(target=self._refuses, daemon=True).start()
+        return self._refused
 
     def _refuses(self) -> bool:
         try:
             if self._server is not None:
                 socket.create_connection(self._server, _ACCEPTED).close()
         except OSError:
-            return True
-        return False
+            self._refused = True
+        return bool(self._refused)

@@ -22,25 +22,22 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.process_group import watch_by
-from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store
+from distmetrics.comm.verdict import (
+    Departure,
+    Verdict,
+    departed,
+    reason,
+    silent_store,
+    what_ended,
+)
 from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
 from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
-from distmetrics.guard.diagnosis import Diagnosis, first_look
-from distmetrics.guard.last_words import (
-    end_surely,
-    forget_exits,
-    note_exits,
-    say_before_sigterm,
-    say_no_more,
-    what_ended,
-)
+from distmetrics.guard.diagnosis import ALL_ASK, Diagnosis, first_look
+from distmetrics.guard.last_words import report_before_sigterm
 from distmetrics.guard.process_info import Stillness, process_state, this_process
 from distmetrics.guard.settings import MODE, Settings, current_settings
 from distmetrics.guard.store import (
-    ALL_ASK,
-    SILENT,
-    SILENT_AT_MOST,
     Answer,
     GuardStore,
     Identity,
@@ -51,6 +48,8 @@ from distmetrics.guard.store import (
 )
 from distmetrics.guard.tombstones import Tombstones
 
+SILENT = 4.0  # seconds after which a silent store is looked into
+SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
 _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
@@ -72,7 +71,7 @@ class Membership:
     def join(self) -> None:
         """Say once that this rank has a guard."""
         if not self._has_joined:
-            self._store.publish(self._me.status(None))
+            self._store.publish(None)
             self._store.count("guards", 1)
             self._has_joined = True
 
@@ -146,30 +145,29 @@ class Watchdog(TombstoneWatcher):
         super().__init__(me.rank, tombstones)
         self.grace, self.patience = NAMING_GRACE, first_look(me)
         self.settings = settings
-        self.log = self.tasks = CallLog()
+        self.log = self.calls = CallLog()
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self._says_goodbye = tombstones is None
         self._hosts_store = self._says_goodbye and me.rank == 0  # perhaps
         self._has_departed = False
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
-        self._connection = StoreConnection(store, me.rank, me.world_size)
+        self._connection = StoreConnection(store, me)
         self._tombstones = Tombstones(store)
-        self._store = GuardStore(store, me.rank, me.world_size)
+        self._store = GuardStore(store, me)
         self._use(store)  # for a last word, until there is a connection
         self.membership = Membership(self._store, me, self.log.counts)
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
         # Groups that an interrupt has broken here: why, and when the others shall hear of it.
         self._broken: dict[str, tuple[Verdict, float]] = {}
-        self._bell, self._closed, self.connected = (threading.Event() for _ in range(3))
+        self._bell = self.log.over
+        self._closed, self.connected = threading.Event(), threading.Event()
         self._stillness = Stillness()
         if settings.report is not None and os.name == "posix":
-            say_before_sigterm(self.reports.write)
-        self._connected_by = time.monotonic() + GUARDED
+            report_before_sigterm(report_all)
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-        note_exits(True)
 
     def _use(self, store: Any) -> None:
         """Work over a connection, or over the job's own."""
@@ -177,26 +175,6 @@ class Watchdog(TombstoneWatcher):
         self._tombstones.store, self._store.store = board, PrefixStore("guard", store)
 
     # What the user's thread calls.
-
-    def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
-        """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
-        self.log.counters[group] = issued
-        if exactly:
-            self.log.counts_exactly.add(group)
-
-    def enter(self, pending: PendingCall) -> None:
-        """Note that this thread begins a call."""
-        self.log.begin_call(pending)
-
-    def leave(self, pending: PendingCall, *, begun: bool) -> None:
-        """Note that the call is over, or was never begun."""
-        self.log.end_call(pending, begun=begun)
-        forget_exits()
-        if pending.watched:
-            self._bell.set()
-        if time.monotonic() > self._connected_by:
-            self._connected_by = math.inf
-            warn_of_missing_guard(who([self._me.rank]))
 
     def look(self, pending: PendingCall) -> Verdict | None:
         """Return why a call can't end, as far as is known; the first look starts the diagnosis."""
@@ -227,7 +205,6 @@ class Watchdog(TombstoneWatcher):
 
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
-        end_surely()
         self.reports.write(error, final=True)
         if self.settings.report is not None:
             self._tell(lambda: [self._store.ask(peer, report=True) for peer in error.peers])
@@ -262,8 +239,6 @@ class Watchdog(TombstoneWatcher):
         self._closed.set()
         self._bell.set()
         atexit.unregister(self.close)
-        say_no_more(self.reports.write)
-        note_exits(False)
         raised = what_ended()
         if raised is not None and self._says_goodbye:
             self.reports.write(raised)
@@ -318,7 +293,7 @@ class Watchdog(TombstoneWatcher):
         issued = None if issued is None else issued - 1  # this call is the last of them
         place = group, pending.members, pending.number, pending.kind
         counted = issued, group in self.log.counts_exactly
-        wait = Wait(pending.serial, *place, text, self.log.alone, *counted)
+        wait = Wait(pending.serial, *place, text, *counted)
         begun = time.monotonic() - (time.time() - pending.started)
         timeout = self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._store, self._tombstones, begun)
@@ -348,11 +323,8 @@ class Watchdog(TombstoneWatcher):
             self._use(self._connection.open())
             self.membership.join()
             self.connected.set()
-            self._connected_by = math.inf
         self.membership.read()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
-        for _, diagnosis in [*self._open]:
-            diagnosis.note_alone(self.log.alone)
         self._answer()
         for group, (verdict, due) in [*self._broken.items()]:
             if time.monotonic() >= due:

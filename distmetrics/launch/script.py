@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.comm.verdict import what_ended
 from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
-from distmetrics.guard.last_words import what_ended
 from distmetrics.launch.clusters import OWN_STORE, detect, reachable
 from distmetrics.launch.environment import Environment
 from distmetrics.launch.joining import (

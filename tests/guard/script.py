@@ -82,13 +82,6 @@ def caught(rank: int) -> None:
         sys.exit(1)
 
 
-def exits(rank: int) -> None:
-    """End one rank by an exit code of failure, while the other waits for it."""
-    if rank == 1:
-        sys.exit(3)
-    dm.all_reduce(ONE)  # distlint: ignore[DL101] what this is about
-
-
 def killed(rank: int) -> None:
     """Be killed on one rank, while the other waits in C code of torch's, which nothing ends."""
     if rank == 1:

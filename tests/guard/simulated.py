@@ -33,14 +33,14 @@ class Rank:
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.me = Identity(rank, job.world_size, ProcessId("machine", rank, "then"), "world")
-        self.store = GuardStore(job.store, rank, job.world_size)
+        self.store = GuardStore(job.store, self.me)
         self.diagnosis: Diagnosis | None = None
         self.serial = 0
         self.next = 0.0
         self.where = f"is at train.py:{rank} in main"
         self.still, self.issued, self.calls = 0.0, {"world": 3}, {"world": 0}
-        self.deaf = False
-        self.store.publish(self.me.status(None))
+        self.deaf, self.alone = False, True
+        self.store.publish(None)
 
     def wait(
         self,
@@ -57,9 +57,10 @@ class Rank:
     ) -> None:
         """Begin to wait."""
         self.serial += 1
+        self.alone = alone
         members = members or rank_ranges(range(self.job.world_size))
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        wait = Wait(self.serial, group, members, call, kind, text, alone, issued, counts_exactly)
+        wait = Wait(self.serial, group, members, call, kind, text, issued, counts_exactly)
         begun = self.job.now + after
         self.diagnosis = Diagnosis(
             self.me, wait, timeout, self.store, Tombstones(self.job.store), begun, state_of=self.job.state_of
@@ -76,7 +77,7 @@ class Rank:
         """Answer what was asked, as the thread of a rank does."""
         if self.deaf or (question := self.store.next_question()) is None:
             return
-        waits = self.serial if self.diagnosis is not None else 0
+        waits = 0 if self.diagnosis is None else self.serial if self.alone else -self.serial
         self.store.answer(Answer(question, waits, "" if waits else self.where, self.still, self.issued, self.calls))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.nn.parallel.distributed as wrapper
 from torch.autograd import graph
 
-from distmetrics.guard.process_info import Place, Stillness, place_of
+from distmetrics.guard.process_info import Place, Stillness
 
 
 def _frame(file: str, **local: object) -> Any:
@@ -21,9 +21,9 @@ def _frame(file: str, **local: object) -> Any:
 
 def test_a_backward_pass_is_told_and_a_hook_of_it_is_code_of_the_users() -> None:
     """The hook may take as long as it likes: the pass waits for nobody meanwhile."""
-    place = Place(_frame(graph.__file__))
+    place = Place.of(_frame(graph.__file__))
     assert (place.doing, place.waits_for_all) == ("a backward pass", True)
-    place = place_of(threading.get_ident())
+    place = Place.of(sys._getframe())
     assert (place.doing, place.waits_for_all) == ("", False)
     assert str(place).startswith("is at tests/guard/test_process_info.py:")
 
@@ -32,7 +32,7 @@ def test_a_backward_pass_is_told_and_a_hook_of_it_is_code_of_the_users() -> None
 def test_who_waits_for_one_rank_waits_for_no_group(name: str, waits: bool) -> None:
     frame = _frame(c10d.__file__)
     frame.f_code.co_name = name
-    place = Place(frame)
+    place = Place.of(frame)
     assert (place.doing, place.waits_for_all) == (f"torch.distributed.{name}", waits)
 
 
@@ -57,15 +57,13 @@ def test_a_thread_that_computes_does_not_stand_still(monkeypatch: pytest.MonkeyP
 
 
 def test_a_thread_without_code_of_the_users() -> None:
-    assert str(Place(None)) == "is in no code of the user's"
-    place = Place(None)
-    place.doing = "the backward pass"
-    assert str(place) == "is in the backward pass"
+    assert str(Place.of(None)) == "is in no code of the user's"
+    assert str(Place([], None, "the backward pass")) == "is in the backward pass"
 
 
 @pytest.mark.parametrize(("file", "doing"), [(wrapper.__file__, "DistributedDataParallel, before the"), (__file__, "")])
 def test_a_wrapper_that_makes_the_ranks_alike(file: str, doing: str) -> None:
     """Its own code, not what it calls: the model's forward may take as long as it likes."""
-    place = Place(_frame(file))
+    place = Place.of(_frame(file))
     assert place.doing.startswith(doing)
     assert place.waits_for_all == bool(doing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from distmetrics.comm.communicator import Call
 from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
-from distmetrics.guard import last_words
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import first_look
 from distmetrics.guard.postmortem import examine
@@ -42,23 +40,6 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     reports.write(ValueError("raised while that one was handled"))
     reports.write()
     assert error() == "broken"
-
-
-def test_an_exit_that_the_script_has_caught_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it makes a further call; and only an exit code of failure is noted at all."""
-    monkeypatch.delattr(sys, "last_value", raising=False)  # pytest's
-    original = sys.exit
-    last_words.note_exits(True)
-    try:
-        for status in (0, None, 3):
-            with pytest.raises(SystemExit):
-                sys.exit(status)
-            assert (last_words.what_ended() is not None) == (status == 3)
-        last_words.forget_exits()
-        assert last_words.what_ended() is None
-    finally:
-        last_words.note_exits(False)
-    assert sys.exit is original
 
 
 def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +80,6 @@ def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
 
 @pytest.mark.parametrize("world_size", [2, 64, 400, 4096])
 def test_ranks_look_ten_times_a_second_and_never_more_than_4000_times_in_all(world_size: int) -> None:
-    pause = GuardStore(None, 0, world_size).pause
+    pause = GuardStore(None, ME._replace(world_size=world_size)).pause
     assert pause >= 0.1
     assert world_size / pause <= 4000

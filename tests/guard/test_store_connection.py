@@ -161,9 +161,13 @@ def test_a_broken_connection_is_made_again(guard_of: Make) -> None:
 
 def test_ranks_connect_one_after_the_other(host: Host) -> None:
     """At once in a small world, and within seconds in a large one."""
-    delays = [StoreConnection(host.store, rank, 16).delay for rank in range(16)]
+
+    def delay(rank: int, world_size: int) -> float:
+        return StoreConnection(host.store, Identity(rank, world_size, this_process(), "world")).delay
+
+    delays = [delay(rank, 16) for rank in range(16)]
     assert delays == sorted({*delays})
-    assert StoreConnection(host.store, 4095, 4096).delay < 5
+    assert delay(4095, 4096) < 5
 
 
 def test_all_hear_of_a_rank_without_a_guard(
@@ -173,16 +177,3 @@ def test_all_hear_of_a_rank_without_a_guard(
     monkeypatch.setattr(watchdog, "GUARDED", 0.2)
     guard_of().log.counts["world"] = 2
     assert eventually(lambda: caplog.messages)[0].startswith("no guard watches rank 1: ")
-
-
-def test_a_rank_without_a_guard_says_so_itself(
-    host: Host, guard_of: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, though it goes on trying."""
-    monkeypatch.setattr(watchdog, "GUARDED", 0.0)
-    host.send(signal.SIGSTOP)
-    guard = guard_of()
-    pending = waits(guard)
-    for _ in range(2):
-        guard.leave(pending, begun=True)
-    assert [text.partition(":")[0] for text in caplog.messages] == ["no guard watches rank 0"]

@@ -48,7 +48,7 @@ def _silent_store() -> str:
     watchdog = Watchdog.__new__(Watchdog)
     rank = Job(2).ranks[0]
     watchdog._me, watchdog.settings, watchdog.membership = rank.me, Settings(), Membership(rank.store, rank.me, {})
-    watchdog._connection = StoreConnection(dist.HashStore(), 0, 2)
+    watchdog._connection = StoreConnection(dist.HashStore(), rank.me)
     watchdog._connection._since = time.monotonic() - 60.2
     call = Call('all_gather "val/f1"', "float32[10]", Site("train.py", 11, "main"))
     verdict = watchdog._silence(PendingCall(call, "world", "0-1", 1, "all_gather"))
