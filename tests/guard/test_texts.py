@@ -67,8 +67,13 @@ def _direct() -> str:
 
 def _interrupted() -> str:
     call = Call("all_reduce sum", site=Site("train.py", 21, "validate"))
+
+    def leave(comm: Any) -> str:
+        call_lock._break_after(comm, call, "TimeoutError")
+        return str(comm.state.verdict)
+
     with mock.patch("distmetrics.comm.call_lock.call_site", return_value=None):
-        return outcomes(2, lambda comm: str(call_lock._interrupted(comm, call, "TimeoutError")))[1].value
+        return outcomes(2, leave)[1].value
 
 
 FAILED = Departure(1, "raised ValueError: a bad batch  train.py:7 in step", failed=True)
