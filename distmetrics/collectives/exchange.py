@@ -49,6 +49,7 @@ _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
 # Ranks above which hashes are compared first; up to here all frames together are at most 4 MiB.
 LARGE_WORLD = 256
 HASH_BYTES = 32
+_WASTE = 1.1  # padded bytes for one of data
 
 
 class _Frame(NamedTuple):
@@ -117,10 +118,11 @@ class Round:
         if header.problem is not None or any(blob != self.blobs[0] for blob in self.blobs):
             agree(self.headers(), self.comm.rank, do=do)
 
-    def move(self) -> list[Tensor]:
+    def move(self, *, sparing: bool = False) -> list[Tensor]:
         """Return every rank's data, once all ranks mean the same call.
 
-        What did not fit into a frame takes a second round.
+        What did not fit into a frame takes a second round; ``sparing`` of bytes, one a rank where
+        padding to the longest would be a waste.
 
         Raises:
             MismatchError: ranks make equal calls in another order (on every rank).
@@ -136,9 +138,22 @@ class Round:
         if not any(sizes):
             return [frame.data for frame in self.frames]
         check_memory(comm, max(sizes))
-        rows = gather_padded(comm, self.mine[: sizes[comm.rank]], max(sizes))
+        own = self.mine[: sizes[comm.rank]]
+        if sparing and len(sizes) * max(sizes) > _WASTE * sum(sizes):
+            rows = _broadcast_each(comm, own, sizes)
+        else:
+            rows = gather_padded(comm, own, max(sizes))
         followed = zip(self.frames, sizes, rows, strict=True)
         return [row[:size] if size else frame.data for frame, size, row in followed]
+
+
+def _broadcast_each(comm: Communicator, data: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return every rank's run of bytes; anything for those of size 0."""
+    rows = []
+    for rank, size in enumerate(sizes):
+        row = data if rank == comm.rank else data.new_empty(size)
+        rows.append(comm.broadcast(row, rank) if size else row)
+    return rows
 
 
 def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:

@@ -2,7 +2,8 @@
 
 All ranks exchange their ids first. Then each rank knows whose sample counts, which ids are missing
 and which came twice, so no rank has to tell another what to send. Of samples that came twice ranks
-compare digests. Then the samples move, in rounds of bounded size.
+compare digests. Then the samples move, in rounds of bounded size. On the way to a file they are
+lines of JSON, which the rank that has a sample makes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import hashlib
 import json
 import operator
 import os
+import reprlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,44 +25,31 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import LeafSpec, short_name, to_bytes
-from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
+from distmetrics.collectives.buckets import to_bytes
+from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem, agree_on_tree
 from distmetrics.collectives.sample_columns import (
-    Columns,
-    Items,
-    Rows,
-    Schema,
-    assemble,
     columns_of,
-    describe,
-    narrowed,
+    joined,
+    kind_of,
+    mapped,
     pack,
-    read_columns,
+    read_share,
+    read_tree,
     size_of,
     sizes_of,
+    take,
 )
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen, gather_padded
-from distmetrics.errors import DistmetricsError, InputError, InputTypeError
-from distmetrics.message import (
-    Message,
-    Size,
-    decode,
-    encode,
-    is_raised_by_user,
-    reading,
-)
+from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.errors import InputError, InputTypeError
+from distmetrics.message import reading
 
 Destination = int | str | os.PathLike[str] | None
 Ids = Tensor | list[str]
 ROUND = 1 << 24  # bytes of all ranks together that move at once
-_WASTE = 1.1  # padded bytes for one of data, above which each rank sends to all in turn
 _SHOWN = 8  # ids that an error lists
-_SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
-_INTEGERS = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)
-_EXAMPLES = "pass integers or strings, one for each sample."
 
 
 class GatheredSamples(NamedTuple):
@@ -76,18 +65,6 @@ class GatheredSamples(NamedTuple):
     ids: Ids
     tree: Any
     dropped: int
-
-
-class ShardSpec(Message, frozen=True):
-    """What a rank tells of its samples: how many, their bytes, the kind of ids, the columns."""
-
-    samples: Size
-    nbytes: Size
-    is_text: bool
-    schema: Rows | Items | Columns
-
-    def __str__(self) -> str:
-        return f"ids: {'strings' if self.is_text else 'integers'}, samples: {self.schema}"
 
 
 def gather_samples(
@@ -153,22 +130,24 @@ def _gathered(
 
 @dataclass(slots=True)
 class _Shard:
-    """One rank's samples.
-
-    Attributes:
-        header: names the call, and tells why this rank cannot make it.
-        columns: by path.
-        forms: of each column as they travel, unless they are too large to be kept.
-        expected: the ids that must come, or how many.
-        file: where this rank writes the samples of all ranks.
-    """
+    """One rank's samples; ``forms`` are its columns as they travel, unless they are too large."""
 
     header: Header
     ids: Ids = field(default_factory=list)
-    columns: dict[str, Any] = field(default_factory=dict)
-    forms: dict[str, list[Any]] = field(default_factory=dict)
+    template: Any = field(default_factory=list)
+    columns: list[Any] = field(default_factory=list)
+    forms: list[Any] = field(default_factory=list)
+    nbytes: int = 0
     expected: int | Ids | None = None
     file: LinesFile | None = None
+
+    def share(self, rows: Tensor) -> list[Any]:
+        """Return some samples, as they travel."""
+        if len(rows) == 0:
+            return []
+        if self.forms and len(rows) == len(self.ids):
+            return self.forms
+        return [pack(take(column, rows)) for column in self.columns]
 
 
 def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator) -> _Shard:
@@ -180,10 +159,10 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
         op += _destination(dst, comm.world_size)
         mine.expected, text = _read_expected(expected)
         mine.ids = _read_ids(ids)
-        spec = _describe(mine, tree, to_file=to_file)
+        mine.header = mine.header.but(tree=_read_tree(mine, tree, to_file=to_file))
         if to_file and comm.rank == 0:
             mine.file = LinesFile(Path(dst))
-        mine.header, op = mine.header.but(body=encode(spec)), op + text
+        op += text
     except InputError as error:
         problem = Problem.of(error)
     except OSError as error:
@@ -210,80 +189,85 @@ def _destination(dst: Any, world_size: int) -> str:
     return f" to rank {dst}"
 
 
-def _describe(mine: _Shard, tree: Any, *, to_file: bool) -> ShardSpec:
-    """Return what this rank tells of its samples; keep their columns, and how they travel."""
-    count = len(mine.ids)
-    if count == 0:
-        schema: Schema = Columns((), ())
-        with contextlib.suppress(InputError):  # nobody needs its tree
-            schema = describe(tree, 0, {})
-        return ShardSpec(0, 0, False, schema)
-    schema = describe(tree, count, mine.columns)
-    nbytes = 0
-    for path, values in mine.columns.items():
-        where = path or "the tree"
+def _read_tree(mine: _Shard, tree: Any, *, to_file: bool) -> str:
+    """Take a tree apart; return what ranks compare of it, nothing where there are no samples."""
+    if len(mine.ids) == 0:
+        if not to_file:
+            with contextlib.suppress(InputError):  # nobody needs its tree
+                mine.template = read_tree(tree, 0)
+        return ""
+    tree = read_tree(tree, len(mine.ids))
+    kinds = [f"{path} {kind_of(column)}".strip() for path, column in columns_of(tree).items()]
+    if to_file:
+        tree = _lines(mine.ids, tree)
+    mine.template = mapped(tree, lambda _, column: column[:0])
+    for path, column in columns_of(tree).items():
         try:
-            for form in pack(values):
-                nbytes += size_of(form)
-                if nbytes <= ROUND:
-                    mine.forms.setdefault(path, []).append(form)
+            form = pack(column)
         except InputTypeError as error:
             raise InputTypeError(
-                f"{where}: {error.what}",
+                f"{path or 'the tree'}: {error.what}",
                 do="keep numbers, strings, bytes, tensors and arrays, and lists, tuples, sets and "
                 "dicts of such.",
             ) from error
-        if to_file:
-            _check_writable(where, values)
-    if nbytes > ROUND:
-        mine.forms.clear()
-    return ShardSpec(count, nbytes, isinstance(mine.ids, list), schema)
+        mine.columns.append(column)
+        mine.forms.append(form)
+        mine.nbytes += size_of(form)
+        if mine.nbytes > ROUND:
+            mine.forms.clear()
+    ids = "strings" if isinstance(mine.ids, list) else "integers"
+    return f"ids: {ids}, samples: {', '.join(kinds)}"
 
 
 def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] | None:
-    specs, order = _agree_on_ids(comm, mine)
-    header = mine.header.but(body=b"")
+    sent = mine.nbytes, mine.template, _as_steps(mine.ids)
+    shards = _exchange(comm, mine.header, sent, _read_shard)
+    with reading("its ids"):
+        order = Order.of([ids for _, _, ids in shards])
     _check_expected(mine.expected, order, comm.rank)
-    schema = next((each.schema for each in specs if each.samples), specs[0].schema)
-    paths = [path for path, _ in columns_of(schema)]
-    own = [mine.columns[path] for path in paths] if mine.columns else []
-    _check_repeats(comm, header, own, order)
+    _check_repeats(comm, mine, order)
+    first = next((rank for rank, count in enumerate(order.counts) if count), comm.rank)
     to_file = _is_path(dst)
-    receives = mine.file is not None if to_file else dst in (None, comm.rank)
-    columns: list[list[Any]] = [[] for _ in paths]
-    places, problem = [], None
-    for start, stop in _rounds(comm, header, own, order, sum(each.nbytes for each in specs)):
-        rows, in_round = order.samples(start, stop)
-        share = _share(mine, paths, rows[comm.rank])
-        read = functools.partial(read_columns, schema, rows) if receives else None
-        for theirs in _exchange(comm, header, share, read, "samples", problem):
-            for forms, more in zip(columns, theirs, strict=False):
-                forms += more
-        places.append(in_round + start)
+    template = [] if to_file else shards[first][1]
+    with reading("its samples", first):
+        empties = columns_of(template)
+    receives = comm.rank == 0 if to_file else dst in (None, comm.rank)
+    columns: dict[str, list[Any]] = {path: [] for path in empties}
+    places, problem, start = [], None, 0
+    for arrival in _rounds(comm, mine, order, sum(nbytes for nbytes, _, _ in shards)):
+        rows, place = order.samples(arrival)
+        read = functools.partial(read_share, [*empties.values()], [*map(len, rows)])
+        share = mine.share(rows[comm.rank])
+        for forms in _exchange(
+            comm, mine.header, share, read if receives else None, "samples", problem
+        ):
+            for column, form in zip(columns.values(), forms, strict=False):
+                column.append(form)
+        places.append(place + start)
+        start += len(arrival)
         if mine.file is not None:
-            samples = assemble(schema, iter(columns), in_round, comm.device)
-            is_last = stop == len(order.numbers)
-            problem = mine.file.append(order.listed(slice(start, stop)), samples, is_last=is_last)
-            columns = [[] for _ in paths]
+            lines = joined([], columns[""], place, comm.device)
+            problem = mine.file.append(lines, is_last=start == len(order.ids))
+            columns[""] = []
     tree = None
     if to_file:
-        _exchange(comm, header, None, None, "end", problem)
+        _exchange(comm, mine.header, None, None, "end", problem)
     elif receives:
-        is_lazy = not comm.hands_over
-        tree = assemble(schema, iter(columns), torch.cat(places), comm.device, is_lazy=is_lazy)
+        tree = _joined(template, columns, torch.cat(places), comm)
     else:
         return None
-    ids = order.numbers if order.names is None else order.names
-    return ids, tree, sum(order.counts) - len(order.numbers)
+    return order.ids, tree, sum(order.counts) - len(order.ids)
 
 
-def _share(mine: _Shard, paths: Sequence[str], rows: Tensor) -> list[list[Any]]:
-    """Return some rows of this rank's columns, as they travel."""
-    if len(rows) == 0:
-        return []
-    if mine.forms and len(rows) == len(mine.ids):
-        return [mine.forms[path] for path in paths]
-    return [[*pack(mine.columns[path], rows)] for path in paths]
+def _joined(template: Any, columns: dict[str, list[Any]], order: Tensor, comm: Communicator) -> Any:
+    """Return the tree of all samples."""
+
+    def column(path: str, empty: Any) -> Any:
+        values = joined(empty, columns[path], order, comm.device)
+        return values if isinstance(values, Tensor) or not comm.hands_over else [*values]
+
+    with reading("its samples"):
+        return mapped(template, column)
 
 
 # -- rounds in which each rank sends a value of any size
@@ -293,74 +277,45 @@ def _exchange(
     comm: Communicator,
     header: Header,
     value: Any,
-    read: Callable[[int, Header, Any], Any] | None,
+    read: Callable[[int, Any], Any] | None,
     stage: str = "",
     problem: Problem | None = None,
 ) -> list[Any]:
     """Exchange values of any size, in hardly more than their bytes.
 
-    Returns what ``read`` makes of each rank's header and value; it raises if they are malformed.
+    Returns what ``read`` makes of each rank's; it raises if they are malformed.
     """
     run = serialize(value).to(comm.device)
-    header = header.but(leaves=(LeafSpec.of("", run),))
     if stage:
         header = header.but(op=f"{header.op}, {stage}", problem=problem)
     if comm.wants_proof:
         comm.witness(header.content(), {"the samples": run})
-    capacity = inline_capacity(comm.world_size) if comm.world_size > 1 else run.numel()
-    met = exchange(comm, header, run if run.numel() <= capacity else run[:0])
+    met = exchange(comm, header, run)
     headers = met.headers()
-    agree_on_tree(headers, comm.rank)
-    runs = met.move()
-    sizes = []
-    for rank, theirs in enumerate(headers):
-        with reading("its samples", rank):
-            ((size,),) = [leaf.shape for leaf in theirs.leaves]
-            sizes.append(size if size > capacity else 0)
-    if any(sizes):
-        large = zip(sizes, _gather_uneven(comm, run, sizes), runs, strict=True)
-        runs = [row[:size] if size else inline for size, row, inline in large]
+    tree = next((theirs.tree for theirs in headers if theirs.tree), "")
+    agree_on_tree([theirs.but(tree=theirs.tree or tree) for theirs in headers], comm.rank)
     values = []
-    for rank, (theirs, data) in enumerate(zip(headers, runs, strict=True)):
+    for rank, data in enumerate(met.move(sparing=True)):
         if read is not None:
             with reading("its samples", rank):
-                values.append(read(rank, theirs, deserialize(data, accelerator=comm.device)))
+                values.append(read(rank, deserialize(data, accelerator=comm.device)))
     return values
 
 
-def _gather_uneven(comm: Communicator, run: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """Return every rank's run of bytes; anything for those of size 0."""
-    longest = max(sizes)
-    check_memory(comm, longest)
-    own = run[: sizes[comm.rank]]
-    if len(sizes) * longest <= _WASTE * sum(sizes):
-        return gather_padded(comm, own, longest)
-    rows = []
-    for rank, size in enumerate(sizes):
-        row = own if rank == comm.rank else run.new_empty(size)
-        rows.append(comm.broadcast(row, rank) if size else row)
-    return rows
-
-
-def _rounds(
-    comm: Communicator, header: Header, columns: Sequence[Any], order: Order, nbytes: int
-) -> list[tuple[int, int]]:
-    """Return from where to where in the order of ids each round goes; ``nbytes`` are of all."""
-    count = len(order.numbers)
+def _rounds(comm: Communicator, mine: _Shard, order: Order, nbytes: int) -> Sequence[Tensor]:
+    """Return which samples of all ranks move in each round; ``nbytes`` are of all."""
     if nbytes <= ROUND:
-        return [(0, count)]
-    sizes = torch.zeros(order.counts[comm.rank], dtype=torch.int64)
-    for values in columns:
-        sizes += sizes_of(values)
+        return [order.first]
+    sizes = torch.zeros(len(mine.ids), dtype=torch.int64)
+    for column in mine.columns:
+        sizes += sizes_of(column)
     read = functools.partial(_read_numbers, order.counts)
-    per_rank = _exchange(comm, header, narrowed(sizes), read, "sizes")
-    in_order = torch.cat(per_rank).clamp(min=0)[order.arrival]
+    in_order = torch.cat(_exchange(comm, mine.header, sizes, read, "sizes"))[order.first]
     number = (in_order.cumsum(0) - in_order) // ROUND
-    cuts = (number.diff().nonzero().view(-1) + 1).tolist()
-    return [*zip([0, *cuts], [*cuts, count], strict=True)]
+    return order.first.tensor_split(number.diff().nonzero().view(-1) + 1)
 
 
-def _read_numbers(counts: Sequence[int], rank: int, _: Any, numbers: Tensor) -> Tensor:
+def _read_numbers(counts: Sequence[int], rank: int, numbers: Tensor) -> Tensor:
     return numbers.to("cpu", torch.int64).view(counts[rank])
 
 
@@ -373,130 +328,90 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     Raises:
         InputTypeError: they are neither.
     """
-    if isinstance(ids, Tensor):
-        if ids.numel() == 0:  # of whatever dtype an empty tensor has by default
-            return torch.empty(0, dtype=torch.int64)
-        if ids.ndim == 1 and ids.dtype in _INTEGERS:
-            return ids.detach().to("cpu", torch.int64)
-        shown = f"{short_name(ids.dtype)}{[*ids.shape]}"
-        raise InputTypeError(f"{what} is a tensor {shown}", do=_EXAMPLES)
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise InputTypeError(f"{what} is a {type(ids).__name__}", do=_EXAMPLES)
-    values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
-    if values and all(isinstance(value, str) for value in values):
-        return values
-    for value in values:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise InputTypeError(f"{what} has a {type(value).__name__} in it", do=_EXAMPLES)
-    try:
-        return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise InputTypeError(f"{what} has a number of more than 64 bits", do=_EXAMPLES) from error
+    if isinstance(ids, Tensor) and ids.ndim == 1 and ids.dtype == torch.int64:
+        return ids.detach().cpu()
+    # Numbers of more than 64 bits make torch raise.
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
+        values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
+        kinds = {*map(type, values)}
+        if kinds == {str} and not isinstance(ids, str):
+            return list(values)
+        if bool not in kinds and not isinstance(ids, bytes):
+            return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
+    raise InputTypeError(
+        f"{what} are {reprlib.repr(ids)}",
+        do="pass integers of at most 64 bits or strings, one for each sample.",
+    )
 
 
-def _agree_on_ids(comm: Communicator, mine: _Shard) -> tuple[Sequence[ShardSpec], Order]:
-    """Exchange ids and schemas.
+def _as_steps(ids: Ids) -> Any:
+    """Return ids as they travel: small steps, as samplers deal, take a byte each.
 
-    Raises:
-        MismatchError: the samples of two ranks are not of the same kind.
-        InputError: a rank cannot make the call at all.
+    >>> _as_steps(torch.tensor([300, 304, 308]))
+    [tensor([300]), tensor([4, 4], dtype=torch.uint8)]
     """
-    sent: Any = mine.ids
-    if isinstance(sent, Tensor):  # small steps, as samplers deal, take a byte each
-        sent = [sent[:1], narrowed(sent.diff())]
-    headers, specs, ids = zip(*_exchange(comm, mine.header, sent, _read_spec), strict=True)
-    usual = max(specs, key=lambda each: each.samples > 0)
-    told = []
-    for spec, header in zip(specs, headers, strict=True):
-        told.append(header.but(tree=str(spec if spec.samples else usual)))
-    agree_on_tree(told, comm.rank)
-    return specs, Order.of(ids)
+    if isinstance(ids, list):
+        return ids
+    steps = ids.diff()
+    narrow = (steps.to(dtype) for dtype in (torch.uint8, torch.int16, torch.int32))
+    return [ids[:1], next((each for each in narrow if torch.equal(each.long(), steps)), steps)]
 
 
-def _read_spec(rank: int, header: Header, value: Any) -> tuple[Header, ShardSpec, Ids]:
-    """Return what a peer tells of its samples, and their ids."""
-    spec = decode(ShardSpec, header.body, "its samples", rank)
-    ids: Ids = value
-    if not spec.is_text:
-        first, steps = value
+def _read_shard(_: int, value: Any) -> tuple[int, Any, Ids]:
+    """Return what a peer tells of its samples: their bytes, template and ids."""
+    nbytes, template, ids = value
+    if isinstance(ids[0], Tensor):
+        first, steps = ids
         ids = torch.cat([first.flatten().long(), steps.flatten().long()]).cpu().cumsum(0)
-    elif not all(isinstance(text, str) for text in value):
-        raise ValueError("ids that are not strings")
-    if len(ids) != spec.samples:
-        raise ValueError(f"{len(ids)} ids for {spec.samples} samples")
-    return header, spec, ids
+    return int(nbytes), template, ids
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Every id once, ascending, and where its sample is.
+    """Every id once, ascending, and where its samples are among those of all ranks, joined.
 
     Attributes:
-        numbers: the ids; of strings, their places in ``names``.
-        names: every string once, sorted; None where ids are numbers.
-        arrival: for each id, the place of its sample among those of all ranks, joined in rank
-            order; of several samples the first rank's counts.
+        ids: numbers or strings.
+        place: for each sample, the place of its id in ``ids``.
+        first: for each id, the first of its samples, which counts.
         counts: how many samples each rank has.
-        begins: the place of the first of them.
-        repeated: for each sample whose id came more than once, in the order of ids and then of
-            ranks: the place of its id here.
-        repeated_arrival: the place of each of them among the samples of all ranks.
     """
 
-    numbers: Tensor
-    names: list[str] | None
-    arrival: Tensor
-    counts: tuple[int, ...]
-    begins: Tensor
-    repeated: Tensor
-    repeated_arrival: Tensor
+    ids: Ids
+    place: Tensor
+    first: Tensor
+    counts: list[int]
 
     @classmethod
     def of(cls, per_rank: Sequence[Ids]) -> Order:
         """Put the ids of all ranks in order."""
-        counts = tuple(map(len, per_rank))
-        begins = torch.tensor([0, *counts[:-1]]).cumsum(0)
-        joined, names = _as_numbers(per_rank)
-        values, places = joined.sort(stable=True)
-        numbers, position, times = torch.unique_consecutive(
-            values, return_inverse=True, return_counts=True
-        )
-        first = places[times.cumsum(0) - times]
-        again = times[position] > 1
-        return cls(numbers, names, first, counts, begins, position[again], places[again])
+        ids: Ids
+        numbers = [each for each in per_rank if isinstance(each, Tensor)]
+        if len(numbers) == len(per_rank):
+            ids, place = torch.unique(torch.cat(numbers), return_inverse=True)
+        else:
+            texts = [text for each in per_rank for text in each]
+            ids = sorted({*texts})
+            places = dict(zip(ids, range(len(ids)), strict=True))
+            place = torch.tensor([places[text] for text in texts])
+        first = torch.empty(len(ids), dtype=torch.int64)
+        first.scatter_reduce_(0, place, torch.arange(len(place)), "amin", include_self=False)
+        return cls(ids, place, first, [*map(len, per_rank)])
 
-    def listed(self, places: Any = slice(None)) -> list[Any]:
-        """Return the ids at some places, as the caller knows them."""
-        numbers: list[int] = self.numbers[places].tolist()
-        return numbers if self.names is None else [self.names[number] for number in numbers]
+    def listed(self, places: Tensor | None = None) -> list[Any]:
+        """Return the ids at some places, or all."""
+        if places is None:
+            return self.ids if isinstance(self.ids, list) else self.ids.tolist()
+        if isinstance(self.ids, list):
+            return [self.ids[place] for place in places.tolist()]
+        return self.ids[places].tolist()
 
-    def owners(self, arrival: Tensor) -> Tensor:
-        """Return the ranks of samples, from their places among those of all ranks."""
-        return torch.searchsorted(self.begins, arrival, right=True) - 1
-
-    def samples(self, start: int, stop: int) -> tuple[list[Tensor], Tensor]:
-        """Return which samples of each rank, ascending, are those of the ids ``start`` to ``stop``.
-
-        And for each of these ids, the place of its sample among all of these, joined.
-        """
-        arrival = self.arrival[start:stop]
-        if len(arrival) == sum(self.counts):  # all of them
-            return [*map(torch.arange, self.counts)], arrival
-        arrived, by_arrival = torch.sort(arrival)
-        pieces = torch.tensor_split(arrived, torch.searchsorted(arrived, self.begins[1:]))
-        rows = [piece - begin for piece, begin in zip(pieces, self.begins, strict=True)]
-        return rows, by_arrival.argsort()
-
-
-def _as_numbers(per_rank: Sequence[Ids]) -> tuple[Tensor, list[str] | None]:
-    """Join the ids of all ranks; strings as their places among all strings, sorted."""
-    numbers = [ids for ids in per_rank if isinstance(ids, Tensor)]
-    if len(numbers) == len(per_rank):
-        return torch.cat(numbers), None
-    texts = [text for ids in per_rank for text in ids if isinstance(text, str)]
-    names = sorted(set(texts))
-    place = dict(zip(names, range(len(names)), strict=True))
-    return torch.tensor([place[text] for text in texts]), names
+    def samples(self, chosen: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+        """Return which samples of each rank are some of all; and their places among these."""
+        is_chosen = torch.zeros(len(self.place), dtype=torch.bool)
+        is_chosen[chosen] = True
+        rows = [part.nonzero().view(-1) for part in is_chosen.split_with_sizes(self.counts)]
+        return rows, (is_chosen.cumsum(0) - 1)[chosen]
 
 
 # -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
@@ -510,54 +425,45 @@ def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
         if expected < 0:
             raise InputError(f"expected= is {expected}, and there are no fewer ids than none")
         return expected, f", expected: {expected}"
-    ids = _read_ids(expected, "expected")
-    ids = sorted(set(ids)) if isinstance(ids, list) else torch.unique(ids)
+    ids = _read_ids(expected, "expected ids")
+    ids = sorted({*ids}) if isinstance(ids, list) else torch.unique(ids)
     digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
     return ids, f", expected: {len(ids)} ids ({digest})"
 
 
 def _check_expected(expected: int | Ids | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
-    ids = torch.arange(expected) if isinstance(expected, int) else expected
-    if isinstance(ids, Tensor) and (order.names is None or isinstance(expected, int)):
-        if torch.equal(ids, order.numbers):  # of strings, these are places
-            return
-    elif ids is None or (isinstance(ids, list) and ids == order.names):
+    if expected is None:
         return
-    wanted, came = ids.tolist() if isinstance(ids, Tensor) else ids, order.listed()
-    if order.names is not None and isinstance(expected, int):
-        raise InputError(
-            f"{expected} ids are expected, and {len(came)} came",
-            per_rank=_summaries(order),
-            notes=["No sample was moved."],
-            do="pass the ids themselves as expected= to learn which are missing.",
-            rank=rank,
+    ids = torch.arange(expected) if isinstance(expected, int) else expected
+    came, extra = order.ids, torch.empty(0)
+    if isinstance(ids, Tensor) and isinstance(came, Tensor):
+        is_right = torch.equal(ids, came)
+    elif isinstance(expected, int):  # of strings, of which it is the number
+        is_right = expected == len(came)
+    else:
+        is_right = type(ids) is type(came) and ids == came
+    if is_right:
+        return
+    if isinstance(expected, int) and isinstance(came, list):
+        what = f"{expected} ids are expected, and {len(came)} came"
+    else:
+        wanted = {*(ids if isinstance(ids, list) else ids.tolist())}
+        listed = order.listed()
+        missing = sorted(wanted.difference(listed))
+        extra = torch.tensor([place for place, each in enumerate(listed) if each not in wanted])
+        what = (
+            f"{len(missing)} of {len(wanted)} expected ids did not come{_shown(missing)}; "
+            f"{len(extra)} came that nobody expects{_shown(order.listed(extra.long()))}"
         )
-    if wanted and came and type(wanted[0]) is not type(came[0]):
-        kinds = ("strings", "integers") if order.names is None else ("integers", "strings")
-        raise InputTypeError(f"{kinds[0]} are expected as ids, and {kinds[1]} came", rank=rank)
-    known = set(wanted)
-    missing = sorted(known.difference(came))
-    extra = torch.tensor([place for place, each in enumerate(came) if each not in known]).long()
-    if missing or len(extra):
-        raise _wrong_ids(missing, extra, len(wanted), order, rank)
-
-
-def _wrong_ids(
-    missing: list[Any], extra: Tensor, expected: int, order: Order, rank: int
-) -> DistmetricsError:
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} of {expected} expected ids did not come: {_shown(missing)}")
-    if len(extra):
-        parts.append(f"{len(extra)} came that nobody expects: {_shown(order.listed(extra))}")
-    lines = _summaries(order)
-    owners = order.owners(order.arrival[extra])
-    peers = torch.unique(owners).tolist()
-    for owner in peers:
-        lines[owner] += f"; not expected: {_shown(order.listed(extra[owners == owner]))}"
-    return InputError(
-        f"gather_samples: {'; '.join(parts)}",
+    lines, peers = {}, []
+    for owner, own in enumerate(order.place.split_with_sizes(order.counts)):
+        ends = order.listed(torch.stack(own.aminmax())) if len(own) else []
+        lines[owner] = f"{len(own)} samples, from {ends[0]} to {ends[1]}" if ends else "no samples"
+        if torch.isin(own, extra).any():
+            peers.append(owner)
+    raise InputError(
+        f"gather_samples: {what}",
         per_rank=lines,
         notes=["No sample was moved."],
         likely="a sampler that leaves samples out, or ids that count anew on every rank.",
@@ -567,42 +473,29 @@ def _wrong_ids(
     )
 
 
-def _summaries(order: Order) -> dict[int, str]:
-    """Describe the ids of each rank in a line."""
-    lines = {}
-    owners = order.owners(order.arrival)
-    for rank, count in enumerate(order.counts):
-        own = order.listed(owners == rank)
-        ends = f", {own[0]} to {own[-1]}" if len(own) else ""
-        lines[rank] = f"{count} samples{ends}"
-    return lines
-
-
-def _check_repeats(
-    comm: Communicator, header: Header, columns: Sequence[Any], order: Order
-) -> None:
+def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
     """Compare the samples whose ids came more than once; raise if those of one id differ."""
-    groups = order.repeated
-    if len(groups) == 0:
+    again = order.place.bincount()[order.place] > 1
+    if not again.any():
         return
-    owners = order.owners(order.repeated_arrival)
-    rows = (order.repeated_arrival - order.begins[owners])[owners == comm.rank]
-    own = torch.tensor([_digest([values[row] for values in columns]) for row in rows.tolist()])
-    read = functools.partial(_read_numbers, owners.bincount(minlength=comm.world_size).tolist())
-    per_rank = _exchange(comm, header, own, read, "what came twice")
-    digests = torch.cat(per_rank)[owners.argsort(stable=True).argsort()]
-    _, position, times = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-    first = digests[times.cumsum(0) - times]
-    is_odd = torch.isin(groups, groups[digests != first[position]])
-    if not is_odd.any():
+    per_rank = again.split_with_sizes(order.counts)
+    rows = per_rank[comm.rank].nonzero().view(-1).tolist()
+    own = torch.tensor([_digest([column[row] for column in mine.columns]) for row in rows])
+    read = functools.partial(_read_numbers, [int(each.sum()) for each in per_rank])
+    digests = torch.cat(_exchange(comm, mine.header, own, read, "what came twice"))
+    least, most = torch.zeros(2, len(order.ids), dtype=torch.int64)
+    least.scatter_reduce_(0, order.place[again], digests, "amin", include_self=False)
+    most.scatter_reduce_(0, order.place[again], digests, "amax", include_self=False)
+    odd = (least != most).nonzero().view(-1)
+    if len(odd) == 0:
         return
-    odd = order.listed(torch.unique(groups[is_odd]))
     lines = {}
-    for owner in torch.unique(owners[is_odd]).tolist():
-        theirs = torch.unique(groups[is_odd & (owners == owner)])
-        lines[owner] = f"has {_shown(order.listed(theirs))}"
+    for owner, places in enumerate(order.place.split_with_sizes(order.counts)):
+        theirs = odd[torch.isin(odd, places)]
+        if len(theirs):
+            lines[owner] = f"ids{_shown(order.listed(theirs))}"
     raise InputError(
-        f"gather_samples: {len(odd)} ids came with different values: {_shown(odd)}",
+        f"gather_samples: {len(odd)} ids came with different values{_shown(order.listed(odd))}",
         per_rank=lines,
         notes=["No sample was moved."],
         likely="ids that count anew on every rank; or a sample that was dealt out twice, and whose "
@@ -614,31 +507,45 @@ def _check_repeats(
 
 
 def _digest(sample: list[Any]) -> int:
-    """Return a number that is equal for equal samples, in whatever order dicts have their keys."""
-    plain = [_in_order(value) if type(value) is dict else value for value in sample]
-    digest = hashlib.blake2b(to_bytes(serialize(plain)), digest_size=8).digest()
+    digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
-def _in_order(record: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: record[key] for key in sorted(record, key=repr)}
-
-
 def _shown(ids: list[Any]) -> str:
-    """Write ids in a line; the first few of many.
+    """Write the first few of some ids.
 
-    >>> print(_shown([0, 1, 2]), "and", _shown(["b", "c"]))
-    0, 1, 2 and 'b', 'c'
+    >>> _shown([0, 1, 2]), _shown([])
+    (': 0, 1, 2', '')
     """
     more = f", … ({len(ids)})" if len(ids) > _SHOWN else ""
-    return ", ".join(map(repr, ids[:_SHOWN])) + more
+    return ": " * bool(ids) + ", ".join(map(repr, ids[:_SHOWN])) + more
 
 
 # -- samples as JSON lines in a file
 
 
+def _lines(ids: Ids, tree: Any) -> list[str]:
+    """Return a line for each sample."""
+    lines = []
+    for row, sample_id in enumerate(ids if isinstance(ids, list) else ids.tolist()):
+        sample = mapped(tree, lambda _, column: column[row])  # noqa: B023  (called at once)
+        try:
+            lines.append(json.dumps({"id": sample_id, "sample": sample}, default=_as_json))
+        except (TypeError, ValueError) as error:
+            what = f"the sample of the id {sample_id!r} cannot be written as JSON: {error}"
+            raise InputTypeError(what) from error
+    return lines
+
+
+def _as_json(value: Any) -> Any:
+    """Return a list or a number for a tensor or an array."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
 class LinesFile:
-    """Writes a line for each sample, to a file beside ``path`` that takes its place at the end.
+    """Writes lines to a file beside ``path`` that takes its place at the end.
 
     Raises:
         OSError: the file cannot be made.
@@ -649,23 +556,16 @@ class LinesFile:
         self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
-    def append(self, ids: list[Any], tree: Any, *, is_last: bool) -> Problem | None:
-        """Append the samples of a tree; after the last ones, put the file in place.
-
-        Returns why the file cannot be written, if it cannot.
-        """
+    def append(self, lines: Sequence[str], *, is_last: bool) -> Problem | None:
+        """Write lines; after the last ones, put the file in place. Returns why it cannot be."""
         try:
-            for index, sample_id in enumerate(ids):
-                line = {"id": sample_id, "sample": _sample(tree, index)}
-                self._file.write(json.dumps(line, default=_as_json) + "\n")
+            self._file.writelines(f"{line}\n" for line in lines)
             if is_last:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._part.replace(self._path)
-        except Exception as error:
-            if is_raised_by_user(error):  # by the handler of a signal
-                raise
+        except OSError as error:
             return _unwritable(self._path, error)
         return None
 
@@ -676,33 +576,5 @@ class LinesFile:
         self._part.unlink(missing_ok=True)
 
 
-def _unwritable(path: Any, error: Exception) -> Problem:
+def _unwritable(path: Any, error: OSError) -> Problem:
     return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")
-
-
-def _sample(tree: Any, index: int) -> Any:
-    """Return one sample of a tree, as JSON has it."""
-    if isinstance(tree, dict):
-        return {key: _sample(column, index) for key, column in tree.items()}
-    if isinstance(tree, tuple):
-        return [_sample(column, index) for column in tree]
-    return tree[index]
-
-
-def _as_json(value: Any) -> Any:
-    """Return a list or a number for a tensor or an array."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _check_writable(where: str, values: Any) -> None:
-    """Raise InputTypeError for samples that JSON cannot hold."""
-    items = [values[:1]] if isinstance(values, Tensor) else values
-    for item in items:
-        if isinstance(item, Tensor) and item.is_complex():
-            raise InputTypeError(f"{where} has complex numbers, which JSON cannot hold")
-        try:
-            json.dumps(item, default=_as_json)
-        except (TypeError, ValueError) as error:
-            raise InputTypeError(f"{where} cannot be written as JSON: {error}") from error
