@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.meshes import Claim
 from distmetrics import LayoutError, layout, sync_and_compute
 from distmetrics.comm.outcome import Outcome, settle
+from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes
@@ -146,7 +147,9 @@ def caught_warnings() -> Iterator[list[str]]:
 
 
 def _flat(comm: Any, bug: Bug) -> list[str]:
-    if comm.transport.shares_process:  # they share one list of warnings, which the caller has
+    if isinstance(
+        comm.transport, ThreadCommunicator
+    ):  # they share one list of warnings, which the caller has
         bug.ours(comm, _place(bug, comm))
         return []
     with caught_warnings() as texts:

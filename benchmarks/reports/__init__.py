@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from benchmarks.published_bugs.bug import caught_warnings
 from distmetrics import guard
 from distmetrics.comm.outcome import Outcome, blame
+from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.testing import outcomes
 from distmetrics.testing.fake_torch_distributed import routed
@@ -130,7 +131,7 @@ def run(report: Any, way: str) -> tuple[list[Outcome], list[str]]:
 def _as_rank(comm: Any, name: str, way: str) -> tuple[Any, list[str]]:
     """Run one way of a report as a rank; threads share the warnings of their process."""
     program = getattr(importlib.import_module(name), way)
-    if comm.transport.shares_process:
+    if isinstance(comm.transport, ThreadCommunicator):
         return program(comm), []
     with caught_warnings() as warned:
         value = program(comm)
