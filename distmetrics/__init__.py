@@ -110,12 +110,9 @@ _LATE = {
     "Runner": "distmetrics.runner",
     "find_unpicklable": "distmetrics.preflight",
 }  # imported on first use
-_LATE_MODULES = ("guard",)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE_MODULES:
-        return importlib.import_module(f"distmetrics.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)

@@ -46,7 +46,7 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
     >>> check("Trainer", {"detect_anomaly": "no"}, {"detect_anomaly": FLAG})
     Traceback (most recent call last):
     distmetrics.errors.ConfigurationError: Trainer: detect_anomaly must be True or False, got 'no'
-    Likely: text of a command line or of an environment variable: any text would count as yes.
+    Likely: text of a command line or of an environment variable.
     Do:     pass True or False, without quotes.
     """
     for name, rule in takes.items():
@@ -67,10 +67,11 @@ def _advice(rule: Takes, value: Any) -> tuple[str, str]:
     takes_texts = rule.fits("text") or ("'" in rule.wanted and not is_flag)
     if not isinstance(value, str) or takes_texts:
         return "", ""
-    source = "text of a command line or of an environment variable"
-    if is_flag:
-        return f"{source}: any text would count as yes.", "pass True or False, without quotes."
-    return f"{source}.", "pass the value itself, without quotes."
+    plain = "True or False" if is_flag else "the value itself"
+    return (
+        "text of a command line or of an environment variable.",
+        f"pass {plain}, without quotes.",
+    )
 
 
 def _shown(value: Any) -> str:

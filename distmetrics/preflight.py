@@ -7,7 +7,6 @@ object at hand to the part that is to blame, where that part was made, and what 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import inspect
@@ -17,10 +16,11 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
+from distmetrics.call_site import short_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +73,20 @@ def find_unpicklable(
     if by_value is None:
         by_value = importlib.util.find_spec("cloudpickle") is not None
     search = _Search(by_value)
-    try:
-        search.visit(_Visited(obj, name))
-    except RecursionError:
-        do = "raise sys.setrecursionlimit, or flatten it"
-        return [Unpicklable(name, "nested too deeply to be pickled", "", do)]
+    search.visit(_Visited(obj, name))
     return search.found
 
 
 class _Visited(NamedTuple):
-    """A part of the object and the way to it.
-
-    Attributes:
-        inside: the function whose variable it is.
-        owner: the object of which it is the ``attribute``.
-    """
+    """A part of the object, the way to it, and the object of which it is an attribute."""
 
     value: Any
     path: str
-    inside: str = ""
     owner: Any = None
     attribute: str = ""
 
     def step(self, step: str, value: Any, attribute: str = "") -> _Visited:
-        return _Visited(value, self.path + step, self.inside, self.value, attribute)
-
-    @property
-    def place(self) -> str:
-        return f"{self.path} in {self.inside}" if self.inside else self.path
+        return _Visited(value, self.path + step, self.value, attribute)
 
 
 class _Search:
@@ -130,23 +116,22 @@ class _Search:
         are_whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
         if all(are_whole):
             what, do = _kind(part.value)
-            self.found.append(Unpicklable(part.place, what, _where(part), do))
+            self.found.append(Unpicklable(part.path, what, _where(part), do))
         return False
 
 
 def _parts(part: _Visited, by_value: bool) -> Iterator[_Visited]:
     """List what an object consists of as pickle sees it."""
     value = part.value
-    if type(value) in (list, tuple, set, frozenset):
+    if isinstance(value, tuple) or type(value) in (list, set, frozenset):
         yield from _items(part, "", enumerate(value))
-    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        yield from _attributes(part, value._asdict())
     elif isinstance(value, type):
         for name, member in vars(value).items() if by_value else ():
             if not name.startswith("__"):
                 yield part.step(f".{name}", member)
     elif isinstance(value, types.FunctionType):
-        yield from _variables(part) if by_value else ()
+        for name, item in _variables(value).items() if by_value else ():
+            yield part.step(f" (its variable {name})", item)
     elif isinstance(value, types.MethodType):
         yield part.step(".__self__", value.__self__)
     elif isinstance(value, functools.partial):
@@ -160,18 +145,13 @@ def _items(part: _Visited, of: str, items: Iterable[tuple[Any, Any]]) -> Iterato
     return (part.step(f"{of}[{key!r}]", item) for key, item in items)
 
 
-def _attributes(part: _Visited, attributes: Mapping[str, Any]) -> Iterator[_Visited]:
-    return (part.step(f".{name}", item, name) for name, item in attributes.items())
-
-
-def _variables(part: _Visited) -> Iterator[_Visited]:
-    """List what a function needs to travel as code: its variables and its defaults."""
-    fn = part.value
+def _variables(fn: types.FunctionType) -> dict[str, Any]:
+    """Return what a function needs to travel as code."""
+    variables: dict[str, Any] = {"__defaults__": fn.__defaults__}
     with contextlib.suppress(ValueError):  # a variable that has no value yet
         used = inspect.getclosurevars(fn)
-        for name, item in (used.globals | used.nonlocals).items():  # type: ignore[operator]
-            yield _Visited(item, name, part.place)
-    yield from _items(part, ".__defaults__", enumerate(fn.__defaults__ or ()))
+        variables |= {**used.globals, **used.nonlocals}
+    return variables
 
 
 def _parts_of_object(part: _Visited) -> Iterator[_Visited]:
@@ -197,9 +177,6 @@ def _parts_of_object(part: _Visited) -> Iterator[_Visited]:
 
 
 def _parts_of_state(part: _Visited, state: Any) -> Iterator[_Visited]:
-    if dataclasses.is_dataclass(part.value) and isinstance(state, list):  # frozen and with slots
-        names = [field.name for field in dataclasses.fields(part.value)]
-        state = dict(zip(names, state, strict=True))
     has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
     for attributes in state if has_slots else (state,):
         if isinstance(attributes, Mapping):
@@ -207,27 +184,15 @@ def _parts_of_state(part: _Visited, state: Any) -> Iterator[_Visited]:
             for kind in ("_modules", "_parameters", "_buffers"):
                 for name, child in (plain.pop(kind, None) or {}).items():
                     step = f"[{name}]" if name.isdigit() else f".{name}"
-                    if isinstance(part.value, torch.nn.ModuleDict):
-                        step = f"[{name!r}]"
                     yield part.step(step, child, name)
-            yield from _attributes(part, plain)
+            for name, item in plain.items():
+                yield part.step(f".{name}", item, name)
         elif attributes is not None:
             yield part.step(".__getstate__()", attributes)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
 _PER_PROCESS = "make it where it is used, in each process, and leave it out in __getstate__"
-_OPEN = "open it where it is used, in each process"
-_LIST = "keep a list, or make it where it is used"
-_LOCKS = ("lock", "RLock", "Lock", "Condition", "Event", "Semaphore", "Barrier")
-_KINDS: list[tuple[tuple[str, ...], str, str]] = [
-    (_LOCKS, "a lock", _PER_PROCESS),
-    (("Thread", "Process", "ThreadPoolExecutor", "Popen"), "a thread or process", _PER_PROCESS),
-    (("socket", "Connection", "Cursor", "SSLContext"), "a connection", _OPEN),
-    (("generator", "async_generator", "coroutine"), "a generator", _LIST),
-    (("module",), "a module", "import it where it is used"),
-    (("ReferenceType", "WeakSet", "WeakKeyDictionary"), "a weak reference", _PER_PROCESS),
-]
 
 
 def _kind(value: Any) -> tuple[str, str]:
@@ -243,10 +208,6 @@ def _kind(value: Any) -> tuple[str, str]:
         name = getattr(value, "name", "")
         what = f"an open file ({name})" if isinstance(name, str) and name else "an open file"
         return what, "keep its path, and open it where it is used"
-    names = {base.__name__ for base in type(value).__mro__}
-    for kinds, what, do in _KINDS:
-        if names.intersection(kinds):
-            return what, do
     name = type(value).__name__
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     return f"{article} {name}", _PER_PROCESS
@@ -257,15 +218,15 @@ def _where(part: _Visited) -> str:
     value, attribute = part.value, re.escape(part.attribute)
     code = getattr(value, "__code__", getattr(value, "gi_code", None))
     if isinstance(code, types.CodeType):
-        return f"defined at {_place(code.co_filename, code.co_firstlineno)}"
+        return f"defined at {short_path(code.co_filename)}:{code.co_firstlineno}"
     if isinstance(value, type):
         for file, line, _ in _source(value):
-            return f"defined at {_place(file, line)}"
+            return f"defined at {short_path(file)}:{line}"
     assignment = re.compile(rf"\bself\.{attribute}\b\s*(:[^=]+)?=(?!=)")
     for cls in type(part.owner).__mro__ if attribute else ():
         for file, number, text in _source(cls):
             if assignment.search(text):
-                return f"assigned at {_place(file, number)}"
+                return f"assigned at {short_path(file)}:{number}"
     return ""
 
 
@@ -275,9 +236,3 @@ def _source(cls: type) -> Iterator[tuple[str, int, str]]:
         file = inspect.getsourcefile(cls) or ""
         lines, start = inspect.getsourcelines(cls)
         yield from ((file, number, text) for number, text in enumerate(lines, start))
-
-
-def _place(file: str, line: int) -> str:
-    path, here = Path(file), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path.name
-    return f"{shown}:{line}"

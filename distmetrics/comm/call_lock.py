@@ -11,7 +11,6 @@ left.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -34,44 +33,17 @@ class CallLock:
         exchanged: whether the last exchange is over, so that errors from here on are its own.
     """
 
-    __slots__ = ("_named_before", "_taken", "call", "exchanged", "takes", "thread")
-
     def __init__(self) -> None:
         self.call: Call | None = None
         self.takes, self.exchanged = 0, False
         self.thread = threading.get_ident()
-        self._taken: list[Communicator] = []
+        self.taken: list[Communicator] = []
         self._named_before = name_calls(None)
-
-    def take(self, comm: Communicator, call: Call) -> None:
-        """Take a transport, on which the call now exchanges data.
-
-        Raises:
-            ConfigurationError: another thread is in a call.
-            DivergedError, MismatchError, PeerLostError: the communicator is broken.
-        """
-        state = comm.state
-        if all(state is not taken.state for taken in self._taken):
-            with state.lock:
-                holder = state.holder
-                if holder is not None and holder.thread != self.thread:
-                    raise _refused(comm, holder)
-                state.holder = self
-            self._taken.append(comm)
-            # An earlier call of this thread: two exceptions at once have ended it.
-            if holder is not None:
-                _break_after(comm, call, "an exception")
-        self.call, self.exchanged = call, False
-        self.takes += 1
-        name_calls(call)
-        if state.verdict is not None:
-            comm.transport.break_off(state.verdict, at_once=True)
-            raise state.verdict.error(comm.members[comm.rank], call.site)
 
     def release(self) -> None:
         """Let other threads make calls."""
         name_calls(self._named_before)
-        for comm in self._taken:
+        for comm in self.taken:
             state = comm.state
             if state.holder is self:
                 state.holder = None
@@ -84,7 +56,7 @@ class CallLock:
             if self.call is None:
                 note_left(comm, error)
             else:
-                for taken in self._taken:
+                for taken in self.taken:
                     _break_after(taken, self.call, type(error).__name__)
         self.release()
 
@@ -140,10 +112,31 @@ def this_call() -> CallLock:
 
 
 def take(comm: Communicator, call: Call) -> None:
-    """Take a transport for the call of this thread; see :meth:`CallLock.take`."""
-    lock = this_call()
-    if comm.world_size > 1:
-        lock.take(comm, call)
+    """Take a transport, on which the call of this thread now exchanges data.
+
+    Raises:
+        ConfigurationError: another thread is in a call.
+        DivergedError, MismatchError, PeerLostError: the communicator is broken.
+    """
+    lock, state = this_call(), comm.state
+    if comm.world_size == 1:
+        return
+    if all(state is not taken.state for taken in lock.taken):
+        with state.lock:
+            holder = state.holder
+            if holder is not None and holder.thread != lock.thread:
+                raise _refused(comm, holder.call)
+            state.holder = lock
+        lock.taken.append(comm)
+        # An earlier call of this thread: two exceptions at once have ended it.
+        if holder is not None:
+            _break_after(comm, call, "an exception")
+    lock.call, lock.exchanged = call, False
+    lock.takes += 1
+    name_calls(call)
+    if state.verdict is not None:
+        comm.transport.break_off(state.verdict, at_once=True)
+        raise state.verdict.error(comm.members[comm.rank], call.site)
 
 
 def exchanges_over() -> None:
@@ -180,18 +173,17 @@ def _break(comm: Communicator, verdict: Verdict, *, at_once: bool) -> None:
     comm.transport.break_off(verdict, at_once=at_once)
 
 
-def _refused(comm: Communicator, holder: CallLock) -> DistmetricsError:
+def _refused(comm: Communicator, other: Call | None) -> DistmetricsError:
     """Return the error for a call that begins while another thread is in one.
 
     Each rank may have refused another thread, so every later call is refused on all ranks.
     """
-    frame = sys._current_frames().get(holder.thread)
-    here, there = call_site(), None if frame is None else call_site(frame)
+    here = call_site()
+    there = (other and other.site) or "an unknown line"
     rank = comm.members[comm.rank]
     what = "in calls of one communicator at the same time"
     error = ConfigurationError(
-        f"two threads of rank {rank} are {what}: one at {there or 'an unknown line'}, and this one "
-        f"at {here or 'an unknown line'}",
+        f"two threads of rank {rank} are {what}: one at {there}, and this one at {here}",
         notes=["This one was not made; the next call on this communicator raises on every rank."],
         likely="calls in threads that do not wait for each other: the ranks may take them in "
         "another order, and nothing would tell.",

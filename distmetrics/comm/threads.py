@@ -167,9 +167,10 @@ class Rendezvous:
                 if member in self._gone and not (in_background and self._tasks[member]):
                     left[member] = self._gone[member]
         lines |= {rank: gone.why for rank, gone in self._gone.items()}
+        stuck = [rank for rank in range(self._world_size) if self._is_stuck(rank, waiting)]
         if left:
             self.end(departed(left, lines))
-        elif waiting and all(self._is_stuck(rank, waiting) for rank in range(self._world_size)):
+        elif waiting and len(stuck) == self._world_size:
             what = "every rank waits, and no wait can be met"
             self.end(deadlock(what, sorted({rank for rank, _ in waiting}), lines))
 
