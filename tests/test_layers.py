@@ -20,7 +20,7 @@ BELOW = {
     "tree": set(),
     "call_site": set(),
     "message": {"call_site"},
-    "preflight": set(),
+    "preflight": {"call_site"},
     "comm": {"call_site", "message"},
     "guard": {"call_site", "message", "comm"},
     # its façade, which shows what lies above it, late
