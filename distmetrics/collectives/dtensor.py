@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.comm.communicator import Communicator
-from distmetrics.errors import InputTypeError, LayoutError, MismatchError, Site, who
+from distmetrics.errors import InputTypeError, LayoutError
 from distmetrics.message import Message
 
 WHOLE = (
@@ -57,49 +57,6 @@ class Shared(Message, frozen=True):
     name: str
     holders: tuple[int, ...]
     about: str
-
-
-def odd_one(per_rank: Sequence[Sequence[Shared]]) -> tuple[Shared, int] | None:
-    """Return a DTensor and a rank that should hold it and has told something else, if there are.
-
-    >>> loss = Shared("loss", (0, 1), "3.0")
-    >>> odd_one([[loss], [loss.but(about="4.0")]])
-    (Shared(name='loss', holders=(0, 1), about='3.0'), 1)
-    """
-    for each in per_rank:
-        for one in each:
-            for rank in one.holders:
-                if one not in per_rank[rank]:
-                    return one, rank
-    return None
-
-
-def difference(
-    tensor: Shared,
-    other: int,
-    per_rank: Sequence[Sequence[Shared]],
-    lines: dict[int, str],
-    op: str,
-    *,
-    rank: int,
-    site: Site | None,
-) -> MismatchError:
-    """Return the error for what :func:`odd_one` has found; ``lines``: each rank's call."""
-    for r in tensor.holders:
-        own = [f"{one.name} {one.about}" for one in per_rank[r] if one.name == tensor.name]
-        lines[r] += f"  {', '.join(own) or 'none'}"
-    return MismatchError(
-        f"{op}: the DTensor {tensor.name} is held by {who(tensor.holders)} together, and rank "
-        f"{other} says something else of it than rank {tensor.holders[0]}",
-        per_rank=lines,
-        notes=["No data was moved; every rank keeps what it had."],
-        likely="a rank without data, or another weight or number of updates: a DTensor is one "
-        "tensor of its mesh, so all ranks of the mesh do the same with it.",
-        do="do the same on every rank of its mesh, or pass x.full_tensor().",
-        rank=rank,
-        peers=tensor.holders,
-        site=site,
-    )
 
 
 def is_dtensor(x: Any) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from os.path import commonprefix
 from typing import Any, Literal
 
@@ -21,9 +22,7 @@ from distmetrics.collectives.buckets import Layout, LeafSpec, layout, unsendable
 from distmetrics.collectives.dtensor import (
     Part,
     Shared,
-    difference,
     is_dtensor,
-    odd_one,
     part_of,
     whole_part,
 )
@@ -44,6 +43,7 @@ from distmetrics.tree import Spec, flatten
 _SHOWN = 3  # leaves, keys, or groups of ranks, spelt out in one line of a report
 _LONG = 160  # characters of a tree's structure that a report shows
 _LONG_KEY = 60  # characters of a key
+_NOTHING_MOVED = "No data was moved; every rank keeps what it had."
 
 
 class Problem(Message, frozen=True):
@@ -148,15 +148,19 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0, do: str 
         InputError: a rank cannot make the call at all.
     """
     agree_on_tree(headers, rank)
-    if len({len(header.leaves) for header in headers}) > 1:
-        raise _mismatch(headers, rank, _count)
-    columns = zip(*(header.leaves for header in headers), strict=True)
-    for index, leaves in enumerate(columns):
-        if (
-            len({(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in leaves})
-            > 1
-        ):
-            raise _mismatch(headers, rank, functools.partial(_leaf, index), do)
+    with reading("its tensors"):  # as many as its tree has
+        columns = [*zip(*(header.leaves for header in headers), strict=True)]
+    for leaves in columns:
+        alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in leaves}
+        if len(alike) > 1:
+            likely, advice = "shards of different size.", do or "make the shape equal on all ranks."
+            if len({leaf.dtype for leaf in leaves}) > 1:
+                likely = (
+                    "a rank without data built its tensor from Python numbers, and torch inferred "
+                    "the dtype."
+                )
+                advice = "give the dtype, or keep the numbers in a metric."
+            raise _mismatch(headers, rank, "send", [*map(str, leaves)], likely, advice)
     agree_on_dtensors([header.dtensors for header in headers], headers, rank)
 
 
@@ -164,14 +168,27 @@ def agree_on_dtensors(
     per_rank: Sequence[Sequence[Shared]], headers: Sequence[Header], rank: int
 ) -> None:
     """Check that the ranks which hold a DTensor together tell the same of it, as :func:`agree`."""
-    if not any(per_rank):
-        return
     with reading("its DTensors"):  # whose holders may be no ranks
-        odd = odd_one(per_rank)
-    if odd is not None:
-        lines = {r: str(header.call()) for r, header in enumerate(headers)}
-        call = headers[rank].call()
-        raise difference(*odd, per_rank, lines, call.op, rank=rank, site=call.site)
+        for tensor in dict.fromkeys(chain.from_iterable(per_rank)):
+            if all(tensor in per_rank[r] for r in tensor.holders):
+                continue
+            lines = {r: str(header.call()) for r, header in enumerate(headers)}
+            for r in tensor.holders:
+                own = [one.about for one in per_rank[r] if one.name == tensor.name]
+                lines[r] += f"  {tensor.name} {', '.join(own) or 'is no DTensor'}"
+            call = headers[rank].call()
+            holders = Ranks(tensor.holders)
+            raise MismatchError(
+                [f"{call.op}: ", holders, f" hold the DTensor {tensor.name} together, and differ"],
+                per_rank=lines,
+                notes=[_NOTHING_MOVED],
+                likely="a rank without data, or another weight or number of updates: a DTensor is "
+                "one tensor of its mesh, so all ranks of the mesh do the same with it.",
+                do="do the same on every rank of its mesh, or pass x.full_tensor().",
+                rank=rank,
+                peers=holders,
+                site=call.site,
+            )
 
 
 def agree_on_tree(headers: Sequence[Header], rank: int, keys: Sequence[Sequence[str]] = ()) -> None:
@@ -183,104 +200,55 @@ def agree_on_tree(headers: Sequence[Header], rank: int, keys: Sequence[Sequence[
         keys: those in each rank's tree, for the error's text; default the paths of its leaves.
     """
     _refuse_problems(headers, rank)
-    for part in (_operation, _tree):
-        if len(set(map(part, headers))) > 1:
-            keys = keys or [[leaf.path for leaf in header.leaves] for header in headers]
-            raise _mismatch(headers, rank, part, keys=keys if part is _tree else ())
-
-
-def _operation(header: Header) -> str:
-    return header.call().op
-
-
-def _tree(header: Header) -> str:
-    return header.tree
-
-
-def _count(header: Header) -> str:
-    return f"{header.tree} of {len(header.leaves)} tensors"
-
-
-def _leaf(index: int, header: Header) -> str:
-    return str(header.leaves[index])
+    calls = [header.call().op for header in headers]
+    if len({*calls}) > 1:
+        likely = "a collective under a condition, or in a loop, that not all ranks share."
+        do = "make every rank call the same collectives, in the same order, under the same names."
+        raise _mismatch(headers, rank, "call", calls, likely, do)
+    trees = [header.tree for header in headers]
+    if len({*trees}) > 1:
+        keys = keys or [[leaf.path for leaf in header.leaves] for header in headers]
+        raise _mismatch(
+            headers,
+            rank,
+            "send",
+            _odd_keys(keys) or trees,
+            "a key or an element that only some ranks have, or metrics made with different "
+            "arguments.",
+            "give every rank the same keys, with zeros if need be; make metrics with the same "
+            "arguments.",
+        )
 
 
 def _mismatch(
-    headers: Sequence[Header],
-    rank: int,
-    part: Callable[[Header], str],
-    do: str = "",
-    keys: Sequence[Sequence[str]] = (),
+    headers: Sequence[Header], rank: int, verb: str, views: Sequence[str], likely: str, do: str
 ) -> DistmetricsError:
-    """Build the error for headers that differ in ``part``, which the text shows of each rank.
-
-    Where ``keys`` differ, it shows those that not all ranks have instead.
-    """
-    groups = by_line({r: part(header) for r, header in enumerate(headers)})
+    """Build the error for headers that differ: ``views`` say what each rank sends, or calls."""
+    groups = by_line(dict(enumerate(views)))
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    what = "a collective" if part is _operation else headers[rank].call().op
-    of_some = odd_keys(keys)
-    lines = {}
-    for r, header in enumerate(headers):
-        call = header.call()
-        detail = call.detail if part is _operation else short[part(header)]
-        lines[r] = str(replace(call, detail=what_has(of_some, r) or detail))
-    likely, advice = _advice(headers, part)
-    differ = who_has(of_some) or _who_sends(groups, usual, short, part)
+    calls = [header.call() for header in headers]
+    what = calls[rank].op
+    if verb == "send":
+        calls = [replace(call, detail=short[view]) for call, view in zip(calls, views, strict=True)]
+    else:
+        what = "a collective"
+    parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
+    for view in odd[:_SHOWN]:
+        does = verb if len(groups[view]) > 1 else f"{verb}s"
+        parts += [Ranks(groups[view]), f" {does} {short[view]}, "]
+    named = len(groups[usual]) == 1 or len(odd) > _SHOWN
     return MismatchError(
-        [f"ranks disagree on {what}: ", *differ],
-        per_rank=lines,
-        notes=["No data was moved; every rank keeps what it had."],
+        [*parts, Ranks(groups[usual]) if named else "the others", f" {short[usual]}"],
+        per_rank={r: str(call) for r, call in enumerate(calls)},
+        notes=[_NOTHING_MOVED],
         likely=likely,
-        do=do if do and advice is _EQUAL_SHAPES else advice,
+        do=do,
         rank=rank,
         peers=[r for view in odd for r in groups[view]],
-        site=headers[rank].call().site,
+        site=calls[rank].site,
     )
-
-
-def _who_sends(
-    groups: Mapping[str, Sequence[int]],
-    usual: str,
-    short: Mapping[str, str],
-    part: Callable[[Header], str],
-) -> list[str | Ranks]:
-    """Say which ranks send what else than most, in the parts of a headline."""
-    parts: list[str | Ranks] = []
-    for view in [view for view in groups if view != usual][:_SHOWN]:
-        verb = "call" if part is _operation else "send"
-        verb += "s" if len(groups[view]) == 1 else ""
-        parts += [Ranks(groups[view]), f" {verb} {short[view]}, "]
-    named = len(groups[usual]) == 1 or len(groups) > _SHOWN + 1
-    return [*parts, Ranks(groups[usual]) if named else "the others", f" {short[usual]}"]
-
-
-_EQUAL_SHAPES = "make the shape equal on all ranks."
-_OTHER_TREE = (
-    "a key or an element that only some ranks have, or metrics made with different arguments.",
-    "give every rank the same keys, with zeros if need be; make metrics with the same arguments.",
-)
-_OTHER_DTYPE = (
-    "a rank without data built its tensor from Python numbers, and torch inferred the dtype.",
-    "give the dtype, or keep the numbers in a metric.",
-)
-
-
-def _advice(headers: Sequence[Header], part: Callable[[Header], str]) -> tuple[str, str]:
-    """Return the likely cause of a mismatch, and what to do."""
-    if part is _operation:
-        return (
-            "a collective under a condition, or in a loop, that not all ranks share.",
-            "make every rank call the same collectives, in the same order, under the same names.",
-        )
-    if part in (_tree, _count):
-        return _OTHER_TREE
-    columns = zip(*(header.leaves for header in headers), strict=False)
-    if any(len({leaf.dtype for leaf in leaves}) > 1 for leaves in columns):
-        return _OTHER_DTYPE
-    return "shards of different size.", _EQUAL_SHAPES
 
 
 def _clip(views: Sequence[str]) -> list[str]:
@@ -300,56 +268,30 @@ def shorten(leaves: Sequence[LeafSpec]) -> str:
     return shown if len(leaves) <= _SHOWN else f"{shown}, … ({len(leaves)} tensors)"
 
 
-def odd_keys(per_rank: Sequence[Iterable[str]]) -> dict[Ranks, list[str]]:
-    """Return the keys that not all ranks have, by the ranks that have them.
+def _odd_keys(per_rank: Sequence[Iterable[str]]) -> list[str]:
+    """Say of each rank which keys it has that others lack; return [] if there are none.
 
-    What is below a key, as ``code.f1`` is below ``code``, is not told beside it.
-
-    >>> odd_keys([["loss"], ["loss", "code", "code.f1"], ["loss"]])
-    {(1,): ['code']}
+    >>> _odd_keys([["loss"], ["loss", "code"], ["loss"]])
+    ["no 'code'", "'code'", "no 'code'"]
     """
-    holders: dict[str, list[int]] = {}
-    for rank, keys in enumerate(per_rank):
-        for key in dict.fromkeys(filter(None, keys)):  # what has no key is no element
-            holders.setdefault(key, []).append(rank)
-    odd: dict[Ranks, list[str]] = {}
-    for key, ranks in holders.items():
-        kept = odd.setdefault(Ranks(ranks), []) if len(ranks) < len(per_rank) else None
-        if kept is not None and not (kept and key.startswith(f"{kept[-1]}.")):
-            kept.append(key)
-    return odd
+    ranks = [dict.fromkeys(filter(None, keys)) for keys in per_rank]  # "" is no element's
+    odd: list[str] = []
+    for key in dict.fromkeys(chain.from_iterable(ranks)):
+        is_below = odd and key.startswith(f"{odd[-1]}.")  # as code.f1 is below code
+        if not is_below and any(key not in keys for keys in ranks):
+            odd.append(key)
+    views = []
+    for keys in ranks:
+        own, others = [key for key in odd if key in keys], [key for key in odd if key not in keys]
+        views.append(" and ".join(filter(None, [_listed(own), _listed(others, "no ")])))
+    return views if odd else []
 
 
-def who_has(odd: Mapping[Ranks, Sequence[str]]) -> list[str | Ranks]:
-    """Say who has which keys, in the parts of an error's headline.
-
-    >>> "".join(map(str, who_has({Ranks([1]): ["code"], Ranks([0, 2]): ["a", "b"]})))
-    "only rank 1 has 'code', only ranks 0, 2 have 'a', 'b'"
-    """
-    parts: list[str | Ranks] = []
-    for ranks, keys in [*odd.items()][:_SHOWN]:
-        verb = "has" if len(ranks) == 1 else "have"
-        parts += [", only " if parts else "only ", ranks, f" {verb} {_listed(keys)}"]
-    return [*parts, ", …"] if len(odd) > _SHOWN else parts
-
-
-def what_has(odd: Mapping[Ranks, Sequence[str]], rank: int) -> str:
-    """Say which of the keys one rank has, and which not.
-
-    >>> what_has({Ranks([1]): ["code"], Ranks([0, 2]): ["a"]}, 1)
-    "with 'code', without 'a'"
-    """
-    own = [key for ranks, keys in odd.items() if rank in ranks for key in keys]
-    others = [key for ranks, keys in odd.items() if rank not in ranks for key in keys]
-    words = {"with": own, "without": others}
-    return ", ".join(f"{word} {_listed(keys)}" for word, keys in words.items() if keys)
-
-
-def _listed(keys: Sequence[str]) -> str:
+def _listed(keys: Sequence[str], word: str = "") -> str:
     shown = [key if len(key) <= _LONG_KEY else f"{key[:_LONG_KEY]}…" for key in keys[:_SHOWN]]
     texts = [key if key[0] in "[." else repr(key) for key in shown]  # paths in trees have quotes
     rest = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(texts) + rest
+    return word + ", ".join(texts) + rest if keys else ""
 
 
 Take = Callable[[Part, str], Tensor]

@@ -198,12 +198,12 @@ def test_pieces_stay_pieces(results: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("flat weights", dm.MismatchError, "held by ranks 0-3 together"),
-        ("layout weights", dm.MismatchError, "held by ranks 0-1 together"),
+        ("flat weights", dm.MismatchError, "ranks 0-3 hold"),
+        ("layout weights", dm.MismatchError, "ranks 0, 2 hold"),
         ("flat stack", dm.InputTypeError, r"a DTensor of dp Shard\(dim=0\), tp Replicate"),
         ("layout pieces", dm.LayoutError, "the axis tp, said to hold the same samples, total is"),
         ("layout copies", dm.LayoutError, "the axis dp, said to hold other samples, total is"),
-        ("some without data", dm.MismatchError, "the DTensor total of MeanShare is held by"),
+        ("some without data", dm.MismatchError, "hold the DTensor total of MeanShare together"),
         ("one plain", dm.MismatchError, "rank 3 sends float32"),
         ("mixed", dm.StateError, "highest is no DTensor, and another of its metric is"),
         ("part of the mesh", dm.LayoutError, "the axis tp"),
