@@ -24,12 +24,11 @@ WHOLE = (
 
 
 class Part(NamedTuple):
-    """One rank's part of a DTensor.
+    """One rank's part of a DTensor; a plain tensor is all its own.
 
     Attributes:
         local: its data.
         counts: False for a copy of what another rank of the communicator has.
-        leads: True on one of the ranks that hold the tensor.
         pending: the operations by which parts are still to be reduced, and over how many ranks.
         pieces: the dimensions of which ranks hold pieces: which one this is, and of how many.
         holders: the ranks of the communicator that hold the tensor.
@@ -37,12 +36,11 @@ class Part(NamedTuple):
     """
 
     local: Tensor
-    counts: bool
-    leads: bool
-    pending: Mapping[str, int]
-    pieces: Mapping[int, str]
-    holders: tuple[int, ...]
-    placements: str
+    counts: bool = True
+    pending: Mapping[str, int] = {}
+    pieces: Mapping[int, str] = {}
+    holders: tuple[int, ...] = ()
+    placements: str = ""
 
 
 class Shared(Message, frozen=True):
@@ -118,8 +116,7 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
             pieces[placement.dim] = f"{pieces.get(placement.dim, '')} {piece}".strip()
     members = {*mesh.mesh.flatten().tolist()}
     holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
-    leads = ranks[holders[0]] == me
-    return Part(_local(x), counts, leads, pending, pieces, holders, placements_of(x))
+    return Part(_local(x), counts, pending, pieces, holders, placements_of(x))
 
 
 def whole_part(part: Part, where: str) -> Tensor:

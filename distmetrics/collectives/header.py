@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import Layout, LeafSpec, layout, unsendable
+from distmetrics.collectives.buckets import Layout, LeafSpec, pack, unsendable
 from distmetrics.collectives.dtensor import (
     Part,
     Shared,
@@ -294,35 +294,35 @@ def _listed(keys: Sequence[str], word: str = "") -> str:
     return word + ", ".join(texts) + rest if keys else ""
 
 
-Take = Callable[[Part, str], Tensor]
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """One rank's side of a call: its tensors, how to rebuild the tree, and the header."""
 
     tensors: list[Tensor]
     spec: Spec
-    layout: Layout
     header: Header
 
-    def prove(self, comm: Communicator) -> None:
-        """Tell a layout what this rank would send."""
+    def prove(self, comm: Communicator, tensors: Sequence[Tensor]) -> None:
+        """Tell a layout what this rank would send; in some calls a weight comes first."""
         if comm.wants_proof:
             paths = [path or "the value" for path in self.spec.paths]
-            comm.witness(self.header.content(), dict(zip(paths, self.tensors, strict=False)))
+            names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
+            comm.witness(self.header.content(), dict(zip(names, tensors, strict=False)))
+
+    def pack(self, comm: Communicator, where: Layout) -> Tensor:
+        """Return what this rank sends."""
+        self.prove(comm, self.tensors)
+        return pack(self.tensors, where, comm.device)
 
 
 def prepare(
     op: str,
     name: str,
     tree: Any,
+    comm: Communicator,
     *,
-    comm: Communicator | None = None,
-    take: Take = whole_part,
-    weight: float | None = None,
-    at_least_1d: bool = False,
-    refuse: Callable[[Tensor], str] | None = None,
+    take: Callable[[Part, str], Tensor] = whole_part,
+    about: str = "",
     problem: Problem | None = None,
 ) -> Prepared:
     """Take a tree apart for the call ``op``.
@@ -334,11 +334,10 @@ def prepare(
         op: the operation with all that must be equal on all ranks.
         name: the user's name of the call.
         tree: tensors, numbers and arrays, nested.
-        comm: who talks; without it DTensors are refused.
-        take: called with a DTensor's part and what errors call it; returns what is sent of it.
-        weight: of the tensors; the ranks that hold a DTensor must have the same.
-        at_least_1d: count 0-dim leaves as one row.
-        refuse: called with each tensor; returns why this operation can't take it, or "".
+        comm: who talks.
+        take: called with this rank's part of each leaf and what errors call it; returns what is
+            sent of it.
+        about: what the ranks that hold a DTensor must have alike.
         problem: one that the caller has found already.
     """
     site = call_site()
@@ -348,42 +347,39 @@ def prepare(
     shared: list[Shared] = []
     try:
         for leaf, path in zip(leaves, spec.paths, strict=True):
-            where, note = path or "the value", ""
-            if comm is not None and is_dtensor(leaf):
+            where = path or "the value"
+            if is_dtensor(leaf):
                 part = part_of(leaf, comm, where)
-                leaf, note = take(part, where), part.placements
-                shared.append(Shared(where, part.holders, "" if weight is None else repr(weight)))
-            tensor = _tensor(leaf, where, refuse)
-            tensors.append(tensor.reshape(1) if at_least_1d and tensor.ndim == 0 else tensor)
-            notes.append(note)
+                shared.append(Shared(where, part.holders, about))
+            else:
+                part = Part(_tensor(leaf, where))
+            check_sendable(part.local, where)
+            tensors.append(take(part, where))
+            notes.append(part.placements)
     except (InputTypeError, LayoutError) as error:
         problem = problem or Problem.of(error)
         tensors = []
     specs = tuple(map(LeafSpec.of, spec.paths, tensors, notes))
-    header = Header(op, name, spec.text, specs, site, problem, dtensors=tuple(shared))
-    return Prepared(tensors, spec, layout(tensors), header)
+    return Prepared(
+        tensors, spec, Header(op, name, spec.text, specs, site, problem, dtensors=tuple(shared))
+    )
 
 
-def _tensor(leaf: Any, where: str, refuse: Callable[[Tensor], str] | None) -> Tensor:
-    """Return a leaf as a dense tensor, or raise InputTypeError."""
+def _tensor(leaf: Any, where: str) -> Tensor:
+    """Return a leaf as a tensor, or raise InputTypeError."""
     if isinstance(leaf, Tensor):
-        check_sendable(leaf, where)
-        tensor = leaf
-    elif isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__"):
-        try:
-            tensor = from_number_or_array(leaf)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise InputTypeError(
-                f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
-            ) from error
-    else:
+        return leaf
+    if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__")):
         raise InputTypeError(
             f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
             do="for other objects call all_gather_object.",
         )
-    if refuse is not None and (why := refuse(tensor)):
-        raise InputTypeError(f"{where} {why}")
-    return tensor
+    try:
+        return from_number_or_array(leaf)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputTypeError(
+            f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
+        ) from error
 
 
 def from_number_or_array(leaf: Any) -> Tensor:

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from distmetrics.collectives.buckets import (
     LeafSpec,
     dtype_of,
     from_bytes,
     layout,
-    pack,
     to_bytes,
     unpack,
 )
-from distmetrics.collectives.dtensor import rows_of
+from distmetrics.collectives.dtensor import Part, rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
 from distmetrics.collectives.reduce import all_reduce
@@ -35,13 +35,11 @@ from distmetrics.message import Message, decode, encode, reading
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
 
-@one_call
-def gather_rows(mine: Prepared, *, comm: Communicator) -> list[Tensor]:
+def _gather_rows(mine: Prepared, comm: Communicator) -> list[Tensor]:
     """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
-    mine.prove(comm)
-    data = pack(mine.tensors, mine.layout, comm.device)
-    runs = exchange_alike(comm, mine.header, data, _CAT_INSTEAD)
-    per_rank = [unpack(run, mine.layout) for run in runs]
+    where = layout(mine.tensors)
+    runs = exchange_alike(comm, mine.header, mine.pack(comm, where), _CAT_INSTEAD)
+    per_rank = [unpack(run, where) for run in runs]
     rows = []
     for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
         rows.append(torch.stack(leaves).to(own.device))
@@ -53,23 +51,8 @@ def meet(
     op: str, name: str = "", *, comm: Communicator | None = None, problem: Problem | None = None
 ) -> None:
     """Return once every rank is here for the same; raise on all of them what one must refuse."""
-    gather_rows(prepare(op, name, (), problem=problem), comm=chosen(comm))
-
-
-def one_way(comm: Communicator) -> Problem | None:
-    """Return why gradients cannot flow back over a communicator, if they cannot."""
-    if not comm.hands_over:
-        return None
-    return Problem(
-        "InputError",
-        "gradients cannot flow back over a layout that gives some ranks the result of others",
-        "gather over a layout of the ranks with values alone, or leave sync_grads out.",
-    )
-
-
-def gather_with_gradients(comm: Communicator, mine: Prepared) -> list[Tensor]:
-    """Like :func:`gather_rows`, but gradients flow back to the ranks that sent."""
-    return list(_Gather.apply(comm, mine, *mine.tensors))  # type: ignore[no-untyped-call]
+    comm = chosen(comm)
+    _gather_rows(prepare(op, name, (), comm, problem=problem), comm)
 
 
 class _Gather(torch.autograd.Function):
@@ -80,40 +63,21 @@ class _Gather(torch.autograd.Function):
         ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, mine.header.name
-        rows = gather_rows(mine, comm=comm)
-        ctx.smooth = []  # the places of the leaves that have gradients
-        for place, row in enumerate(rows):
-            if row.is_floating_point() or row.is_complex():
-                ctx.smooth.append(place)
-        others = [row for place, row in enumerate(rows) if place not in ctx.smooth]
-        ctx.mark_non_differentiable(*others)
+        rows = _gather_rows(mine, comm)
+        ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
+        pairs = zip(rows, ctx.smooth, strict=True)
+        ctx.mark_non_differentiable(*[row for row, is_smooth in pairs if not is_smooth])
         return tuple(rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        mine: list[Tensor | None] = [None] * len(grads)
-        if ctx.smooth:
-            sent = [grads[place] for place in ctx.smooth]
-            summed = _SumOfRows.apply(ctx.comm, ctx.name, *sent)  # type: ignore[no-untyped-call]
-            for place, grad in zip(ctx.smooth, summed, strict=True):
-                mine[place] = grad
+        sent = [grad for grad, is_smooth in zip(grads, ctx.smooth, strict=True) if is_smooth]
+        name = f"{ctx.name} (gradients)".strip()
+        stacks = iter(all_reduce(sent, "sum", comm=ctx.comm, name=name))
+        rank = ctx.comm.rank
+        mine = [next(stacks)[rank].clone() if is_smooth else None for is_smooth in ctx.smooth]
         return (None, None, *mine)
-
-
-class _SumOfRows(torch.autograd.Function):
-    """Sum this rank's row over all ranks; backward, gather: so second derivatives are right too."""
-
-    @staticmethod
-    def forward(ctx: Any, comm: Communicator, name: str, *stacks: Tensor) -> tuple[Tensor, ...]:
-        ctx.comm, ctx.name = comm, name
-        summed = all_reduce(list(stacks), "sum", comm=comm, name=f"{name} (gradients)".strip())
-        return tuple(stack[comm.rank].clone() for stack in summed)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        name = f"{ctx.name} (gradients of gradients)".strip()
-        mine = prepare("all_gather with gradients", name, list(grads))
-        return (None, None, *gather_with_gradients(ctx.comm, mine))
 
 
 T = TypeVar("T")
@@ -130,7 +94,8 @@ def all_gather(
         tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim
             tensors. Of DTensors, here and below, see ``docs/layouts.md``.
         sync_grads: let gradients flow back: the gradient of this rank's leaf is the sum, over all
-            ranks, of the gradients of its row. All ranks must then run backward through the result.
+            ranks, of the gradients of its row. All ranks must then run backward through the result,
+            once: there are no second derivatives.
         comm: default the communicator in force.
         name: shown in errors.
 
@@ -146,13 +111,19 @@ def all_gather(
     {'loss': tensor([0.5000, 1.5000])}
     """
     comm = chosen(comm)
+    problem = None
+    if sync_grads and comm.hands_over:
+        problem = Problem(
+            "InputError",
+            "gradients cannot flow back over a layout that gives some ranks the result of others",
+            "gather over a layout of the ranks with values alone, or leave sync_grads out.",
+        )
     op = "all_gather with gradients" if sync_grads else "all_gather"
-    problem = one_way(comm) if sync_grads else None
-    mine = prepare(op, name, tree, comm=comm, problem=problem)
+    mine = prepare(op, name, tree, comm, problem=problem)
     if sync_grads and mine.tensors:
-        rows = gather_with_gradients(comm, mine)
+        rows = _Gather.apply(comm, mine, *mine.tensors)  # type: ignore[no-untyped-call]
     else:
-        rows = gather_rows(mine, comm=comm)
+        rows = _gather_rows(mine, comm)
     result: T = mine.spec.unflatten(rows)
     return result
 
@@ -178,10 +149,8 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     tensor([0, 0, 1])
     """
     comm = chosen(comm)
-    mine = prepare("all_gather_cat", name, tree, comm=comm, take=rows_of, at_least_1d=True)
-    mine.prove(comm)
-    data = pack(mine.tensors, mine.layout, comm.device)
-    met = exchange(comm, mine.header, data)
+    mine = prepare("all_gather_cat", name, tree, comm, take=_rows)
+    met = exchange(comm, mine.header, mine.pack(comm, layout(mine.tensors)))
     headers = met.headers()
     agree(_fill_in(headers), comm.rank, first_axis=1)
     per_rank = []
@@ -195,6 +164,11 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
             leaves.append(torch.cat(rows).to(old.device))
     result: T = mine.spec.unflatten(leaves)
     return result
+
+
+def _rows(part: Part, where: str) -> Tensor:
+    local = part.local
+    return rows_of(part if local.ndim else part._replace(local=local.reshape(1)), where)
 
 
 def _fill_in(headers: Sequence[Header]) -> list[Header]:
@@ -241,12 +215,12 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     """
     comm = chosen(comm)
     problem = _source_problem(src, comm.world_size)
-    mine = prepare(f"broadcast from rank {src}", name, tree, comm=comm, problem=problem)
-    mine.prove(comm)
-    data = pack(mine.tensors, mine.layout, comm.device)
-    fits = mine.layout.nbytes <= inline_capacity(comm.world_size)
+    mine = prepare(f"broadcast from rank {src}", name, tree, comm, problem=problem)
+    where = layout(mine.tensors)
+    data = mine.pack(comm, where)
+    fits = where.nbytes <= inline_capacity(comm.world_size)
     runs = exchange_alike(comm, mine.header, data if fits and comm.rank == src else data[:0])
-    received = unpack(runs[src] if fits else comm.broadcast(data, src), mine.layout)
+    received = unpack(runs[src] if fits else comm.broadcast(data, src), where)
     copies = []
     for new, old in zip(received, mine.tensors, strict=True):
         copies.append(new.to(old.device, copy=True))
@@ -295,7 +269,8 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     if isinstance(flag, str | bytes | None):
         what = f"the flag must be true or false, got a {type(flag).__name__}"
         problem = Problem("InputTypeError", what)
-    return gather_rows(prepare(op, name, bool(flag), problem=problem), comm=chosen(comm))[0]
+    comm = chosen(comm)
+    return _gather_rows(prepare(op, name, bool(flag), comm, problem=problem), comm)[0]
 
 
 def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:

@@ -21,7 +21,7 @@ from distmetrics.collectives.exchange import exchange_alike, inline_capacity
 from distmetrics.collectives.header import Prepared, Problem, prepare
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, Op, chosen, fold
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
 
 T = TypeVar("T")
 Reduction = Literal["sum", "max", "min", "prod"]
@@ -53,12 +53,8 @@ def all_reduce(
     tensor([2, 1])
     """
     comm = chosen(comm)
-    refuse = partial(_irreducible, op=op)
-    take = partial(term_of, op=op)
-    problem = _problem_of(op)
-    mine = prepare(
-        f"all_reduce {op}", name, tree, comm=comm, take=take, refuse=refuse, problem=problem
-    )
+    take, problem = partial(_term, op=op), _problem_of(op)
+    mine = prepare(f"all_reduce {op}", name, tree, comm, take=take, problem=problem)
     wide = [tensor.detach().to(_wide_dtype(tensor.dtype)) for tensor in mine.tensors]
     result: T = _rebuilt(mine, _reduce(comm, mine, wide, op), op, comm.rank)
     return result
@@ -108,24 +104,19 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     """
     comm = chosen(comm)
     number, problem = _checked_weight(weight)
-    leads: dict[str, bool] = {}  # of DTensors: the weight of each counts once for its mesh
-
-    def term(part: Part, where: str) -> Tensor:
-        leads[where] = part.leads
-        return term_of(part, where)
-
-    mine = prepare("mean", name, tree, comm=comm, take=term, weight=number, problem=problem)
+    mine = prepare("mean", name, tree, comm, take=term_of, about=repr(number), problem=problem)
     weights = [number]
-    if leads:
+    if shared := mine.header.dtensors:  # the weight of each counts once for its mesh
+        leads = {one.name: one.holders[0] == comm.rank for one in shared}
         paths = [path or "the value" for path in mine.spec.paths]
         weights = [number if leads.get(path, True) else 0.0 for path in paths]
-    scaled = [torch.tensor(each, dtype=torch.float64, device="cpu") for each in weights]
+    scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
         x = tensor.detach().to(_average_dtype(tensor.dtype))
         scaled.append(x * number if number else torch.zeros_like(x))
-    results = _reduce(comm, mine, scaled, "sum")
-    totals, sums = results[: len(weights)], results[len(weights) :]
-    if any(float(total) == 0.0 for total in totals):
+    whole, *sums = _reduce(comm, mine, scaled, "sum")
+    totals = whole.tolist()
+    if 0.0 in totals:
         raise InputError(
             "mean: the weights of all ranks are zero, so there is nothing to average",
             likely="no rank had data.",
@@ -134,7 +125,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             peers=range(comm.world_size),
             site=mine.header.site,
         )
-    every = totals if leads else totals * len(sums)
+    every = totals if shared else totals * len(sums)
     means = [each / total for each, total in zip(sums, every, strict=True)]
     result: T = _rebuilt(mine, means, "mean", comm.rank)
     return result
@@ -142,10 +133,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
 
 def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: Op) -> list[Tensor]:
     """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
-    if comm.wants_proof:
-        paths = [path or "the value" for path in mine.spec.paths]
-        names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
-        comm.witness(mine.header.content(), dict(zip(names, tensors, strict=False)))
+    mine.prove(comm, tensors)
     where = layout(tensors)
     run = pack(tensors, where, comm.device)
     fits = where.nbytes <= inline_capacity(comm.world_size)
@@ -181,35 +169,28 @@ def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
 def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
     """Return the weight as a number, or zero and the problem with it."""
     number, what = 0.0, ""
-    try:
-        if is_dtensor(weight):
-            weight = _whole_weight(weight)
-        if isinstance(weight, Tensor) and weight.ndim:
-            what = f"must be one number, got a tensor of shape {list(weight.shape)}"
-        else:
-            number = float(weight.detach() if isinstance(weight, Tensor) else weight)
-            if not 0.0 <= number < float("inf"):
-                what = f"must be finite and not negative, got {number}"
-    except TypeError:
-        what = f"must be a number, got {type(weight).__name__}"
-    except (ValueError, OverflowError) as error:
-        what = str(error).strip().splitlines()[-1]
+    whole: Any = replica(weight) if is_dtensor(weight) else weight
+    if whole is None and is_dtensor(weight):
+        what = f"is a DTensor of {weight.placements}; pass weight.full_tensor()"
+    elif isinstance(whole, Tensor) and whole.ndim:
+        what = f"must be one number, got a tensor of shape {list(whole.shape)}"
+    else:
+        try:
+            number = float(whole.detach() if isinstance(whole, Tensor) else whole)
+        except (TypeError, ValueError, OverflowError) as error:
+            what = f"must be a number, got a {type(weight).__name__}: {error}"
+        if not 0.0 <= number < float("inf"):
+            what = f"must be finite and not negative, got {number}"
     return (0.0, Problem("InputError", f"the weight {what}")) if what else (number, None)
 
 
-def _whole_weight(weight: Any) -> Tensor:
-    """Return a weight that is a DTensor; raise ValueError where reading it would take a call."""
-    whole = replica(weight)
-    if whole is None:
-        raise ValueError(f"is a DTensor of {weight.placements}; pass weight.full_tensor()")
-    return whole
-
-
-def _irreducible(x: Tensor, op: str) -> str:
-    """Return why ``op`` can't reduce this tensor; "" if it can."""
-    if x.is_complex() and op in ("max", "min"):
-        return f"is complex, and complex numbers have no {op}"
-    return "has dtype uint64, which torch cannot add or compare" if x.dtype == torch.uint64 else ""
+def _term(part: Part, where: str, op: str) -> Tensor:
+    """Return what this rank adds; raise InputTypeError for what ``op`` can't reduce."""
+    if part.local.is_complex() and op in ("max", "min"):
+        raise InputTypeError(f"{where} is complex, and complex numbers have no {op}")
+    if part.local.dtype == torch.uint64:
+        raise InputTypeError(f"{where} has dtype uint64, which torch cannot add or compare")
+    return term_of(part, where, op)
 
 
 def _wide_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -174,14 +174,6 @@ def loss_of(rank: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return ((rank + 1) * (a[rank] * a.sum(0)).sum() * b.prod()) + (a**2).mean()
 
 
-def second_derivative(comm: Communicator) -> torch.Tensor:
-    x = torch.tensor([2.0, 3.0]) + comm.rank
-    x.requires_grad_()
-    y = dm.all_gather(x**3, sync_grads=True)
-    (first,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
-    return torch.autograd.grad(first.sum(), x)[0]
-
-
 def rounds(comm: Communicator) -> dict[str, int]:
     """Number of collectives that each call takes."""
     calls = {

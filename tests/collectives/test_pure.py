@@ -163,7 +163,7 @@ def test_an_answer_that_is_no_frame_is_refused() -> None:
 
 def test_prepare_names_the_leaf_it_refuses() -> None:
     """In a large tree the path is what a user needs."""
-    mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]})
+    mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]}, SingleCommunicator())
     what = "['a'][1] is a str, which is no tensor and no number"
     assert mine.header.problem == Problem("InputTypeError", what, "for other objects call all_gather_object.")
     with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
@@ -172,7 +172,7 @@ def test_prepare_names_the_leaf_it_refuses() -> None:
 
 def test_numbers_become_tensors_as_wide_as_pythons() -> None:
     """A Python float has 53 bits; as float32 it would lose half of them without a word."""
-    mine = prepare("all_gather", "", [1, 0.1, True, 1j])
+    mine = prepare("all_gather", "", [1, 0.1, True, 1j], SingleCommunicator())
     assert [x.dtype for x in mine.tensors] == [torch.int64, torch.float64, torch.bool, torch.complex128]
     assert mine.tensors[1].item() == 0.1
 
