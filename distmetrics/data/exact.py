@@ -1,18 +1,20 @@
 """A loader in which every rank sees its part of the data, and no sample is seen twice."""
 
-import zlib
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Header
+from distmetrics.collectives.history import note_read
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
-from distmetrics.data.same_stream import SameOrder, SameStream
+from distmetrics.data.same_stream import SameStream, checksum
 from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
@@ -94,11 +96,8 @@ def exact_by(
         is_drawn = isinstance(unwrapped.loader, DataLoader) and not unwrapped.dealt
         parts = list(parts_of(unwrapped.loader)) if is_drawn else []
         drawn = random_state(parts)
-        text = _text(unwrapped.loader, unwrapped.batch_size, len(drawn)) + _checksum(parts)
-        if equal_batches or seed:
-            text += f", equal_batches={equal_batches}, seed={seed}"
-        if unwrapped.dealt is not None:
-            text += f", dealt={unwrapped.dealt}"
+        text = f"{_text(unwrapped)}{_lists(parts)}, drawn by {len(drawn)} seeds or generators, "
+        text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
         mine = _LoaderMessage(text, state=tuple(value for *_, value in drawn))
     except InputError as error:
         mine = _LoaderMessage(error.what, error.do)
@@ -108,10 +107,10 @@ def exact_by(
     state = _agree(mine, comm=comm.whole)  # ranks that have one shard must draw one order too
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
-    sampling: dict[str, Any] = {"seed": seed, "fill": equal_batches, "in_rounds": in_rounds}
-    part = part_of(unwrapped, comm.world_size, comm.rank, comm, **sampling)
+    options: dict[str, Any] = {"fill": equal_batches, "in_rounds": in_rounds, "seed": seed}
+    part = part_of(unwrapped, comm.world_size, comm.rank, comm, **options)
     if isinstance(part, LoaderPart) and comm.world_size > 1:
-        part.own_sampler.same = SameOrder(comm)
+        part.own_sampler.note = partial(note_read, comm.whole, comm.whole.state.count)
     return part
 
 
@@ -122,7 +121,8 @@ def part_of(
     comm: Communicator | None = None,
     *,
     fill: bool = False,
-    **sampling: Any,
+    in_rounds: bool = False,
+    seed: int = 0,
 ) -> RankLoader:
     """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
 
@@ -141,20 +141,16 @@ def part_of(
         part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
         part.dealt = unwrapped.dealt
         return part
-    in_rounds = sampling.pop("in_rounds", False)
-    name = "sampler" if whole.batch_sampler is None else "batch_sampler"
-    order = getattr(whole, name)
-    samplers: dict[str, Any] = {}
-    layout = single = Sharding(in_rounds=in_rounds)
-    if type(whole.batch_sampler) is BatchSampler:
-        multiple_of = order.batch_size if order.drop_last else 1
+    batches = whole.batch_sampler
+    order, layout = whole.sampler if batches is None else batches, Sharding(in_rounds=in_rounds)
+    if type(batches) is BatchSampler:
+        order = batches.sampler
+        multiple_of = batches.batch_size if batches.drop_last else 1
         layout = Sharding(unwrapped.batch_size, multiple_of, in_rounds)
-        order = order.sampler
-        samplers["sampler"] = EvaluationSampler(order, world_size, rank, layout=single, **sampling)
-    own_sampler = EvaluationSampler(order, world_size, rank, layout=layout, fill=fill, **sampling)
-    for sampler in (own_sampler, *samplers.values()):
-        sampler.is_order = True
-    return LoaderPart(clone(whole, **samplers | {name: own_sampler}), device, own_sampler)
+    own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
+    own.is_order = True
+    name = "sampler" if batches is None else "batch_sampler"
+    return LoaderPart(clone(whole, **{name: own}), device, own)
 
 
 class _LoaderMessage(Message, frozen=True):
@@ -183,30 +179,21 @@ def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
     return ranks[0].state
 
 
-def _text(whole: Any, batch_size: int, seeds: int) -> str:
+def _text(unwrapped: Unwrapped) -> str:
     """Say what a loader of the whole data is."""
-    drawn = f", drawn by {seeds} seeds or generators" if seeds else ""
+    whole = unwrapped.loader
     if not has_order(whole):
-        return f"batches without an order, of a {type(whole).__name__}{drawn}"
-    batches = whole.batch_sampler
-    if batches is not None and type(batches) is not BatchSampler:
-        return f"{len(batches)} batches of a {type(batches).__name__}{drawn}"
-    sampler = whole.sampler if batches is None else cast(Any, batches.sampler)
-    samples = f"{len(sampler)} samples"
-    if not isinstance(sampler, SequentialSampler):
-        samples += f" of a {type(sampler).__name__}"
-    if batches is None:
-        return f"{samples}, one by one{drawn}"
-    last = " but for the last" if batches.drop_last else ""
-    return f"{samples} in batches of {batch_size}{last}{drawn}"
+        return f"batches without an order, of a {type(whole).__name__}"
+    order, batched = whole.batch_sampler or whole.sampler, ""
+    if type(order) is BatchSampler:
+        batched = f" in batches of {unwrapped.batch_size}" + " but for the last" * order.drop_last
+        order = order.sampler
+    return f"{len(order)} items of a {type(order).__name__}{batched}"
 
 
-def _checksum(parts: list[Any]) -> str:
+def _lists(parts: list[Any]) -> str:
     """Say what the lists are that samplers and subsets hold: ``random_split`` draws them."""
     held_lists = [held(part, name) for part in parts for name in ("indices", "weights")]
-    checksum = 0
-    for each in (*held_lists, *parts[1:]):  # the first is the data set
-        places = each.tolist() if hasattr(each, "tolist") else each
-        if isinstance(places, list | tuple | range) and " at 0x" not in str(places):
-            checksum = zlib.crc32(str(places).encode(), checksum)
-    return f", of a list with checksum {checksum:08x}" if checksum else ""
+    kinds = (list, tuple, range, Tensor)
+    places = [each for each in (*held_lists, *parts[1:]) if isinstance(each, kinds)]  # 0: the data
+    return f" of a list with checksum {checksum(places):08x}" if places else ""

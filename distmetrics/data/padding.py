@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distmetrics.data.rank_loader import rows_being_read
-from distmetrics.data.repeats import reading
+from distmetrics.data.repeats import check, reading
 from distmetrics.data.unwrap import active_loader
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
@@ -80,35 +80,21 @@ def _rows_of_accelerate() -> int | None:
         )
     reading.last = None  # its repeats are cut
     pads = getattr(loader.batch_sampler, "even_batches", True) and not loader._drop_last
-    if not loader.end_of_dataloader or not pads:
-        return None
     process = sys.modules["accelerate.state"].PartialState()
-    world_size, rank = process.num_processes, process.process_index
-    if hasattr(loader, "slice_fn"):  # rank 0 reads, and sends each its part of a round
-        rows_of_round, remainder = loader.remainder, loader.remainder
-    else:
-        rows_of_round, remainder = _last_round(loader, world_size)
-    if remainder == 0 or world_size == 1:
+    ranks, rank = process.num_processes, process.process_index
+    if not loader.end_of_dataloader or not pads or ranks == 1:
         return None
-    size = -(-rows_of_round // world_size)
-    return int(min(max(remainder - rank * size, 0), size))
-
-
-def _last_round(loader: Any, world_size: int) -> tuple[int, int]:
-    """Return how many rows a round of all ranks' batches has, and how many are valid in the last.
-
-    Raises:
-        InputError: the data set has no length.
-    """
-    dataset = loader.dataset
-    deals = hasattr(dataset, "process_index") and hasattr(dataset, "dataset")
-    if not deals and loader.remainder >= 0:
-        return loader.total_batch_size, loader.remainder
-    if deals and hasattr(dataset.dataset, "__len__"):  # its remainder is of one rank's length
-        rows_of_round = loader.batch_size * world_size
-        return rows_of_round, len(dataset.dataset) % rows_of_round
-    raise InputError(
-        "fresh: Accelerate's loader can't know how many of its last rows are repeats: the data "
-        "set has no length",
-        do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
-    )
+    if hasattr(loader, "slice_fn"):  # rank 0 reads, and sends each its part of a round
+        valid = loader.remainder
+        size = -(-valid // ranks)
+    else:
+        known = check(loader)
+        if not known.dealt:
+            raise InputError(
+                "fresh: it is not known how many of the last rows of Accelerate's loader are "
+                "repeats: its data set has no length, or its batch sampler is not torch's",
+                do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
+            )
+        size = known.dealt // (known.batches * ranks)
+        valid = size * ranks - known.repeated
+    return int(min(max(valid - rank * size, 0), size))

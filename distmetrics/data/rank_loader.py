@@ -52,24 +52,24 @@ class RankLoader:
                 f"{current().world_size}: each would read all of the data",
                 do="call exact(loader) after torch.distributed.init_process_group.",
             )
-        return self._batches([*_stack()])
+        return self._batches(len(_reading.stack))
 
-    def _batches(self, outer: list["ValidRows"]) -> Iterator[Any]:
+    def _batches(self, depth: int) -> Iterator[Any]:
         self.filler = None
         steps = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows, outer, may_fill=self.equal_batches):
+            with being_read(step.rows, depth, may_fill=self.equal_batches):
                 yield step.batch if self.device is None else move(step.batch, self.device)
 
     def steps(self) -> Iterator[Step]:
         """Yield what this rank does in each round."""
         raise NotImplementedError
 
-    def is_even(self) -> bool | None:
-        """True if all ranks have as many batches; None if only reading can tell."""
-        return self.equal_batches or None
+    def is_even(self) -> bool:
+        """True if all ranks are known to have as many batches."""
+        return self.equal_batches
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -145,13 +145,6 @@ class StreamPart(RankLoader):
         elif kept:
             yield Step(kept[0], 0) if self.equal_batches else _ABSENT
 
-    def is_even(self) -> bool | None:
-        """True if all ranks have as many batches; None if only reading can tell."""
-        try:
-            return self.equal_batches or len(self.loader) % self._world_size == 0
-        except TypeError:
-            return None
-
     def __len__(self) -> int:
         count = len(self.loader)
         if self.equal_batches:
@@ -179,35 +172,27 @@ class Share(RankLoader):
 
     def _levelled(self) -> Iterator[Step]:
         """Yield the batches; once there are no more, the first one for as long as others go on."""
-        batches = iter(self.loader)
-        ahead, counts = self._read(batches)
-        filler, most = ahead[:1], max(counts)
-        if most and not min(counts):
-            source = counts.index(most)
-            sent = filler if self._comm.rank == source else []
-            ranks = all_gather_object(sent, comm=self._comm, name="exact")
-            filler = filler or ranks[source]
-        while most:
+        batches, filler = iter(self.loader), None
+        while True:
+            ahead = [*itertools.islice(batches, _AHEAD)]
+            mine = torch.tensor(len(ahead), device="cpu")
+            counts = all_gather(mine, comm=self._comm, name="exact").tolist()
+            if not any(counts):
+                return
+            if filler is None:
+                filler = ahead[:1]
+                if not all(counts):
+                    ranks = all_gather_object(filler, comm=self._comm, name="exact")
+                    filler = next(first for first in (filler, *ranks) if first)
             for batch in ahead:
                 yield Step(batch)
-            for _ in range(most - len(ahead)):
+            for _ in range(max(counts) - len(ahead)):
                 yield Step(filler[0], 0)
-            ahead, counts = self._read(batches)
-            most = max(counts)
-
-    def _read(self, batches: Iterator[Any]) -> tuple[list[Any], list[int]]:
-        """Return this rank's next batches, and how many each rank has."""
-        ahead = [*itertools.islice(batches, _AHEAD)]
-        counts = all_gather(torch.tensor(len(ahead), device="cpu"), comm=self._comm, name="exact")
-        return ahead, counts.tolist()
 
     def __len__(self) -> int:
         if self.equal_batches:
             raise TypeError("how many batches the ranks get is only known once they are read")
         return super().__len__()
-
-
-_reading = threading.local()  # a rank of a ThreadWorld is a thread
 
 
 @dataclass(eq=False)
@@ -216,21 +201,24 @@ class ValidRows:
 
     number: int | None
     may_fill: bool  # the loader has batches that only fill up
-    outer: list["ValidRows"]  # what was being read when the pass over the loader began
+    depth: int  # in how many other batches' loops the loader is read
 
 
-def _stack() -> list[ValidRows]:
-    stack: list[ValidRows] = _reading.__dict__.setdefault("stack", [])
-    return stack
+class _Reading(threading.local):  # a rank of a ThreadWorld is a thread
+    def __init__(self) -> None:
+        self.stack: list[ValidRows] = []
+
+
+_reading = _Reading()
 
 
 @contextmanager
 def being_read(
-    number: int | None, outer: list[ValidRows] | None = None, *, may_fill: bool = True
+    number: int | None, depth: int | None = None, *, may_fill: bool = True
 ) -> Iterator[None]:
     """Let ``fresh`` keep ``number`` rows of the batch inside the block; None keeps all."""
-    stack = _stack()
-    mine = ValidRows(number, may_fill, [*stack] if outer is None else outer)
+    stack = _reading.stack
+    mine = ValidRows(number, may_fill, len(stack) if depth is None else depth)
     stack.append(mine)
     try:
         yield
@@ -244,10 +232,10 @@ def rows_being_read() -> ValidRows | None:
     Raises:
         InputError: loaders are read in turn, and their batches have different numbers.
     """
-    stack = _stack()
+    stack = _reading.stack
     if not stack:
         return None
-    in_turn = [each for each in stack if each.may_fill and each not in stack[-1].outer]
+    in_turn = [each for each in stack if each.may_fill and each.depth == stack[-1].depth]
     if len({each.number for each in in_turn}) > 1:
         raise InputError(
             "fresh can't know which loader's batch the rows are of: several loaders with "

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
-from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sharding import has_order
 from distmetrics.data.unwrap import active_loader, inner_loader, is_sharded
 from distmetrics.guard.settings import MODE
@@ -33,9 +32,6 @@ class Repeats(NamedTuple):
     batches: int = 0  # of each rank
 
 
-_UNKNOWN = Repeats()
-
-
 def check(loader: Any) -> Repeats:
     """Return how many samples a loader deals out to all ranks, and how many of them are repeats.
 
@@ -48,100 +44,65 @@ def check(loader: Any) -> Repeats:
     >>> check(DataLoader(range(597), batch_size=64, sampler=sampler))[:2]
     (598, 1)
     """
-    if isinstance(loader, RankLoader):
-        return _UNKNOWN
+    dealer: Any = None  # what deals out, if it is Accelerate's
     while (inner := inner_loader(loader)) is not None:
-        if "slice_fn" in vars(loader):
-            return _dispatched(loader, inner)
+        dealer = loader if hasattr(loader, "slice_fn") else None  # rank 0 reads for all ranks
         loader = inner
     if not isinstance(loader, DataLoader):
-        return _UNKNOWN
-    if not has_order(loader):
-        return _of_stream(loader)
-    batches = loader.batch_sampler
-    for evened in (batches, loader.sampler):
-        if is_sharded(evened) and getattr(evened, "even_batches", False):
-            return _evened(evened)
-    sampler = getattr(batches, "sampler", loader.sampler)
-    if isinstance(sampler, DistributedSampler) and (batches is None or _is_plain(batches)):
-        return _of_sampler(sampler, batches)
-    return _UNKNOWN
+        return Repeats()
+    shard: Any = loader.dataset
+    batches: Any = loader
+    if has_order(loader):
+        shard = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        batches = getattr(shard, "batch_sampler", shard)
+    if hasattr(shard, "process_index"):
+        dealer = shard
+    if dealer is not None:
+        return _of_accelerate(dealer, loader, batches)
+    return _of_sampler(getattr(batches, "sampler", batches), batches)
 
 
-def _of_sampler(sampler: DistributedSampler[Any], batches: Any) -> Repeats:
+def _of_sampler(sampler: Any, batches: Any) -> Repeats:
     """Return the repeats of torch's sampler: they are the last sample of some ranks."""
+    is_batched = type(batches) is BatchSampler
+    if not isinstance(sampler, DistributedSampler) or not (is_batched or batches is sampler):
+        return Repeats()
     dataset = getattr(sampler, "dataset", None)
     inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
-        return _UNKNOWN  # a sampler of the user's own
-    repeated = max(sampler.total_size - len(sampler.dataset), 0)  # type: ignore[arg-type]
-    left_out = 0
-    if batches is not None and batches.drop_last:
-        left_out = len(sampler) % batches.batch_size
-    dealt = sampler.total_size - left_out * sampler.num_replicas
+        return Repeats()  # a sampler of the user's own
+    world_size, size = sampler.num_replicas, batches.batch_size if is_batched else 1
+    left_out = len(sampler) % size if is_batched and batches.drop_last else 0
+    repeated = 0 if left_out else max(sampler.total_size - len(sampler.dataset), 0)  # type: ignore[arg-type]
+    dealt = sampler.total_size - left_out * world_size
     is_drawn = sampler.shuffle or not (inside is None or isinstance(inside, SequentialSampler))
-    world_size = sampler.num_replicas
-    size = world_size if batches is None else world_size * batches.batch_size
-    return Repeats(dealt, 0 if left_out else repeated, world_size, is_drawn, -(-dealt // size))
+    return Repeats(dealt, repeated, world_size, is_drawn, -(-dealt // (world_size * size)))
 
 
-def _evened(shard: Any) -> Repeats:
-    """Return the repeats of Accelerate's batch sampler, which fills up the last round."""
-    batches = shard.batch_sampler
-    if not _is_plain(batches) or batches.drop_last or is_sharded(batches.sampler):
-        return _UNKNOWN
-    is_drawn = not isinstance(batches.sampler, SequentialSampler)
-    return _filled(len(batches.sampler), batches.batch_size, shard, is_drawn)
-
-
-def _of_stream(loader: Any) -> Repeats:
-    """Return the repeats of a data set without an order that fills up its last round of batches."""
-    shard = loader.dataset
-    is_known = is_sharded(shard) and hasattr(shard, "dataset") and hasattr(shard.dataset, "__len__")
-    if not is_known or shard.drop_last or loader.drop_last or loader.num_workers:
-        return _UNKNOWN
-    return _filled(len(shard.dataset), shard.batch_size, shard, _draws(shard.dataset))
-
-
-def _filled(count: int, size: int, shard: Any, is_drawn: bool) -> Repeats:
-    """Return the repeats where ``count`` samples are filled up to whole rounds of batches."""
-    if not getattr(shard, "split_batches", False):
-        size *= shard.num_processes
-    dealt = count + -count % size
-    return Repeats(dealt, dealt - count, shard.num_processes, is_drawn, dealt // size)
-
-
-def _dispatched(loader: Any, base: Any) -> Repeats:
-    """Return the repeats of Accelerate's loader that rank 0 reads for all ranks.
-
-    The last round is filled up to a multiple of the number of ranks, by samples of the first.
-    """
-    if loader._drop_last or getattr(loader, "submesh_tp", None):
-        return _UNKNOWN
-    batches, data, batch_size = base.batch_sampler, base.dataset, base.batch_size
-    if has_order(base):
-        if not _is_plain(batches) or is_sharded(batches.sampler):
-            return _UNKNOWN
-        data, batch_size = batches.sampler, batches.batch_size
-        is_drawn = not isinstance(data, SequentialSampler)
-    elif not hasattr(data, "__len__") or base.num_workers or batch_size is None:
-        return _UNKNOWN
+def _of_accelerate(dealer: Any, loader: Any, batches: Any) -> Repeats:
+    """Return the repeats where the last round is filled up: all of it, or to as many a rank."""
+    if has_order(loader):
+        source: Any = getattr(batches, "sampler", None)
+        is_known = type(batches) is BatchSampler and not is_sharded(source)
+        is_drawn = not isinstance(source, SequentialSampler)
     else:
-        is_drawn = _draws(data)
-    ranks, count = loader.state.num_processes, len(data)
-    size = batch_size if loader.split_batches else batch_size * ranks
-    repeated = min(-count % ranks, count)
+        batches, source = (
+            (dealer, dealer.dataset) if dealer is loader.dataset else (loader, loader.dataset)
+        )
+        is_known = hasattr(source, "__len__") and not loader.num_workers and batches.batch_size
+        # Frameworks give the epoch, or a generator, to a data set that draws its order.
+        is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
+    fills = getattr(dealer, "even_batches", True) and not batches.drop_last
+    if not is_known or not fills or getattr(dealer, "submesh_tp", None):
+        return Repeats()
+    count, size = len(source), batches.batch_size
+    ranks = getattr(dealer, "state", dealer).num_processes
+    if not getattr(dealer, "split_batches", False):
+        size *= ranks
+    repeated = -count % size
+    if hasattr(dealer, "slice_fn"):
+        repeated = min(-count % ranks, count)
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
-
-
-def _is_plain(batches: Any) -> bool:
-    """True for a batch sampler of which all that matters is known: torch's own."""
-    return type(batches) is BatchSampler
-
-
-def _draws(dataset: Any) -> bool:
-    """True for a data set that draws its order: frameworks give it the epoch, or a generator."""
-    return hasattr(dataset, "set_epoch") or hasattr(dataset, "generator")
 
 
 # What of ours is for the loaders of a framework, by its package.

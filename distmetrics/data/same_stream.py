@@ -1,9 +1,9 @@
-"""Whether all ranks read the same stream or order, by checksums of values of any kind."""
+"""Whether all ranks read the same stream, by checksums of values of any kind."""
 
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from distmetrics.collectives.history import note_read
 from distmetrics.collectives.ops import meet
 from distmetrics.comm.communicator import Communicator
 
-_PLAIN = frozenset((str, bytes, int, float, complex, bool, type(None)))
+_PLAIN = frozenset((str, bytes, int, float, complex, bool, range, type(None)))
 _SAMPLE = 1 << 15  # elements of an array that are looked at, evenly spaced
 _DEEPEST = 20  # containers in containers
 _OBJECTS = 2  # containers around an object whose attributes are looked at
@@ -60,18 +60,6 @@ class SameStream:
         note_read(self._comm, number, 0, count, crc)
         meet("exact's first batches", comm=self._comm)
         self._number = number
-
-
-class SameOrder:
-    """Notes the orders that a sampler gives, which the ranks compare at their next call."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm.whole
-        self._number = self._comm.state.count  # of the call in which the sampler was agreed
-
-    def note(self, order: Sequence[Any], epoch: int) -> None:
-        """Note the order of an epoch, which is the same in each pass."""
-        note_read(self._comm, self._number, epoch + 1, len(order), checksum(order))
 
 
 def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:

@@ -5,14 +5,14 @@ none. In training every rank takes the same number of steps.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
-from distmetrics.data.same_stream import SameOrder
+from distmetrics.data.same_stream import checksum
 from distmetrics.errors import InputError
 
 
@@ -160,7 +160,7 @@ class EvaluationSampler(RankSampler):
         super().__init__(source, world_size, rank, seed=seed)
         self.batch_size, self.multiple_of, self.in_rounds = layout
         self.fill = fill
-        self.same: SameOrder | None = None
+        self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
         self._state = random_state(samplers_in(source))
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
@@ -191,8 +191,8 @@ class EvaluationSampler(RankSampler):
                 f"{len(self.source)}: ranks can't be given as many batches",
                 do="mend its __len__.",
             )
-        if self.same is not None and not isinstance(order, range):
-            self.same.note(order, self.epoch)
+        if self.note is not None and not isinstance(order, range):
+            self.note(self.epoch + 1, len(order), checksum(order))
         return order
 
     def _fillers(self) -> Sequence[Any]:

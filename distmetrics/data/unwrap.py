@@ -44,56 +44,42 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         InputError: something in it deals out to ranks in a way that is not known here, or it leaves
             out batches; InputTypeError: nothing can be read from it.
     """
-    device, splits = None, 1  # how many ranks share a batch
+    device = None
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
             dealt = loader.dealt
         held = vars(loader)
         _check_wrapper(held, inner, dealt)
-        process = held.get("state")  # of Accelerate's dispatcher, which keeps its device there
         own_device = held.get("device") or held.get("_device")
-        device = own_device or getattr(process, "device", None) or device
-        if held.get("split_batches") and process is not None:
-            splits *= process.num_processes
+        # Accelerate's dispatcher keeps it in its state.
+        device = own_device or getattr(held.get("state"), "device", None) or device
         loader = inner
-    unwrapped = Unwrapped(loader, device, dealt=dealt)
     if isinstance(loader, DataLoader):
-        unwrapped = _unwrapped(loader, device, splits, dealt)
-    elif not hasattr(loader, "__iter__"):
+        return _unwrapped(loader, device, dealt)
+    if not hasattr(loader, "__iter__"):
         raise InputTypeError(
             f"a {type(loader).__name__} is no loader",
             do="pass a DataLoader, or any iterable of batches.",
         )
-    return unwrapped
+    return Unwrapped(loader, device, dealt=dealt)
 
 
-def _unwrapped(
-    loader: DataLoader[Any], device: torch.device | None, splits: int, dealt: bool | None
-) -> Unwrapped:
-    batches: Any = loader.batch_sampler
-    dataset: Any = loader.dataset
+def _unwrapped(loader: Any, device: torch.device | None, dealt: bool | None) -> Unwrapped:
+    batches, dataset = loader.batch_sampler, loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
-    has_data_inside = is_stream and is_sharded(dataset) and hasattr(dataset, "dataset")
-    whole = clone(
-        loader,
-        sampler=_whole(loader.sampler),
-        batch_sampler=_whole(batches),
-        dataset=dataset.dataset if has_data_inside else dataset,
-    )
+    if is_stream and is_sharded(dataset):
+        dataset = getattr(dataset, "dataset", dataset)
+    samplers = {"sampler": _whole(loader.sampler), "batch_sampler": _whole(batches)}
+    whole = clone(loader, dataset=dataset, **samplers)
     _check_whole(whole, dealt)
-    for part in (batches, dataset):
-        if is_sharded(part) and getattr(part, "split_batches", False):
-            splits *= part.num_processes
-    if isinstance(whole.dataset, IterableDataset):
-        return Unwrapped(_whole_stream(whole, dataset, splits), device, dealt=dealt)
-    if dealt:
+    if dealt and not is_stream:
         raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
     batch_size = 1
-    if isinstance(batches, EvaluationSampler):
-        batch_size = batches.batch_size or 1
-    elif type(whole.batch_sampler) is BatchSampler:
-        batch_size = max(1, whole.batch_sampler.batch_size // splits)
-    return Unwrapped(whole, device, batch_size)
+    if not is_stream and type(whole.batch_sampler) is BatchSampler:
+        batch_size = batches.batch_size
+        if getattr(batches, "split_batches", False):
+            batch_size = max(1, batch_size // batches.num_processes)
+    return Unwrapped(whole, device, batch_size, dealt)
 
 
 def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None:
@@ -108,17 +94,6 @@ def _check_wrapper(held: dict[str, Any], inner: Any, dealt: bool | None) -> None
     stream = shards and isinstance(inner.dataset, IterableDataset) and not is_sharded(inner.dataset)
     if stream and not dealt and state is not None and state.PartialState().num_processes > 1:
         raise InputError(f"Accelerate has sharded the {type(inner.dataset).__name__}", do=_SAY)
-
-
-def _whole_stream(whole: DataLoader[Any], dataset: Any, splits: int) -> DataLoader[Any]:
-    """Return a loader of a stream with batches of a rank's size; with drop_last of one process."""
-    if splits == 1 or whole.batch_size is None:
-        return whole
-    size = dataset.batch_size if is_sharded(dataset) else whole.batch_size  # of one process
-    if not whole.drop_last:
-        size = max(1, size // splits)
-    batches = BatchSampler(whole.sampler, size, whole.drop_last)
-    return clone(whole, batch_sampler=batches, batch_size=size)
 
 
 def _check_whole(loader: Any, dealt: bool | None) -> None:
