@@ -52,7 +52,7 @@ def note(log: dm.Log, calls: Sequence[Call], kind: str) -> None:
         is_tensor = calls[0].form in ("float64", "one")
         weight = calls[0].weight
         options["weight"] = torch.tensor(weight, dtype=torch.float64) if is_tensor else weight
-        if calls[0].form == "list":  # one weight of each
+        if all(call.form == "list" for call in calls):  # one weight of each element
             options["weight"] = [weight] * len(value)
     method = getattr(log, kind.partition("[")[0])
     if len(values) == 1:
