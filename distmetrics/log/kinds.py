@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from distmetrics.comm.communicator import fold
-from distmetrics.errors import InputError
 from distmetrics.log import sketch
 from distmetrics.message import Message
 
@@ -105,15 +104,7 @@ class Kind(Message, frozen=True):
 
 @lru_cache(maxsize=256)
 def array_of(kind: Kind, size: int) -> Kind:
-    """Return the kind of arrays whose elements are combined as numbers of another kind.
-
-    Raises:
-        InputError: there are no arrays of this size.
-    """
-    if not size:
-        raise InputError("the value is an array without elements")
-    if size > LARGEST_ARRAY:
-        raise InputError(f"the value is an array of {size} elements: {LARGEST_ARRAY} are the most")
+    """Return the kind of arrays whose elements are combined as numbers of another kind."""
     return kind.but(size=size)
 
 

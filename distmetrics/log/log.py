@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, library
 
 from distmetrics.arguments import Takes, check, whole
-from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import DistmetricsError, in_short
+from distmetrics.errors import DistmetricsError
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.window import Window, WindowSnapshot
@@ -89,9 +88,8 @@ class Log:
         self._window = Window()
         self._number = next(_NUMBERS)
         _WINDOWS[self._number] = self._window
-        self._token = torch.zeros(
-            (), device="cpu"
-        )  # each note changes it, so they keep their order
+        # Each note of compiled code changes it, so that they keep their order.
+        self._token = torch.zeros((), device="cpu")
         # By communicator: its ranks know the same names, and others know others.
         self._known: WeakKeyDictionary[Communicator, Known] = WeakKeyDictionary()
         self._flush: tuple[Handle[Row], WindowSnapshot] | None = None  # under way
@@ -188,25 +186,14 @@ class Log:
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
-        of_flush, of_writer = self._end_flush()
-        if of_flush is not None and self._window.problem is None:
-            # Some ranks may have heard of it, and flush as usual: so all are told once more.
-            what = f"the flush before failed, and nobody has asked: {in_short(of_flush)}"
-            self._window.problem = Problem("StateError", what)
+        unasked = self._end_flush()
         try:
-            row = self._flushed(step, wait=wait, is_heard=of_flush is not None)
-        except Exception as error:
-            if of_flush is not None and isinstance(error, DistmetricsError):
-                raise of_flush from error
-            if of_writer is not None:
-                notes = " ".join(of_writer.__notes__)
-                error.add_note(f"Before it, a writer failed: {in_short(of_writer)} ({notes})")
-            raise
-        if (unasked := of_flush or of_writer) is not None:
-            raise unasked
-        return row
+            return self._flushed(step, wait=wait)
+        finally:
+            if unasked is not None:
+                raise unasked
 
-    def _flushed(self, step: int | None, *, wait: bool, is_heard: bool) -> Row | Handle[Row]:
+    def _flushed(self, step: int | None, *, wait: bool) -> Row | Handle[Row]:
         self._flushes += 1
         comm = chosen(self._comm)
         mine = self._window.snapshot(comm.device)
@@ -217,7 +204,6 @@ class Log:
             then = partial(write, self._writers, step=step)
         if not wait:
             handle = start(lambda comm: flushed(mine, known, comm=comm), comm, then)
-            handle.is_heard = is_heard
             self._flush = handle, mine
             self._window.clear()
             return handle
@@ -225,36 +211,37 @@ class Log:
         try:
             row = flushed(mine, known, comm=comm)
         except DistmetricsError:  # on every rank: nobody has counted it
-            self._window.add(mine.names, mine.numbers.cpu())
+            self._window.add(mine.names, mine.numbers)
             raise
         if then is not None:
             then(row)
         return row
 
-    def _end_flush(self) -> tuple[Exception | None, Exception | None]:
-        """Wait for the flush under way; if it fails, keep what it should have told.
+    def _end_flush(self) -> Exception | None:
+        """Wait for the flush under way, and raise its error if nobody has asked.
 
-        Returns what nobody has asked for: the error of the flush, or that of a writer, which is
-        this rank's own and must not keep it from what other ranks do next.
+        Returns what a writer has raised: that is this rank's own, and must not keep it from what
+        other ranks do next.
         """
         if self._flush is None:
-            return None, None
+            return None
         (handle, mine), self._flush = self._flush, None
         handle.wait()
         if isinstance(handle.error, DistmetricsError):
-            self._window.add(mine.names, mine.numbers.cpu())
+            self._window.add(mine.names, mine.numbers)
         if handle.is_heard:
-            return None, None
+            return None
         try:
             handle.result()
-        except Exception as error:  # noqa: BLE001  (raised by who calls this)
-            return (None, error) if handle.error is None else (error, None)
-        return None, None
+        except Exception as error:
+            if handle.error is not None:
+                raise
+            return error
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank has logged since the last flush, to be saved."""
-        of_flush, of_writer = self._end_flush()
-        if (unasked := of_flush or of_writer) is not None:
+        if (unasked := self._end_flush()) is not None:
             raise unasked
         return {**self._window.state(), "flushes": self._flushes}
 

@@ -29,14 +29,13 @@ _SPARE = 64  # names that nobody logs any more, besides as many as are logged
 
 
 class Announced(Message, frozen=True):
-    """What a rank announces of its names: their digest, their bytes, the count of their numbers.
+    """What a rank announces of its names.
 
     ``known``: a digest of the names that it knows. Ranks may know others: one has a new ``Log``.
     """
 
     digest: str
     nbytes: Size
-    numbers: Size
     known: str
 
 
@@ -105,7 +104,7 @@ def merged(
         InputError: a value of some rank cannot be counted (each on every rank).
     """
     names, numbers = mine.names, mine.numbers.to(comm.device)
-    announced = Announced(names.digest, len(names.data), names.size, _digest_of(known))
+    announced = Announced(names.digest, len(names.data), _digest_of(known))
     header = call.but(problem=mine.problem, body=encode(announced))
     if comm.wants_proof:  # one for each name takes its time
         tensors = {label(name): torch.cat(names.of_name(numbers, name)) for name in names.kinds}
@@ -119,8 +118,17 @@ def merged(
     per_rank = [known[each.digest] for each in received]
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
-        raise _two_ways(comm, mine, unlike[0])
-    if all(each.numbers * numbers.itemsize <= capacity for each in received):
+        name = unlike[0]
+        raise _unlike(
+            comm,
+            mine,
+            name,
+            f"as a {names.kinds.get(name)}",
+            f"ranks log {name!r} in two ways",
+            likely="one name for two things.",
+            do="log a name in one way, or under two names.",
+        )
+    if all(each.size * numbers.itemsize <= capacity for each in per_rank):
         whole = _inline(runs, per_rank, union)
     else:
         # It is peers who say how many numbers there are; all ranks' shares are those of the union.
@@ -157,7 +165,7 @@ def _learn(
         sent = to_bytes(comm.broadcast(from_bytes(data).to(comm.device), src))
         with reading(what, src):
             theirs = decode(Names, sent, what, src)
-            if (theirs.digest, theirs.size) != (digest, each.numbers):
+            if theirs.digest != digest:
                 raise ValueError("names that are not those of their digest")
         known[digest] = theirs
 
@@ -188,17 +196,27 @@ def _row(
 ) -> dict[str, Any]:
     """Return what users get, from the numbers of all ranks together."""
     row: dict[str, Any] = {}
+    taken: set[str] = set()  # also by elements of arrays, as loggers get them
     twice: set[str] = set()
     for name, kind in union.kinds.items():
         sums, maxima, mark = union.of_name(whole, name)
         if mark and mark[0] < 0:
             continue
         if kind.rule.is_latest and not is_same(maxima):
-            raise _not_same(comm, mine, name)
+            raise _unlike(
+                comm,
+                mine,
+                name,
+                str(own_value(mine, name)),
+                f"{name!r} was logged as the same on all ranks, and is not",
+                likely="a value of this rank's data, or ranks that are not at the same step.",
+                do="log.mean, .sum, .max or .min what differs between ranks.",
+            )
         values = kind.read(name, sums, maxima)
-        twice |= row.keys() & values
+        of_name = values.keys() | numbers_of(values)
+        twice |= of_name & taken
+        taken |= of_name
         row |= values
-    twice |= row.keys() & numbers_of({k: v for k, v in row.items() if isinstance(v, list)})
     if twice:
         raise refusal(
             comm,
@@ -222,30 +240,20 @@ def own_value(mine: WindowSnapshot, name: str) -> Any:
     return None if mark and mark[0] < 0 else kind.read(name, sums, maxima).get(name)
 
 
-def _two_ways(comm: Communicator, mine: WindowSnapshot, name: str) -> MismatchError:
-    site = mine.sites.get(name)
-    line = f"as a {mine.names.kinds[name]}, first at {site}" if name in mine.sites else "not at all"
-    return refusal(
-        comm,
-        f"ranks log {name!r} in two ways",
-        gather_objects(line, str, "", op="lines of a name", comm=comm),
-        likely="one name for two things.",
-        do="log a name in one way, or under two names.",
-        site=mine.site,
-    )
-
-
-def _not_same(comm: Communicator, mine: WindowSnapshot, name: str) -> MismatchError:
-    value = own_value(mine, name)
-    line = "not logged" if value is None else f"{value}, first at {mine.sites.get(name)}"
-    return refusal(
-        comm,
-        f"{name!r} was logged as the same on all ranks, and is not",
-        gather_objects(line, str, "", op="the values of Log.same", comm=comm),
-        likely="a value of this rank's data, or ranks that are not at the same step.",
-        do="log.mean, .sum, .max or .min what differs between ranks.",
-        site=mine.site,
-    )
+def _unlike(
+    comm: Communicator,
+    mine: WindowSnapshot,
+    name: str,
+    own: str,
+    what: str,
+    *,
+    likely: str,
+    do: str,
+) -> MismatchError:
+    """Return the error of a name, with what each rank has logged and the line that has."""
+    line = f"{own}, first at {mine.sites[name]}" if name in mine.sites else "not logged"
+    lines = gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
+    return refusal(comm, what, lines, likely=likely, do=do, site=mine.site)
 
 
 def refusal(

@@ -1,12 +1,12 @@
 """What a user logs as one number or one array, and many of them as one tensor.
 
-Nothing here waits for a device, but for :func:`floats`.
+Nothing here waits for a device.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import torch
@@ -20,47 +20,51 @@ CPU = torch.device("cpu")
 Number = Tensor | float
 
 
-def number_of(what: str, value: Any, *, or_array: bool = False) -> Number:
-    """Return one number, detached from the graph; with ``or_array`` also what has one dimension.
+def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = False) -> Number:
+    """Return a value as one number, detached; with ``or_array`` also what has one dimension.
 
     Raises:
         InputError: it is something else.
     """
     if type(value) is float:
         return value
-    if isinstance(value, Tensor):
-        return _plain(what, value, or_array=or_array)
-    if isinstance(value, str | bytes):
-        raise InputTypeError(f"the {what} is no number: the text {value!r}", do="log float(...).")
-    if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
-        raise InputTypeError(f"the {what} is a list of tensors", do="log torch.stack(x).")
     try:
+        if isinstance(value, Tensor):
+            return _plain(value, or_array=or_array)
+        if isinstance(value, str | bytes):
+            raise InputTypeError(f"no number, but the text {value!r}", do="log float(...).")
+        if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+            raise InputTypeError("a list of tensors", do="log torch.stack(x).")
         if or_array and isinstance(value, Sized):
             array = torch.tensor(value, dtype=torch.float64, device="cpu")
-            return _plain(what, array, or_array=True)
+            return _plain(array, or_array=True)
         return float(value)
+    except InputError as error:
+        raise type(error)(f"the {what} of {name!r} is {error.what}", do=error.do) from None
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputTypeError(f"the {what} is no number: {error}") from error
+        raise InputTypeError(f"the {what} of {name!r} is no number: {error}") from error
 
 
-def _plain(what: str, value: Any, *, or_array: bool) -> Tensor:
+def _plain(value: Any, *, or_array: bool) -> Tensor:
     if hasattr(value, "full_tensor"):
         whole = replica(value)
         if whole is None:
             part = f"a DTensor of {value.placements}, of which this rank has a part"
-            raise InputError(f"the {what} is {part}", do=WHOLE)
+            raise InputError(part, do=WHOLE)
         value = whole
     is_number = value.numel() == 1
     if value.is_complex() or not (is_number or (or_array and value.ndim == 1)):
-        raise _refused(what, value)
+        raise InputError(
+            f"a tensor of shape {[*value.shape]} and dtype {value.dtype}, which is no real number",
+            do="log one number of it, as .mean() or .sum(), samples as .flatten(), or keep it in "
+            "a metric.",
+        )
     value = value.detach() if value.requires_grad else value
     try:
         size = value.untyped_storage().nbytes()
     except NotImplementedError:
-        inner = debug_unwrap(value)
-        if inner is value or inner.ndim > value.ndim:  # it is sparse, or of vmap
-            raise _refused(what, inner) from None
-        size = inner.untyped_storage().nbytes()
+        what = "a sparse tensor, or one of a function that torch.func transforms"
+        raise InputError(what, do="log a plain tensor, outside of that function.") from None
     if is_number and value.ndim:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
@@ -70,16 +74,7 @@ def _plain(what: str, value: Any, *, or_array: bool) -> Tensor:
     return plain
 
 
-def _refused(what: str, value: Tensor) -> InputError:
-    shape = f"tensor of shape {[*value.shape]} and dtype {value.dtype}"
-    return InputError(
-        f"the {what} is a {shape}, which is no real number",
-        do="log one number of it, as .mean() or .sum(), samples as .flatten(), or keep it in a "
-        "metric.",
-    )
-
-
-def weight_of(weight: Any) -> Number:
+def weight_of(name: Any, weight: Any) -> Number:
     """Return a weight; one on a device is checked later.
 
     Raises:
@@ -87,24 +82,16 @@ def weight_of(weight: Any) -> Number:
     """
     if type(weight) is float and 0.0 <= weight < math.inf:
         return weight
-    number = number_of("weight", weight, or_array=True)
+    number = number_of(name, weight, "weight", or_array=True)
     if not isinstance(number, Tensor) and not 0.0 <= number < math.inf:
-        raise InputError(f"the weight must be finite and not negative, got {number}")
+        what = f"the weight of {name!r} must be finite and not negative"
+        raise InputError(f"{what}, got {number}")
     return number
 
 
-def sizes_of(value: Number, weight: Number) -> tuple[int, int] | None:
-    """Return the number of elements of an array, and of its weight; None for a number.
-
-    Raises:
-        InputError: the value has no weight for each of its elements, nor one for all.
-    """
-    one, other = (None if type(x) is float else [*x.shape] for x in (value, weight))  # type: ignore[union-attr]
-    if not one and not other:
-        return None
-    if other and other != one:
-        raise InputError(f"the value is of shape {one or []}, and its weight of shape {other}")
-    return one[0], other[0] if other else 1  # type: ignore[index]
+def is_transformed(x: Tensor) -> bool:
+    """Whether a tensor is of a function that torch.func transforms."""
+    return debug_unwrap(x) is not x
 
 
 def stacked(values: Sequence[Any]) -> Tensor | None:
@@ -114,7 +101,7 @@ def stacked(values: Sequence[Any]) -> Tensor | None:
     if values[0].is_complex() or any(x.ndim for x in values) or len({x.device for x in values}) > 1:
         return None
     whole = torch.stack([*values]).detach()
-    return None if debug_unwrap(whole).ndim > 1 else whole  # in vmap each is many
+    return None if is_transformed(whole) else whole
 
 
 def changes_of(*numbers: Number) -> int:
@@ -126,14 +113,6 @@ def changes_of(*numbers: Number) -> int:
     return changes
 
 
-def device_of(value: Number, weight: Number) -> torch.device:
-    """Return where a value is added up, so that nothing is copied to the host."""
-    for each in (value, weight):
-        if isinstance(each, Tensor) and each.device != CPU:
-            return each.device
-    return CPU
-
-
 def moved(x: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on another device; only a copy to the CPU waits."""
     is_of_host = x.device.type == "cpu"
@@ -143,22 +122,10 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 
 def together(numbers: Sequence[Number], device: torch.device) -> Tensor:
-    """Return numbers or arrays as float64 on a device, [n, ...]."""
-    plain: Any = numbers
-    if {*map(type, numbers)} <= {float}:
-        if len({*plain}) == 1:
-            return torch.full((len(plain),), plain[0], dtype=torch.float64, device=device)
-        return moved(torch.tensor(plain, dtype=torch.float64, device="cpu"), device)
-    tensors = []
-    for each in numbers:
-        if isinstance(each, Tensor):
-            tensors.append(moved(each.to(torch.float64), device))
-        else:
-            tensors.append(torch.full((), each, dtype=torch.float64, device=device))
-    return torch.stack(tensors)
-
-
-def floats(numbers: Mapping[str, Number]) -> dict[str, float]:
-    """Return numbers as those of Python, in one copy from the device if all are tensors on it."""
-    column = together([*numbers.values()], CPU)
-    return dict(zip(numbers, column.tolist(), strict=True))
+    """Return numbers, or tensors of one sort, as float64 on a device, [n, ...]."""
+    rows: Any = [*numbers]
+    if isinstance(rows[0], Tensor):
+        whole = torch.stack(rows)
+    else:
+        whole = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    return moved(whole, device).to(torch.float64)

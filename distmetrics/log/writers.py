@@ -219,7 +219,7 @@ class CSVLogger(FolderLogger):
     <BLANKLINE>
     """
 
-    _columns: list[str] | None = None  # of the file, which a process before this one may have begun
+    _columns: Sequence[str] = ()  # of the file, as far as this process has written it
 
     @property
     def path(self) -> Path:
@@ -229,17 +229,15 @@ class CSVLogger(FolderLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a row."""
         row = {"step": step, **metrics}
-        if self._columns is None:
-            self._drop_cut_row()
-            self._columns = list(next(iter(self._rows()), {}))
         if row.keys() <= {*self._columns}:
             self._write(self.path, "a", [row])
             return
         rows = [*self._rows(), row]
-        self._columns = list(dict.fromkeys([*self._columns, *row]))
+        self._columns = [*dict.fromkeys(name for each in rows for name in each)]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp")
-        self._write(temporary, "w", [dict(zip(self._columns, self._columns, strict=True)), *rows])
+        header = dict(zip(self._columns, self._columns, strict=True))
+        self._write(temporary, "w", [header, *rows])
         temporary.replace(self.path)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
@@ -249,22 +247,17 @@ class CSVLogger(FolderLogger):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "hparams.json").write_text(json.dumps(flat(params), indent=2) + "\n")
 
-    def _drop_cut_row(self) -> None:
-        """Drop what follows the last end of a row: a number that was cut off is another one."""
-        if self.path.is_file():
-            with self.path.open("rb+") as file:
-                whole = file.read().rfind(b"\n") + 1
-                file.truncate(whole)
-
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.is_file():
             return []
         with self.path.open(newline="") as file:
-            return list(csv.DictReader(file))
+            text = file.read()
+        # What follows the last end of a row was cut off: of a number, the rest is another one.
+        return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines(keepends=True)))
 
     def _write(self, path: Path, mode: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with path.open(mode, newline="") as file:
-            csv.DictWriter(file, self._columns or [], lineterminator="\n").writerows(rows)
+            csv.DictWriter(file, self._columns, lineterminator="\n").writerows(rows)
 
 
 class TensorBoardLogger(FolderLogger):

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from distmetrics.collectives.objects import all_gather_object
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.values import floats
 from distmetrics.log.writers import Logger
 from distmetrics.strategies.base import Strategy
 from distmetrics.train.combine import Logged
@@ -181,6 +180,6 @@ def _publish(trainer: RunContext, values: Mapping[str, Tensor | float], unlogged
     """Give the loggers values, on rank 0 alone."""
     if not (trainer.loggers and trainer.is_global_zero):
         return
-    numbers = floats({name: value for name, value in values.items() if name not in unlogged})
+    numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
     for logger in trainer.loggers if numbers else ():
         logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)

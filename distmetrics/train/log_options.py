@@ -157,5 +157,5 @@ def as_number(name: Any, value: Any) -> Tensor | float:
         value = value.item()
     if type(value) is float:
         return value
-    number = number_of(f"value of {name!r}", value)
+    number = number_of(name, value)
     return number.clone() if isinstance(number, Tensor) else number

@@ -15,7 +15,6 @@ from distmetrics.arguments import is_metric
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, Site
 from distmetrics.log.names import Names
-from distmetrics.log.values import floats
 from distmetrics.train.combine import Logged, combined
 from distmetrics.train.entries import Entries, Entry, Key, Kind
 from distmetrics.train.log_options import (
@@ -263,7 +262,7 @@ class LogBook:
         """Return what this rank has logged so far, of plain types; see :meth:`load`."""
         return {
             "epoch": self._epoch.window.state(),
-            "steps": floats(self.step_values),
+            "steps": {name: float(value) for name, value in self.step_values.items()},
             "labels": [sorted(getattr(self, name)) for name in _LABELS],
         }
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.values import floats
 
 _NAMES = ("local_metrics", "fresh_metrics", "validation_metrics")
 
@@ -60,7 +59,8 @@ class LoggedValues:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the values, of plain types."""
         names = {name: sorted(getattr(self, name)) for name in _NAMES}
-        return {"values": floats(self.numbers), "names": names}
+        values = {name: float(number) for name, number in self.numbers.items()}
+        return {"values": values, "names": names}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` returned."""

@@ -323,7 +323,7 @@ def test_a_log_takes_a_tensor_that_each_rank_has_whole() -> None:
 def test_a_log_refuses_what_each_rank_has_a_part_of(placement: Any) -> None:
     log = dm.Log()
     log.max("norm", on_paper(4.0, [0, 1], 0, placement))
-    with pytest.raises(dm.InputError, match=r"'norm': the value is a DTensor of .* this rank has a part") as caught:
+    with pytest.raises(dm.InputError, match=r"the value of 'norm' is a DTensor of .* this rank has a part") as caught:
         log.flush()
     assert "x.full_tensor()" in caught.value.do
     assert "to_local" not in caught.value.do

@@ -150,5 +150,5 @@ def test_errors_name_the_line_of_the_compiled_function() -> None:
         log.mean("loss", x, weight=1)
 
     torch.compile(step, fullgraph=True, backend="aot_eager")(torch.ones(()))
-    with pytest.raises(dm.InputError, match=r"'loss': was logged as a sum, first at \S*test_stalls.py:\d+ in step"):
+    with pytest.raises(dm.InputError, match=r"'loss' was logged as a sum, first at \S*test_stalls.py:\d+ in step"):
         log.flush()

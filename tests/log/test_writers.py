@@ -68,9 +68,10 @@ def scripted(comm: Any, script: list[Action], fails_at: tuple[int, ...]) -> tupl
             note(error)
 
     def note(error: OSError) -> None:
-        own, *before = error.__notes__
-        errors.extend(text.partition("OSError: ")[2] for text in before)  # of the flush before, where both have failed
+        (own,) = error.__notes__
         errors.append(f"{error} ({own})")
+        if isinstance(error.__context__, OSError):  # of this flush, where the one before has failed as well
+            note(error.__context__)
 
     for step, (waits, asks, twice) in enumerate(script, 1):
         log.sum("x", step * 10 + comm.rank)
