@@ -18,7 +18,7 @@ def test_a_script_gives_exact_rows_and_named_errors(script: Script) -> None:
 
 
 def test_values_are_added_up_within_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "_MANY", 2)
+    monkeypatch.setattr(window, "_MOST", 2 * window._OF_A_CALL)
     for script in drawn(40, 11, range(1, 5)):
         how, what, _ = verdict(script)
         assert (how, what) == ("right", [])
