@@ -9,18 +9,13 @@ from typing import Any
 
 import torch
 
-from distmetrics.call_site import call_site
-from distmetrics.collectives.exchange import exchange_alike
-from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
-from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import Site, StateError
-from distmetrics.message import encode
-from distmetrics.metrics.adapters.base import targets
-from distmetrics.metrics.metric_set import MetricSet, communicator_of
-from distmetrics.metrics.schema import SyncSchema
-from distmetrics.metrics.sync import sync_and_compute
+from distmetrics.errors import StateError
+from distmetrics.metrics.adapters.base import communicator_of, parts_of, targets
+from distmetrics.metrics.metric_set import MetricSet
+from distmetrics.metrics.sync import global_values, sync_and_compute
 
 
 def sync_async(
@@ -63,7 +58,7 @@ def sync_async(
         kind = type(metrics).__name__
         what = f"a {kind} cannot be copied: {type(error).__name__}: {error}"
         problem = Problem("StateError", what, "keep what cannot be copied out of the metric.")
-        return start(partial(_refused, problem, name, call_site()), talking)
+        return start(partial(_refused, problem, allow_pickle, name), talking)
     return start(partial(_computed, snapshot, allow_pickle, name), talking)
 
 
@@ -76,7 +71,7 @@ def _snapshot(metrics: Any) -> Any:
     copies: dict[int, Any] = {}
     with contextlib.suppress(StateError):  # told to all ranks where the state is read
         for _, _, _, value in MetricSet(targets(metrics)).states:
-            for part in value if isinstance(value, list) else [value]:
+            for part in parts_of(value):
                 if type(part) is torch.Tensor:
                     copies[id(part)] = part.detach().clone()
     return copy.deepcopy(metrics, copies)
@@ -86,13 +81,7 @@ def _computed(metrics: Any, allow_pickle: bool, name: str, comm: Communicator) -
     return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm, name=name)
 
 
-def _refused(problem: Problem, name: str, site: Site | None, comm: Communicator) -> Any:
-    return _refuse(problem, name, site, comm=comm)
-
-
-@one_call
-def _refuse(problem: Problem, name: str, site: Site | None, *, comm: Communicator) -> None:
+def _refused(problem: Problem, allow_pickle: bool, name: str, comm: Communicator) -> Any:
     """Tell all ranks why this one does not compute; raises on each."""
-    body = encode(SyncSchema((), ()))
-    header = Header("sync of metrics", name, site=site, problem=problem, body=body)
-    exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8))
+    none = MetricSet([], problem)
+    return global_values(none, comm, name, allow_pickle=allow_pickle, comm=comm)

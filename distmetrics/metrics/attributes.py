@@ -8,36 +8,101 @@ rank without data takes it over for as long as the state of all ranks is in.
 
 from __future__ import annotations
 
-import functools
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
+from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.objects import gather_objects
-from distmetrics.comm.communicator import Communicator
+from distmetrics.collectives.wire import DEEPEST
+from distmetrics.comm.communicator import Communicator, brief
 from distmetrics.errors import Ranks, StateError
-from distmetrics.metrics.metric_set import MetricSet
+from distmetrics.metrics.adapters.base import Target
 from distmetrics.metrics.plan import SyncPlan
-from distmetrics.metrics.schema import Attribute, described
 
+PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size))
+_LARGEST = 1 << 16  # bytes of a tensor that travels
+_LONGEST = 1000  # items of a list, say, that travels
+_SAMPLE = 1000  # elements of a larger tensor that are compared
 _SHOWN = 60  # characters of a value
 _LACKING = ("", "None")  # texts
 
 
+class Attribute(NamedTuple):
+    """What ranks compare of an attribute.
+
+    Attributes:
+        text: equal where values are; "" where there is no such attribute.
+        travels: True for plain values, small tensors, and lists, tuples, sets and dicts of such.
+        is_partial: True where the text tells of a part of the value alone: the whole is too large.
+        value: what travels, or None.
+    """
+
+    text: str = ""
+    travels: bool = True
+    is_partial: bool = False
+    value: Any = None
+
+
+def described(value: Any, depth: int = 0) -> Attribute:
+    """Return what ranks compare of a value: of what is too large, the size and a sample."""
+    kind = type(value)
+    name = kind.__name__
+    if kind in PLAIN:
+        return Attribute(repr(value), value=value)
+    if kind in (list, tuple, dict, set, frozenset):
+        if depth > DEEPEST or len(value) > _LONGEST:
+            return Attribute(f"a {name} of {len(value)}, too large to be sent", False, True)
+        texts = []
+        for item in value.items() if isinstance(value, dict) else value:
+            part = described(item, depth + 1)
+            if not part.travels:
+                return Attribute(f"a {name}", False, part.is_partial)
+            texts.append(part.text)
+        ordered = texts if isinstance(value, list | tuple) else sorted(texts)
+        return Attribute(f"{name}({', '.join(ordered)})", value=value)
+    if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
+        flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
+        data = to_bytes(flat[:: _step(value.nbytes, len(flat))])
+        return _of_elements(value, brief(value.dtype, value.shape), data)
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
+        data = value.reshape(-1)[:: _step(value.nbytes, value.size)].tobytes()
+        return _of_elements(value, f"{value.dtype}{list(value.shape)}", data)
+    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+    return Attribute(f"a {name}", travels=False)
+
+
+def _step(nbytes: int, count: int) -> int:
+    """Return the distance of the elements that are compared."""
+    return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
+
+
+def _of_elements(value: Any, kind: str, data: bytes) -> Attribute:
+    text = f"{kind} {hashlib.blake2b(data, digest_size=8).hexdigest()}"
+    if value.nbytes <= _LARGEST:
+        return Attribute(text, value=value)
+    return Attribute(f"{text}, too large to be sent", travels=False, is_partial=True)
+
+
 def borrow(
-    plan: SyncPlan, metrics: MetricSet, header: Header, comm: Communicator
+    plan: SyncPlan, every: Sequence[Target], header: Header, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update take over, by the metric's place.
 
     Raises:
         StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
     """
-    targets = [metrics.targets[place] for place in plan.borrowing]
+    targets = [every[place] for place in plan.borrowing]
     mine = []
     for target in targets:
         attributes = target.adapter.attributes(target.metric)
         mine.append({name: tuple(described(value)) for name, value in attributes.items()})
-    read = functools.partial(attributes_of, count=len(mine))
+    read = partial(_read, count=len(mine))
     about = header.name, header.site
     per_rank = gather_objects(mine, read, *about, comm=comm, op="attributes of metrics")
     result = {}
@@ -49,17 +114,17 @@ def borrow(
     return result
 
 
-def attributes_of(data: Any, count: int) -> list[dict[str, Attribute]]:
+def _read(data: Any, count: int) -> list[dict[str, Attribute]]:
     """Return what a peer has told of so many metrics; raises if it is malformed."""
-    metrics = []
-    for attributes in data:
-        told: dict[str, Attribute] = {}
-        for name, (text, travels, is_partial, value) in attributes.items():
-            told[str(name)] = Attribute(str(text), bool(travels), bool(is_partial), value)
-        metrics.append(told)
-    if len(metrics) != count:
-        raise ValueError(f"attributes of {len(metrics)} metrics, not of {count}")
-    return metrics
+    if len(data) != count:
+        raise ValueError(f"attributes of {len(data)} metrics, not of {count}")
+    return [
+        {
+            str(name): Attribute(str(text), bool(travels), bool(is_partial), value)
+            for name, (text, travels, is_partial, value) in attributes.items()
+        }
+        for attributes in data
+    ]
 
 
 def agreed(

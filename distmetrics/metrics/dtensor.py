@@ -7,7 +7,7 @@ one, and what the metric is given is a DTensor again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,10 +27,9 @@ from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters.base import Piece, StateSpec, compute
-from distmetrics.metrics.combine import HALF
-from distmetrics.metrics.metric_set import ABSENT, MetricSet
-from distmetrics.metrics.plan import StatePlan, SyncPlan
+from distmetrics.metrics.adapters.base import Piece, StateSpec, compute, parts_of
+from distmetrics.metrics.metric_set import ABSENT, HALF, MetricSet
+from distmetrics.metrics.plan import StatePlan
 from distmetrics.tree import map_leaves
 
 _REDUCED = ("sum", "max", "min")
@@ -48,8 +47,6 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
         StateError: the states of a metric cannot be synced, or not together.
         LayoutError: a role says something else of an axis than a placement.
     """
-    if not any(_dtensors(value) for *_, value in local.states):
-        return
     for place, target in enumerate(local.targets):
         if not local.updates[place]:
             continue
@@ -82,15 +79,14 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
 
 
 def _dtensors(value: Any) -> list[Any]:
-    items = value if isinstance(value, list) else [value]
-    return [item for item in items if is_dtensor(item)]
+    return [item for item in parts_of(value) if is_dtensor(item)]
 
 
 def _taken(
     path: str, spec: StateSpec, value: Any, comm: Communicator
 ) -> tuple[StateSpec, Any, list[Part]]:
     """Return how a state is synced, what of it is sent, and the parts of its DTensors."""
-    items = value if isinstance(value, list) else [value]
+    items = parts_of(value)
     if len(_dtensors(value)) < len(items):
         raise InputTypeError(
             f"{path} is no DTensor, and another of its metric is: whether it counts once for a "
@@ -148,14 +144,10 @@ def _as_dtensor(like: Any, piece: Tensor) -> Any:
 
 
 def reduce_pieces(
-    plan: SyncPlan, tensors: Mapping[str, Tensor], comm: Communicator
+    pieces: Sequence[StatePlan], tensors: Mapping[str, Tensor], comm: Communicator
 ) -> dict[str, Tensor]:
     """Return the pieces of this rank, each reduced among the ranks that hold the same one."""
-    result = {}
-    for state in plan.states.values():
-        if state.kind == "piece":
-            result[state.path] = _reduced(state, tensors[state.path], comm)
-    return result
+    return {state.path: _reduced(state, tensors[state.path], comm) for state in pieces}
 
 
 def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
@@ -170,10 +162,8 @@ def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
     return reduce_large(group, wide.to(group.device), state.piece.op).to(piece.dtype)
 
 
-def computed(metrics: Any, plan: SyncPlan | None) -> Any:
-    """Compute metrics from the state that is in; where states are DTensors, values are none."""
-    if plan is None or all(state.kind != "piece" for state in plan.states.values()):
-        return compute(metrics)
+def compute_replicated(metrics: Any) -> Any:
+    """Compute metrics from states of which some are DTensors; their values are none."""
     from torch.distributed.tensor.experimental import implicit_replication
 
     with implicit_replication():  # of the plain tensors beside them

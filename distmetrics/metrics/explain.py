@@ -21,10 +21,9 @@ from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
 from distmetrics.comm.communicator import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
-from distmetrics.metrics.adapters.base import targets
-from distmetrics.metrics.metric_set import MetricSet, communicator_of, describe
-from distmetrics.metrics.plan import SyncPlan, count_of, plan, reductions
-from distmetrics.metrics.schema import FIXED
+from distmetrics.metrics.adapters.base import communicator_of, parts_of, targets
+from distmetrics.metrics.metric_set import MetricSet, describe
+from distmetrics.metrics.plan import FIXED, SyncPlan, count_of, plan, reductions
 
 _PROOF = 32  # bytes
 _WORLD = "world"  # the axis of a mesh without a layout
@@ -248,7 +247,7 @@ def _state_by_state(states: Iterable[Any], world_size: int) -> Cost:
     """
     total = Cost()
     for value in states:
-        for x in value if isinstance(value, list) else [value]:
+        for x in parts_of(value):
             if isinstance(x, Tensor):
                 total += Cost(rounds=1) + _gathered(x.nbytes, world_size)
                 if x.ndim:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from distmetrics.comm.communicator import fold
 from distmetrics.errors import InputError, InputTypeError, StateError
-from distmetrics.metrics.adapters.base import Adapter, StateSpec
+from distmetrics.metrics.adapters.base import Adapter, StateSpec, parts_of
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class FunctionMetric(Generic[T]):
     def device(self) -> torch.device:
         """Where the values are: the first device that is not the CPU, if there is one."""
         for value in self._held.values():
-            for x in value if isinstance(value, list) else [value]:
+            for x in parts_of(value):
                 if isinstance(x, Tensor) and x.device.type != "cpu":
                     return x.device
         return torch.device("cpu")

@@ -1,42 +1,53 @@
-"""The metrics of one sync, read, described and put back together; and who syncs them."""
+"""The metrics of one sync: read, turned into tensors that can be sent, combined and put back."""
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from itertools import chain
 from pickle import PicklingError
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.collectives.buckets import short_name, unsendable
+from distmetrics.collectives.buckets import Bucket, short_name, unsendable
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.wire import serialize
-from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.process_group import of_group
-from distmetrics.errors import ConfigurationError, InputTypeError, Site, StateError
-from distmetrics.message import encode, is_raised_by_user
-from distmetrics.metrics.adapters.base import Kind, Piece, StateSpec, Target
-from distmetrics.metrics.plan import Sent, sent_by, sizes_of
-from distmetrics.metrics.ragged import Form, join
-from distmetrics.metrics.schema import (
-    UNDECIDED,
+from distmetrics.collectives.reduce import reduce_large
+from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.comm.communicator import Communicator, Op, fold
+from distmetrics.errors import InputTypeError, Site, StateError
+from distmetrics.message import encode, is_raised_by_user, reading
+from distmetrics.metrics.adapters.base import Piece, StateSpec, Target, are_equal, parts_of
+from distmetrics.metrics.attributes import PLAIN, described
+from distmetrics.metrics.plan import (
+    FIXED,
     UPDATES,
     MetricRecord,
+    Sent,
+    SentKind,
     StateEntry,
+    StatePlan,
+    SyncPlan,
     SyncSchema,
-    are_equal,
-    digest_of,
     is_reducible,
+    sent_by,
+    sizes_of,
 )
+from distmetrics.metrics.ragged import cut, join
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
+HALF = (torch.bfloat16, torch.float16)
+_OPS: dict[str, Op] = {"max": "max", "min": "min"}
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
+# What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
+# ranks.
+_UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingError)
 
 
 class MetricSet:
@@ -48,18 +59,21 @@ class MetricSet:
         updates: how often each metric was updated here.
         states: path, metric's place, description and local value of every state.
         shared: for each metric, what the other ranks must know of states that are DTensors.
+        problem: why they cannot be synced, of which all ranks must hear.
+        plan: of the sync, once it has been made.
     """
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], problem: Problem | None = None) -> None:
         self.targets = targets
+        self.problem = problem
+        self.plan: SyncPlan | None = None
         self.before: Values = [dict(target.storage) for target in targets]
         self.shared: list[tuple[Shared, ...]] = [() for _ in targets]
         self.updates: list[int] = []  # most metrics say it in their storage
-        for target, storage in zip(targets, self.before, strict=True):
-            count = storage.get(target.adapter.counter)
-            self.updates.append(count or target.adapter.updates(target.metric))
         self.states: list[tuple[str, int, StateSpec, Any]] = []
         for place, (target, storage) in enumerate(zip(targets, self.before, strict=True)):
+            count = storage.get(target.adapter.counter)
+            self.updates.append(count or target.adapter.updates(target.metric))
             for spec in target.states:
                 path = f"{target.path}.{spec.name}" if target.path else spec.name
                 self.states.append((path, place, spec, storage.get(spec.name, ABSENT)))
@@ -69,49 +83,6 @@ class MetricSet:
         """Return the paths of all states, that of the update counts first."""
         return (UPDATES, *[path for path, _, _, _ in self.states])
 
-    def records(self) -> tuple[MetricRecord, ...]:
-        """Return what the other ranks must know of each metric."""
-        return tuple(map(_record, self.targets, self.updates, self.shared, self.firsts()))
-
-    def firsts(self) -> list[int]:
-        """Return for each metric the place of the one whose state it shows, UNDECIDED if unknown.
-
-        Members of a group that hold different states, as someone has updated them one by one, are
-        no group.
-        """
-        places = {id(target.metric): place for place, target in enumerate(self.targets)}
-        firsts = [UNDECIDED] * len(self.targets)
-        pairs = []
-        for target in self.targets:
-            for group in target.adapter.groups(target.metric):
-                first, *others = [places[id(metric)] for metric in group]
-                firsts[first] = first
-                pairs += [(first, other) for other in others]
-        for (first, other), is_equal in zip(pairs, self.are_equal(pairs), strict=True):
-            firsts[other] = first if is_equal else other
-        return firsts
-
-    def are_equal(self, pairs: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for each pair of places whether the two metrics hold the same state here.
-
-        Those that were never updated do.
-        """
-        held: Values = [{} for _ in self.targets]
-        for _, place, spec, value in self.states:
-            held[place][spec.name] = value
-        equal = []
-        for one, two in pairs:
-            mine, theirs = held[one], held[two]
-            values = map(are_equal, mine.values(), map(theirs.get, mine))
-            same = mine.keys() == theirs.keys() and all(values)
-            equal.append(same or not (self.updates[one] or self.updates[two]))
-        return equal
-
-    def write(self, values: Values) -> None:
-        """Put values into the metrics."""
-        for target, new in zip(self.targets, values, strict=True):
-            target.storage.update(new)
-
     @contextmanager
     def holding(self, values: Values) -> Iterator[None]:
         """Hold other values inside the block; the local state is put back whatever happens.
@@ -119,27 +90,17 @@ class MetricSet:
         Everything was read before the first change, so an interrupt at any point loses nothing.
         """
         try:
-            self.write(values)
+            for target, new in zip(self.targets, values, strict=True):
+                target.storage.update(new)
             yield
         finally:
             try:
-                self.put_back(values)
+                self._put_back(values)
             except BaseException:  # a handler of a signal may raise half-way
-                self.put_back(values)
+                self._put_back(values)
                 raise
 
-    def reset_meanwhile(self) -> list[Any]:
-        """Return the metrics that were reset while they held the state of all ranks."""
-        return [each.metric for each in self.targets if each.adapter.flag and not each.is_synced]
-
-    def add_flags(self, values: Values, updates: Sequence[int]) -> None:
-        """Add each metric's flags and counter: after its state, which may be all attributes."""
-        for target, new, count in zip(self.targets, values, updates, strict=True):
-            new.update(target.adapter.synced_flags)
-            if target.adapter.counter:
-                new[target.adapter.counter] = count
-
-    def put_back(self, written: Values) -> None:
+    def _put_back(self, written: Values) -> None:
         """Put back what was in the metrics under the names of ``written``.
 
         Where a metric was updated meanwhile, all that the update changed is undone.
@@ -155,79 +116,75 @@ class MetricSet:
                 else:
                     target.storage.pop(name, None)
 
+    def reset_meanwhile(self) -> list[Any]:
+        """Return the metrics that were reset while they held the state of all ranks."""
+        return [each.metric for each in self.targets if each.adapter.flag and not each.is_synced]
 
-def _record(target: Target, updates: int, shared: tuple[Shared, ...], first: int) -> MetricRecord:
-    kind = type(target.metric).__name__
-    label = f"{target.path}: {kind}" if target.path else kind
-    # Of a state that the library merges itself, the arguments say all that there is to say.
-    states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
-    attributes = target.adapter.attributes(target.metric)
-    arguments = target.adapter.arguments(target.metric)
-    others = {name: value for name, value in attributes.items() if name not in arguments}
-    try:
-        digest = digest_of(others)
-    except Exception as error:  # any class may raise anything where it is looked at
-        if is_raised_by_user(error):  # by the handler of a signal
-            raise
-        raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
-    return MetricRecord(label, states, tuple(arguments.items()), digest, updates > 0, shared, first)
+    def alone(self) -> Values:
+        """Return what each metric of a world of one holds."""
+        values: Values = [{} for _ in self.targets]
+        for _, place, spec, value in self.states:
+            if value is ABSENT:
+                continue
+            if spec.merge is not None:
+                sent = value if spec.start is None else spec.start(value)
+                values[place][spec.name] = spec.merge(value, [copy.deepcopy(sent)])
+            else:
+                values[place][spec.name] = _copied(value)
+        return self._flagged(values, self.updates)
 
+    def placed(self, plan: SyncPlan, combined: Mapping[str, Any]) -> Values:
+        """Return the combined states by metric and name, as each metric's code expects them."""
+        values: Values = [{} for _ in self.targets]
+        devices = [target.device for target in self.targets]
+        for path, place, spec, value in self.states:
+            if path in combined:
+                whole = on_device(combined[path], devices[place])
+                whole = _as_before(spec, value, whole, len(plan.states[path].ranks))
+                values[place][spec.name] = whole
+            elif value is not ABSENT:  # no rank has touched it
+                values[place][spec.name] = _copied(value)
+        return self._flagged(values, combined[UPDATES].tolist())
 
-def communicator_of(targets: Sequence[Target], default: Communicator) -> Communicator:
-    """Return the communicator for metrics whose user has not passed one.
-
-    A metric that was made with a process group of its own (``process_group=`` of torchmetrics) is
-    synced in that group. Metrics without states, such as wrappers, are synced with those that they
-    hold.
-
-    Raises:
-        ConfigurationError: the group is none, or this rank is not in it: no other rank waits for
-            it.
-        StateError: the metrics of one sync were made for different groups.
-    """
-    comms: dict[str, Communicator] = {}
-    for target in targets:
-        if target.states:
-            group = target.storage.get(target.adapter.group)
-            comms[target.path] = default if group is None else _communicator(group, target.path)
-    if not comms:
-        return default
-    first, comm = next(iter(comms.items()))
-    other = next((path for path, theirs in comms.items() if theirs is not comm), None)
-    if other is not None:
-        raise StateError(
-            f"the metrics {first} and {other} were made for different process groups, and one "
-            "sync talks in one",
-            do="sync the metrics of each group in a call of their own, or pass comm=, which "
-            "overrules process_group.",
-        )
-    return comm
+    def _flagged(self, values: Values, updates: Sequence[int]) -> Values:
+        """Add each metric's flags and counter: after its state, which may be all attributes."""
+        for target, new, count in zip(self.targets, values, updates, strict=True):
+            new.update(target.adapter.synced_flags)
+            if target.adapter.counter:
+                new[target.adapter.counter] = count
+        return values
 
 
-def _communicator(group: Any, path: str) -> Communicator:
-    own: Communicator | None = getattr(group, "communicator", None)
-    if own is not None:  # of the kit's groups, whose ranks are threads
-        return own
-    if (found := of_group(group)) is not None:
-        return found
-    what = f"the metric {path}" if path else "the metric"
-    if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise ConfigurationError(
-            f"{what} was made for a process group that this rank is not in",
-            do="sync it on the ranks of its group alone, or pass comm=, which overrules "
-            "process_group.",
-        )
-    raise ConfigurationError(
-        f"{what} was made with process_group={group!r}, which is no torch.distributed process "
-        "group",
-        do="pass what torch.distributed.new_group returned, or pass comm=, which overrules "
-        "process_group.",
-    )
+def _copied(value: Any) -> Any:
+    """Copy a local state that computing will see: some metrics change theirs as they compute."""
+    if isinstance(value, list):
+        return list(value)
+    return value.clone() if isinstance(value, Tensor) else value
 
 
-# What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
-# ranks.
-_UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingError)
+def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
+    """Give the state of so many ranks the type that its metric's code expects."""
+    if spec.merge is not None:
+        return spec.merge(local, combined)
+    if spec.finish is not None and (ranks > 1 or spec.kind == "piece"):
+        return spec.finish(combined)
+    if spec.kind != "cat" or isinstance(combined, list) is isinstance(local, list):
+        return combined
+    return [combined] if isinstance(local, list) else torch.stack(combined)
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or what lists, tuples and dicts hold, on ``device``; the rest as it is."""
+    if isinstance(value, Tensor):
+        return value if value.device == device else value.to(device)
+    if type(value) in (list, tuple):
+        return type(value)([on_device(item, device) for item in value])
+    if type(value) is dict:
+        return {key: on_device(item, device) for key, item in value.items()}
+    return value
+
+
+# From local values to what is sent
 
 
 class Outgoing(NamedTuple):
@@ -237,68 +194,9 @@ class Outgoing(NamedTuple):
     sent: Sent
     tensors: dict[str, Tensor]
 
-    def prove(self, comm: Communicator) -> None:
-        """Tell a layout what this rank would send."""
-        if comm.wants_proof:
-            comm.witness(self.header.content(), self.tensors)
-
-
-class _Described:
-    """The entries of a schema, with their tensors.
-
-    Args:
-        serialized: makes a tensor of what is not one.
-    """
-
-    def __init__(self, serialized: Callable[[Any], Tensor]) -> None:
-        self._serialized = serialized
-        self.entries: list[StateEntry] = []
-        self.tensors: dict[str, Tensor] = {}
-        self._shared: dict[tuple[int, str], StateEntry] = {}
-
-    def add(self, path: str, spec: StateSpec, value: Any) -> None:
-        """Describe one state; an object that several states of one kind share is sent once.
-
-        Raises:
-            StateError: it cannot be sent.
-        """
-        key = id(value), spec.kind
-        shared = self._shared.get(key)
-        if shared is not None:
-            self.entries.append(shared.but(path=path, same_as=shared.path))
-            return
-        tensor, kind, form, sizes = _sendable(value, spec, path, self._serialized)
-        self._shared[key] = self.add_tensor(path, tensor, kind, form, spec.piece)
-        if sizes is not None:
-            self.add_tensor(sizes_of(path), sizes, "sizes")
-
-    def add_tensor(
-        self,
-        path: str,
-        tensor: Tensor,
-        kind: Kind | Literal["sizes"],
-        form: Form | None = None,
-        piece: Piece | None = None,
-    ) -> StateEntry:
-        """Describe one tensor.
-
-        Raises:
-            StateError: it cannot be sent.
-        """
-        about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
-        entry = _entry(path, kind, form, piece, *about)
-        self.entries.append(entry)
-        self.tensors[path] = tensor
-        return entry
-
 
 def describe(
-    metrics: MetricSet,
-    name: str,
-    site: Site | None,
-    problem: Problem | None = None,
-    *,
-    allow_pickle: bool = False,
+    metrics: MetricSet, name: str, site: Site | None, *, allow_pickle: bool = False
 ) -> Outgoing:
     """Turn local values into what is sent.
 
@@ -310,40 +208,53 @@ def describe(
         metrics: with their local values.
         name: the user's name of the call.
         site: the user's line.
-        problem: one that the caller has found already.
         allow_pickle: send objects of any class.
     """
-    described = _Described(partial(serialize, allow_pickle=allow_pickle))
     records: tuple[MetricRecord, ...] = ()
-    described.add_tensor(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
+    entries: list[StateEntry] = []
+    tensors: dict[str, Tensor] = {}
+    first: dict[tuple[int, str], StateEntry] = {}
+
+    def add(path: str, tensor: Tensor, kind: SentKind, piece: Piece | None = None) -> StateEntry:
+        about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
+        entries.append(_entry(path, kind, piece, *about))
+        tensors[path] = tensor
+        return entries[-1]
+
+    add(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
         for path, place, spec, value in metrics.states:
             is_empty = value is ABSENT or (isinstance(value, list) and not value)
-            if metrics.updates[place] and not is_empty:
-                described.add(path, spec, value)
-        records = metrics.records()
+            if is_empty or not metrics.updates[place]:
+                continue
+            key = id(value), spec.kind
+            if key in first:  # an object that several states share is sent once
+                entries.append(first[key].but(path=path, same_as=first[key].path))
+                continue
+            tensor, kind, sizes = _sendable(value, spec, path, allow_pickle)
+            first[key] = add(path, tensor, kind, spec.piece)
+            if sizes is not None:
+                add(sizes_of(path), sizes, "sizes")
+        records = _records(metrics)
     except StateError as error:  # no data will be moved then
-        problem = problem or Problem.of(error)
-    entries = tuple(described.entries)
+        metrics.problem = metrics.problem or Problem.of(error)
+    sent = tuple(entries)
     header = Header(
         "sync of metrics",
         name,
         site=site,
-        problem=problem,
+        problem=metrics.problem,
         allow_pickle=allow_pickle,
-        body=encode(SyncSchema(records, entries)),
-        detail=shorten(entries),
+        body=encode(SyncSchema(records, sent)),
+        detail=shorten(sent),
     )
-    return Outgoing(header, sent_by(entries), described.tensors)
-
-
-_Sendable = tuple[Tensor, Kind, Form | None, Tensor | None]
+    return Outgoing(header, sent_by(sent), tensors)
 
 
 def _sendable(
-    value: Any, spec: StateSpec, path: str, serialized: Callable[[Any], Tensor]
-) -> _Sendable:
-    """Return a state as one tensor, its kind, the form of its items, and their sizes.
+    value: Any, spec: StateSpec, path: str, allow_pickle: bool
+) -> tuple[Tensor, SentKind, Tensor | None]:
+    """Return a state as one tensor, its kind, and the sizes of its items.
 
     Raises:
         StateError: there is no such tensor.
@@ -351,15 +262,22 @@ def _sendable(
     try:
         if spec.kind == "each":
             sent = value if spec.start is None else spec.start(value)
-            return serialized(sent), "each", None, None
+            return serialize(sent, allow_pickle=allow_pickle), "each", None
         if spec.kind == "piece" or (isinstance(value, Tensor) and spec.kind != "items"):
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
-            return rows, spec.kind, None, None
+            return rows, spec.kind, None
         if isinstance(value, list | Tensor):
-            items = value if isinstance(value, list) else [value]
-            if all(isinstance(item, Tensor) for item in items):
-                return _joined(items, spec.kind, path)
-            return serialized(items), "object", None, None
+            items = parts_of(value)
+            if not all(isinstance(item, Tensor) for item in items):
+                return serialize(items, allow_pickle=allow_pickle), "object", None
+            if spec.kind == "cat":
+                rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
+                numbers = all(item.ndim == 0 for item in items)
+                return rows, "numbers" if numbers else "cat", None
+            if len({item.dtype for item in items}) == 1:
+                joined, sizes = join(items)
+                return joined, "items", sizes
+            raise StateError(f"the items of the list state {path} have more than one dtype")
     except InputTypeError as error:
         what = f"the state {path} cannot be sent: {error.what}"
         raise StateError(what, do=error.do) from error
@@ -369,24 +287,10 @@ def _sendable(
     raise StateError(f"the state {path} {what}")
 
 
-def _joined(items: list[Tensor], kind: Kind, path: str) -> _Sendable:
-    """Return the items of a list of tensors as one tensor, as :func:`_sendable` does."""
-    if kind == "cat" and all(item.ndim == 0 for item in items):
-        return torch.stack(items), "cat", Form("numbers"), None  # as one process would hold them
-    if kind == "cat":
-        rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
-        return rows, "cat", None, None
-    if len({item.dtype for item in items}) > 1:
-        raise StateError(f"the items of the list state {path} have more than one dtype")
-    joined, form, sizes = join(items)
-    return joined, "items", form, sizes
-
-
 @functools.lru_cache(maxsize=1024)
 def _entry(
     path: str,
-    kind: Kind | Literal["sizes"],
-    form: Form | None,
+    kind: SentKind,
     piece: Piece | None,
     dtype: torch.dtype,
     shape: torch.Size,
@@ -400,5 +304,195 @@ def _entry(
         do = "keep it in another dtype."
     if why:
         raise StateError(f"the state {path} {why}", do=do)
-    same_as = ""
-    return StateEntry(path, short_name(dtype), tuple(shape), "", kind, form, same_as, piece)
+    return StateEntry(path, short_name(dtype), tuple(shape), kind=kind, piece=piece)
+
+
+def _records(metrics: MetricSet) -> tuple[MetricRecord, ...]:
+    """Return what the other ranks must know of each metric."""
+    records = []
+    shows = _shown(metrics)
+    for target, updates, shared in zip(
+        metrics.targets, metrics.updates, metrics.shared, strict=True
+    ):
+        kind = type(target.metric).__name__
+        label = f"{target.path}: {kind}" if target.path else kind
+        # Of a state that the library merges itself, the arguments say all that there is to say.
+        states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
+        attributes = target.adapter.attributes(target.metric)
+        arguments = target.adapter.arguments(target.metric)
+        others = {name: value for name, value in attributes.items() if name not in arguments}
+        try:
+            digest = digest_of(others)
+        except Exception as error:  # any class may raise anything where it is looked at
+            if is_raised_by_user(error):  # by the handler of a signal
+                raise
+            raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
+        about = label, states, tuple(arguments.items()), digest, updates > 0, shared
+        records.append(MetricRecord(*about, shows.get(target.path, "")))
+    return tuple(records)
+
+
+def digest_of(attributes: Mapping[str, Any]) -> str:
+    """Return a short text that is equal where all attributes are."""
+    texts = attributes
+    if not PLAIN.issuperset(map(type, attributes.values())):
+        texts = {name: described(value).text for name, value in attributes.items()}
+    return hashlib.blake2b(repr(texts).encode(), digest_size=8).hexdigest()
+
+
+def _shown(metrics: MetricSet) -> dict[str, str]:
+    """Return, by the paths of metrics, those of the metrics whose state they show.
+
+    Members of a group that hold different states, as someone has updated them one by one, are no
+    group.
+    """
+    places = {id(target.metric): place for place, target in enumerate(metrics.targets)}
+    held: list[list[Any]] = [[] for _ in metrics.targets]
+    for _, place, _, value in metrics.states:
+        held[place].append(value)
+    shown = {}
+    for target in metrics.targets:
+        for group in target.adapter.groups(target.metric):
+            first, *others = [places[id(metric)] for metric in group]
+            for other in others:
+                if are_equal(held[first], held[other]):
+                    shown[metrics.targets[other].path] = metrics.targets[first].path
+    return shown
+
+
+# From the runs of bytes that the ranks sent to the state of all ranks
+
+
+def combine(
+    plan: SyncPlan, runs: Sequence[tuple[Tensor, Tensor]], inline: Tensor, comm: Communicator
+) -> dict[str, Any]:
+    """Return the combined state for each of the plan's paths.
+
+    A tensor; a list for "numbers", "items" and "object"; for "each" a list of what the ranks sent.
+
+    Args:
+        plan: of the sync.
+        runs: what every rank has sent, in rank order.
+        inline: this rank's states of fixed size; where they do not ride along, ``comm`` reduces
+            them here.
+        comm: who talks.
+    """
+    rows = []
+    lists = []
+    for rank, (sent, (fixed, bulk)) in enumerate(zip(plan.sent, runs, strict=True)):
+        with reading("its states", rank):
+            if plan.is_inline:
+                rows.append(_aligned(fixed, sent, plan))
+            lists.append(sent.bulk.unpack(bulk))
+    if not plan.is_inline:
+        rows = [_aligned(inline, plan.sent[comm.rank], plan)]
+    result = _combine_fixed(rows, plan, comm)
+    for state in plan.states.values():
+        if state.same_as:
+            result[state.path] = result[state.same_as]
+        elif state.kind not in (*FIXED, "piece"):  # which is reduced apart
+            with reading(f"the lists of {state.path}"):
+                result[state.path] = _combine_lists(state, lists, plan, comm)
+    return result
+
+
+def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
+    """Bring one rank's states into the layout of all, with neutral values for what it lacks."""
+    if sent.inline == plan.agreed:
+        return run
+    have = sent.inline.unpack(run)
+    tensors = {}
+    for path in plan.agreed.paths:
+        state = plan.states[path]
+        if path in sent.source:
+            tensors[path] = have[sent.source[path]].to(state.dtype)
+        else:
+            tensors[path] = _neutral(state, run.device)
+    return plan.agreed.pack(tensors, run.device)
+
+
+def _neutral(state: StatePlan, device: torch.device) -> Tensor:
+    """Return a tensor that changes nothing."""
+    value: float = 0
+    if state.kind in ("max", "min"):
+        if state.dtype == torch.bool:
+            lowest, highest = 0.0, 1.0
+        elif state.dtype.is_floating_point:
+            lowest, highest = -math.inf, math.inf
+        else:
+            limits = torch.iinfo(state.dtype)
+            lowest, highest = limits.min, limits.max
+        value = lowest if state.kind == "max" else highest
+    return torch.full(state.shape, value, dtype=state.dtype, device=device)
+
+
+def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
+    """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
+    result: dict[str, Any] = {}
+    for bucket in plan.agreed.layout.buckets:
+        views = [bucket.view(row) for row in rows]
+        if bucket.key == "stack":
+            whole = torch.stack(views if plan.is_inline else comm.all_gather(views[0]))
+        else:
+            whole = _fold(views, bucket, plan.is_inline, comm)
+        for index, part in zip(bucket.members, bucket.split(whole), strict=True):
+            path = plan.agreed.paths[index]
+            if bucket.key in ("stack", "mean"):
+                part = _finished(part, plan.states[path], bucket.dtype)
+            result[path] = part
+    return result
+
+
+def _finished(part: Tensor, state: StatePlan, dtype: torch.dtype) -> Tensor:
+    """Return a state without the ranks that have nothing to add to it."""
+    if state.kind == "mean":
+        return _mean(part, len(state.ranks), dtype)
+    # One rank's state needs no stack.
+    return part[list(state.ranks)] if len(state.ranks) > 1 else part[state.ranks[0]]
+
+
+def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Divide a wide sum; the mean of integers is no integer, but one rank's value is as it is."""
+    if count == 1:
+        return total.to(dtype)
+    mean = total / count
+    return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
+
+
+def _fold(views: Sequence[Tensor], bucket: Bucket, is_inline: bool, comm: Communicator) -> Tensor:
+    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided."""
+    op: Op = _OPS.get(bucket.key, "sum")
+    dtype = bucket.dtype
+    is_mean = bucket.key == "mean"
+    if dtype in HALF:  # loses counts above 256 or 2048
+        views = [view.float() for view in views]
+    elif is_mean and not dtype.is_floating_point and not dtype.is_complex:
+        views = [view.long() for view in views]
+    elif dtype == torch.bool:  # the sum of bools is "any", as it is within one process
+        views = [view.to(torch.uint8) for view in views]
+        op = "max" if op == "sum" else op
+    whole = fold(views, op) if is_inline else reduce_large(comm, views[0], op)
+    return whole if is_mean else whole.to(dtype)
+
+
+def _combine_lists(
+    state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], plan: SyncPlan, comm: Communicator
+) -> Any:
+    """Join what has a length of its own on each rank, in rank order."""
+    sources = [plan.sent[r].source[state.path] for r in state.ranks]
+    parts = [per_rank[r][source] for r, source in zip(state.ranks, sources, strict=True)]
+    if state.kind in ("each", "object"):
+        values = [
+            deserialize(part, allow_pickle=plan.allow_pickle, accelerator=comm.device)
+            for part in parts
+        ]
+        return values if state.kind == "each" else list(chain.from_iterable(values))
+    parts = [part.to(state.dtype) for part in parts]
+    if state.kind == "cat":
+        return torch.cat(parts)
+    if state.kind == "numbers":  # as one process would hold them
+        return list(torch.cat(parts).unbind())
+    result: list[Tensor] = []
+    for r, source, part in zip(state.ranks, sources, parts, strict=True):
+        result += cut(part, per_rank[r].get(sizes_of(source)))
+    return result

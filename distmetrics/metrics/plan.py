@@ -1,4 +1,4 @@
-"""From what every rank holds to what will be sent and how it becomes one state. Pure.
+"""What ranks tell each other before a sync, whether it goes together, and what will be done. Pure.
 
 The plan is made of the ranks' headers alone, so all ranks make the same one, and it can be
 printed and tested without a process. It is cached by the headers' bytes: an epoch that looks like
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,26 +18,205 @@ from torch import Tensor
 from distmetrics.collectives.buckets import (
     Bucket,
     Layout,
+    LeafSpec,
     dtype_of,
     layout,
     pack,
     short_name,
     unpack,
 )
+from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import header_of
-from distmetrics.collectives.header import Header, agree_on_tree
-from distmetrics.errors import MismatchError
-from distmetrics.metrics.adapters.base import Piece
-from distmetrics.metrics.ragged import Form
-from distmetrics.metrics.schema import (
-    FIXED,
-    UPDATES,
-    Merged,
-    StateEntry,
-    agree_on_metrics,
-    check_states,
-    schema_of,
-)
+from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
+from distmetrics.errors import MismatchError, Ranks, StateError
+from distmetrics.message import Message, Shape, decode, not_ours, reading
+from distmetrics.metrics.adapters.base import Kind, Piece
+
+REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
+# Of a size that does not depend on the data: inline in the first round.
+FIXED = (*REDUCED, "stack")
+UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
+# "numbers": a list of 0-dim tensors of kind "cat"; "sizes": what travels beside "items".
+SentKind = Kind | Literal["numbers", "sizes"]
+_CAN_BE_ADDED = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+})  # fmt: skip
+
+
+class StateEntry(LeafSpec, frozen=True):
+    """One tensor that a rank sends: a state, or the sizes of the items of a list.
+
+    Attributes:
+        kind: how the ranks' values become one.
+        same_as: the path of a state whose tensor this one shares, or "".
+        piece: for "piece": how it is reduced, and which one it is.
+    """
+
+    kind: SentKind = "sum"
+    same_as: str = ""
+    piece: Piece | None = None
+
+    def __str__(self) -> str:
+        parts = [super().__str__(), self.kind, str(self.piece or "")]
+        parts.append(self.same_as and f"={self.same_as}")
+        return " ".join(filter(None, parts))
+
+
+class MetricRecord(Message, frozen=True):
+    """What the other ranks must know of one rank's metric.
+
+    Attributes:
+        label: its path and class.
+        states: name, kind, and shape before the first update, of each state.
+        arguments: what it was made with: names and texts.
+        attributes: a digest of its other attributes that are not states.
+        is_updated: whether it was updated.
+        shared: its states that are DTensors.
+        shows: the path of another metric whose state it shows, or "".
+    """
+
+    label: str
+    states: tuple[tuple[str, str, Shape], ...]
+    arguments: tuple[tuple[str, str], ...]
+    attributes: str
+    is_updated: bool
+    shared: tuple[Shared, ...] = ()
+    shows: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the metric is, "" for one that was passed itself."""
+        return self.label.rpartition(": ")[0]
+
+    def __str__(self) -> str:
+        states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
+        arguments = [f"{name}={text}" if name else text for name, text in sorted(self.arguments)]
+        return f"{self.label}({', '.join([*states, *arguments])})"
+
+    def may_become(self, other: MetricRecord) -> bool:
+        """Return True if an update may have made ``other`` of this, which has seen none.
+
+        An argument that was left out, and the shapes of states, may come from the first batch.
+        """
+        same_kinds = [state[:2] for state in self.states] == [state[:2] for state in other.states]
+        return (
+            self.label == other.label
+            and same_kinds
+            and dict(self.arguments).items() <= dict(other.arguments).items()
+            and (self.differs(other) or str(self) == str(other))
+        )
+
+    def differs(self, other: MetricRecord) -> bool:
+        """Return True if the two metrics have other attributes, arguments among them."""
+        mine, theirs = (self.attributes, self.arguments), (other.attributes, other.arguments)
+        return mine != theirs
+
+
+class SyncSchema(Message, frozen=True):
+    """What one rank holds: its metrics, and the tensors of their states in the order of sending."""
+
+    metrics: tuple[MetricRecord, ...]
+    states: tuple[StateEntry, ...]
+
+
+def check_states(states: Sequence[StateEntry], order: Sequence[str], rank: int) -> None:
+    """Check what a rank with the same metrics tells of its states.
+
+    Args:
+        states: of that rank.
+        order: paths of all states of the metrics.
+        rank: the rank, for errors.
+
+    Raises:
+        MismatchError: there can be no such states.
+    """
+    places = {path: place for place, path in enumerate(order)}
+    previous = -1
+    own: dict[str, StateEntry] = {}  # those that share no other's tensor
+    with reading("its states", rank):
+        for state in states:
+            if state.kind == "sizes" and state.dtype == "int64":
+                continue
+            is_known = is_reducible(state.kind, dtype_of(state.dtype))
+            is_known = is_known and (state.kind == "piece") == (state.piece is not None)
+            if state.path == UPDATES:
+                is_known = (state.kind, state.dtype) == ("sum", "int64")
+            if not is_known or state.kind == "sizes" or places[state.path] <= previous:
+                raise ValueError(f"a state {state} in this place")
+            previous = places[state.path]
+            if not state.same_as:
+                own[state.path] = state
+                continue
+            source = own[state.same_as]
+            if (source.dtype, source.shape) != (state.dtype, state.shape):
+                raise ValueError(f"a state {state} of another shape than {state.same_as}")
+
+
+@functools.cache
+def is_reducible(kind: str, dtype: torch.dtype) -> bool:
+    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
+    if kind in ("max", "min") and dtype.is_complex:
+        return False
+    return kind not in REDUCED or dtype in _CAN_BE_ADDED
+
+
+def agree_on_metrics(
+    headers: Sequence[Header], schemas: Sequence[SyncSchema], rank: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Check that all ranks have the same metrics; return who has updated each, and which borrow.
+
+    A metric that was never updated need not be as one that was: an update may have set attributes,
+    and taken shapes from the data.
+    """
+    records = [[*schema.metrics] for schema in schemas]
+    updated = []
+    borrowing = []
+    shown = []  # by metric and rank with data
+    for place, column in enumerate([*zip(*records, strict=False)]):
+        ranks = tuple(r for r, record in enumerate(column) if record.is_updated)
+        updated.append(ranks)
+        shown.append({r: column[r].shows for r in ranks})
+        if not 0 < len(ranks) < len(column):
+            continue
+        if any(map(column[0].differs, column)):
+            borrowing.append(place)
+        for r, record in enumerate(column):
+            if not record.is_updated and record.may_become(column[ranks[0]]):
+                records[r][place] = column[ranks[0]]
+    trees = ["; ".join(map(str, each)) for each in records]
+    compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
+    agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
+    agree_on_dtensors([_dtensors_of(schema.metrics) for schema in schemas], headers, rank)
+    if len({len(each) for each in records}) > 1:  # a label may hold what separates two
+        raise not_ours("metrics that are not separate")
+    for record, shows in zip(records[0], shown, strict=True):
+        if len({*shows.values()}) > 1:
+            raise _lost(record.path, shows, headers[rank], rank)
+    return tuple(updated), tuple(borrowing)
+
+
+def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:
+    every = [(record.label, shared) for record in metrics for shared in record.shared]
+    return [shared.but(name=f"{shared.name} of {label}") for label, shared in every]
+
+
+def _lost(path: str, shows: Mapping[int, str], header: Header, rank: int) -> StateError:
+    """Return the error for a metric that shows another one's state on some ranks with data."""
+    merged = [r for r, first in shows.items() if first]
+    lines = {r: f"the state of {first}" if first else "its own" for r, first in shows.items()}
+    what = f"{header.call().op}: {path} shows the state of another metric on "
+    return StateError(
+        [what, Ranks(merged), ", and has lost its own; other ranks with data differ"],
+        per_rank={r: f"{path} has {line}" for r, line in lines.items()},
+        notes=["No data was moved; every metric keeps its local state."],
+        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
+        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
+        do="make the collection with compute_groups=False.",
+        rank=rank,
+        peers=merged,
+        site=header.site,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +225,20 @@ class StatePlan:
 
     Attributes:
         path: of the state: the metric's path and the state's name.
-        kind: as in :class:`~distmetrics.metrics.adapters.StateSpec`.
+        kind: how the ranks' values become one.
         ranks: those that have something to add.
         dtype: of the result, to which all ranks' values can be promoted.
         shape: of one rank's value, for kinds of a fixed size.
-        same_as: the path of a state that shares its tensor with this one on all ranks, or None.
+        same_as: the path of a state that shares its tensor with this one on all ranks, or "".
         piece: for "piece": which one; ``ranks`` are those that hold it.
     """
 
     path: str
-    kind: str
+    kind: SentKind
     ranks: tuple[int, ...]
     dtype: torch.dtype
     shape: tuple[int, ...]
-    same_as: str | None
+    same_as: str = ""
     piece: Piece | None = None
 
 
@@ -81,9 +261,11 @@ def plan_of(
     """
     leaves = by_path[path]
     kinds = {leaf.kind for leaf in leaves.values()}
-    kind = next(iter(kinds))
     if kinds == {"piece"}:
         return _piece(path, leaves, headers, rank)
+    if "cat" in kinds:  # numbers are rows where others have rows
+        kinds -= {"numbers"}
+    kind = next(iter(kinds))
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -105,7 +287,7 @@ def plan_of(
     same_as = sources.pop() if len(sources) == 1 else ""
     if same_as and by_path[same_as].keys() != leaves.keys():
         same_as = ""
-    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as or None)
+    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as)
 
 
 def _piece(
@@ -119,7 +301,7 @@ def _piece(
     if len({(leaves[r].dtype, leaves[r].shape) for r in ranks}) > 1:
         raise _uneven(path, leaves, headers, rank, "pieces")
     own = leaves[rank]
-    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, None, pieces[rank])
+    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, "", pieces[rank])
 
 
 def _uneven(
@@ -178,13 +360,11 @@ class Sent:
     Attributes:
         inline: the states of fixed size; ``bulk``: the rest, and the sizes of lists' items.
         source: for each path, that of the state whose tensor it has: its own, or another's.
-        forms: for each path whose value is a list of tensors, the form of the list.
     """
 
     inline: Run
     bulk: Run
     source: Mapping[str, str]
-    forms: Mapping[str, Form]
 
     def inline_bytes(self, capacity: int) -> int:
         """Return how many bytes of states of fixed size are sent: all that fit, or none."""
@@ -205,7 +385,7 @@ class SyncPlan:
         updated: for each metric, the ranks that have updated it.
         borrowing: places of the metrics of which some rank has no update, and other attributes
             than the ranks that have some.
-        merged: the metrics that show one state on some ranks, while others compare theirs.
+        pieces: the states of which ranks hold pieces.
         allow_pickle: whether objects of any class are unpickled.
     """
 
@@ -216,7 +396,7 @@ class SyncPlan:
     follow: tuple[int, ...]
     updated: tuple[tuple[int, ...], ...]
     borrowing: tuple[int, ...]
-    merged: tuple[Merged, ...]
+    pieces: tuple[StatePlan, ...]
     allow_pickle: bool
 
     @property
@@ -225,12 +405,10 @@ class SyncPlan:
 
         One; one more if lists do not fit inline; one per bucket that does not fit inline, two if
         it holds floating maxima or minima, since NaN is reduced apart. One more each for a header
-        that is too long for a frame, attributes that a rank takes over, and compared states.
+        that is too long for a frame, attributes that a rank takes over, and states in pieces.
         """
         reduced = 0 if self.is_inline else sum(map(reductions, self.agreed.layout.buckets))
-        pieces = sum(each.kind == "piece" for each in self.states.values())
-        extra = bool(self.merged) + bool(self.borrowing) + pieces
-        return 1 + any(self.follow) + reduced + extra
+        return 1 + any(self.follow) + reduced + bool(self.borrowing) + len(self.pieces)
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -248,8 +426,6 @@ class SyncPlan:
         if self.borrowing:
             metrics = count_of(len(self.borrowing), "metric")
             lines.append(f"  attributes of {metrics}, for ranks without an update")
-        if self.merged:
-            lines.append("  whether states are equal that a compute group of some ranks shares")
         return "\n".join(lines)
 
 
@@ -284,13 +460,16 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         MismatchError: the metrics differ between ranks, or a state has shapes that do not go
             together.
     """
-    headers = [header_of(blob, blobs.index(blob)) for blob in blobs]
+    first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
+    headers = [header_of(blob, first[blob]) for blob in blobs]
     if len({header.op for header in headers}) > 1:  # another call tells nothing of metrics
         agree_on_tree(headers, rank)
-    first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
-    known = {blob: schema_of(headers[sender], sender) for blob, sender in first.items()}
+    known = {
+        blob: decode(SyncSchema, headers[sender].body, "its metrics", sender)
+        for blob, sender in first.items()
+    }
     schemas = [known[blob] for blob in blobs]
-    updated, borrowing, merged = agree_on_metrics(headers, schemas, rank)
+    updated, borrowing = agree_on_metrics(headers, schemas, rank)
     for blob, sender in first.items():
         check_states(known[blob].states, order, sender)
     by_path: dict[str, dict[int, StateEntry]] = {path: {} for path in order}
@@ -298,39 +477,37 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         for entry in schema.states:
             if entry.kind != "sizes":
                 by_path[entry.path][r] = entry
-    states: dict[str, StatePlan] = {}
-    for path, leaves in by_path.items():
-        if leaves:
-            states[path] = plan_of(path, by_path, headers, rank)
-    fixed = [state for state in states.values() if state.kind in FIXED and state.same_as is None]
+    states = {
+        path: plan_of(path, by_path, headers, rank) for path, leaves in by_path.items() if leaves
+    }
+    fixed = [state for state in states.values() if state.kind in FIXED and not state.same_as]
     agreed = Run.of(fixed, [state.kind for state in fixed])
     sent = tuple(sent_by(schema.states) for schema in schemas)
-    is_inline = max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity
     follow = []
     for each in sent:
         nbytes = each.inline_bytes(capacity) + each.bulk.nbytes
         follow.append(nbytes if nbytes > capacity else 0)
-    allow_pickle = headers[rank].allow_pickle
     return SyncPlan(
-        states, agreed, sent, is_inline, tuple(follow), updated, borrowing, merged, allow_pickle
+        states,
+        agreed,
+        sent,
+        max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity,
+        tuple(follow),
+        updated,
+        borrowing,
+        tuple(state for state in states.values() if state.kind == "piece"),
+        headers[rank].allow_pickle,
     )
 
 
 @functools.lru_cache(maxsize=64)
-def sent_by(leaves: tuple[StateEntry, ...]) -> Sent:
-    """Lay out what a rank with these leaves sends: by this it packs, and the others read."""
-    inline: list[StateEntry] = []
-    bulk: list[StateEntry] = []
-    source: dict[str, str] = {}
-    forms: dict[str, Form] = {}
-    for leaf in leaves:
-        source[leaf.path] = leaf.same_as or leaf.path
-        if leaf.form is not None:
-            forms[leaf.path] = leaf.form
-        if not leaf.same_as and leaf.kind != "piece":
-            (inline if leaf.kind in FIXED else bulk).append(leaf)
-    fixed = Run.of(inline, [leaf.kind for leaf in inline])
-    return Sent(fixed, Run.of(bulk), source, forms)
+def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
+    """Lay out what a rank with these entries sends: by this it packs, and the others read."""
+    own = [entry for entry in entries if not entry.same_as and entry.kind != "piece"]
+    inline = [entry for entry in own if entry.kind in FIXED]
+    bulk = [entry for entry in own if entry.kind not in FIXED]
+    source = {entry.path: entry.same_as or entry.path for entry in entries}
+    return Sent(Run.of(inline, [entry.kind for entry in inline]), Run.of(bulk), source)
 
 
 def sizes_of(path: str) -> str:

@@ -8,62 +8,30 @@ two where there are lists.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from distmetrics.call_site import call_site
+from distmetrics.collectives.dtensor import is_dtensor
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
 from distmetrics.comm.communicator import Communicator, chosen, numbered
 from distmetrics.data.repeats import note
 from distmetrics.errors import LayoutError, StateError
-from distmetrics.metrics.adapters.base import targets
+from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of, targets
 from distmetrics.metrics.attributes import borrow
-from distmetrics.metrics.combine import alone, as_before, combine, copied, on_device
-from distmetrics.metrics.compute_groups import check_merged
-from distmetrics.metrics.dtensor import computed, reduce_pieces, take_parts
-from distmetrics.metrics.metric_set import ABSENT, MetricSet, Values, communicator_of, describe
+from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
+from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
 from distmetrics.metrics.plan import SyncPlan, plan
 from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
-from distmetrics.metrics.schema import UPDATES
 
-Mark = Callable[[MetricSet, str], Problem | None]
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
-
-
-@contextmanager
-def marked() -> Iterator[Mark]:
-    """Give what marks metrics as being synced until the block ends.
-
-    It returns the problem with metrics that are marked already.
-    """
-    identities: set[int] = set()
-
-    def mark(local: MetricSet, kind: str) -> Problem | None:
-        problem = Problem(
-            "StateError",
-            f"a metric in this {kind} is being synced already: another rank, a thread of this "
-            "process, has the same object, or the call is inside of a block of synced(…)",
-            "make the metrics in the function that every rank runs, or copy.deepcopy them there; "
-            "in the block call compute() alone.",
-        )
-        identities.update(id(target.metric) for target in local.targets)
-        with _lock:
-            is_shared = not _in_sync.isdisjoint(identities)
-            _in_sync.update(identities)
-        return problem if is_shared else None
-
-    try:
-        yield mark
-    finally:
-        with _lock:
-            _in_sync.difference_update(identities)
 
 
 @one_call
@@ -115,7 +83,9 @@ def sync_and_compute(
     if loader is not None:
         note(loader, is_asked=True)
     with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name) as sync_plan:
-        return computed(metrics, sync_plan)
+        if sync_plan is not None and sync_plan.pieces:
+            return compute_replicated(metrics)
+        return compute(metrics)
 
 
 @contextmanager
@@ -139,64 +109,37 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    with marked() as mark:
-        local = Local.of(metrics, comm, mark)
-        values = global_values(local, name, allow_pickle=allow_pickle, comm=chosen(comm))
-        local.check(values)
-        with local.metrics.holding(values):
+    local, talking = _read(metrics, comm)
+    with _marked(local, type(metrics).__name__):
+        values = global_values(local, talking, name, allow_pickle=allow_pickle, comm=chosen(comm))
+        if len(local.targets) != len(values):
+            raise StateError(
+                f"this rank has {len(local.targets)} metrics, and those with values {len(values)}",
+                do="pass the same metrics on every rank, or use sync_and_compute, which gives "
+                "results.",
+            )
+        with local.holding(values):
             yield local.plan
-            reset = local.metrics.reset_meanwhile()
+            reset = local.reset_meanwhile()
     for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
         metric.reset()
 
 
-@dataclass(slots=True)
-class Local:
-    """This rank's side of a sync.
-
-    Attributes:
-        metrics: to be synced.
-        comm: who syncs them.
-        problem: why they cannot be synced. Where there are other ranks they must hear of it, in the
-            round that they are waiting in.
-        plan: of the sync, once it has been made.
-    """
-
-    metrics: MetricSet
-    comm: Communicator
-    problem: Problem | None = None
-    plan: SyncPlan | None = None
-
-    @classmethod
-    def of(cls, metrics: Any, comm: Communicator | None, mark: Mark) -> Local:
-        """Read the metrics."""
-        local = cls(MetricSet([]), chosen(comm))
-        try:
-            local.metrics = MetricSet(targets(metrics))
-            if comm is None:
-                local.comm = communicator_of(local.metrics.targets, local.comm)
-            _check_syncable(local.metrics, type(metrics).__name__)
-            take_parts(local.metrics, local.comm)
-        except (LayoutError, StateError) as error:
-            local.metrics.states = []  # of which no data moves
-            local.problem = Problem.of(error)
-        shared = mark(local.metrics, type(metrics).__name__)
-        local.problem = local.problem or shared
-        return local
-
-    def check(self, values: Values) -> None:
-        """Check that what a layout has given this rank is the state of its metrics.
-
-        Raises:
-            StateError: they are other metrics than those of the ranks with values.
-        """
-        if len(self.metrics.targets) != len(values):
-            raise StateError(
-                f"this rank has {len(self.metrics.targets)} metrics, and those with values "
-                f"{len(values)}",
-                do="pass the same metrics on every rank, or use sync_and_compute, which gives "
-                "results.",
-            )
+def _read(metrics: Any, comm: Communicator | None) -> tuple[MetricSet, Communicator]:
+    """Return the metrics and who syncs them; what is wrong with them, all ranks must hear."""
+    local, talking = MetricSet([]), chosen(comm)
+    try:
+        local = MetricSet(targets(metrics))
+        if comm is None:
+            talking = communicator_of(local.targets, talking)
+        _check_syncable(local, type(metrics).__name__)
+        parts = [part for *_, value in local.states for part in parts_of(value)]
+        if any(type(part) is not Tensor and is_dtensor(part) for part in parts):
+            take_parts(local, talking)
+    except (LayoutError, StateError) as error:
+        local.states = []  # of which no data moves
+        local.problem = Problem.of(error)
+    return local, talking
 
 
 def _check_syncable(local: MetricSet, kind: str) -> None:
@@ -217,76 +160,74 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
             )
 
 
+@contextmanager
+def _marked(local: MetricSet, kind: str) -> Iterator[None]:
+    """Mark metrics as being synced for the length of the block; those that are so have a problem.
+
+    The other ranks must hear of it, in the round that they are waiting in.
+    """
+    identities = {id(target.metric) for target in local.targets}
+    try:
+        with _lock:
+            is_shared = not _in_sync.isdisjoint(identities)
+            _in_sync.update(identities)
+        if is_shared and local.problem is None:
+            local.problem = Problem(
+                "StateError",
+                f"a metric in this {kind} is being synced already: another rank, a thread of this "
+                "process, has the same object, or the call is inside of a block of synced(…)",
+                "make the metrics in the function that every rank runs, or copy.deepcopy them "
+                "there; in the block call compute() alone.",
+            )
+        yield
+    finally:
+        with _lock:
+            _in_sync.difference_update(identities)
+
+
 @one_call
 @torch.no_grad()
-def global_values(local: Local, name: str, *, allow_pickle: bool, comm: Communicator) -> Values:
+def global_values(
+    metrics: MetricSet, talking: Communicator, name: str, *, allow_pickle: bool, comm: Communicator
+) -> Values:
     """Return what each metric holds while the state of all ranks is in.
 
     Describe → agree → plan → move → combine.
 
     Args:
-        local: this rank's side; its plan is set.
+        metrics: this rank's; their plan is set.
+        talking: who syncs them.
         name: the user's name of the call.
         allow_pickle: sync objects of any class too.
         comm: in force; the metrics may be synced by another one, of their process group.
     """
-    metrics, comm = local.metrics, local.comm
-    if comm.world_size > 1:
-        local.problem = local.problem or warn_of_repeats(metrics, comm)
-    outgoing = describe(metrics, name, call_site(), local.problem, allow_pickle=allow_pickle)
-    outgoing.prove(comm)
+    comm = talking
+    if comm.world_size > 1 and metrics.problem is None:
+        metrics.problem = warn_of_repeats(metrics, comm)
+    header, sent, tensors = describe(metrics, name, call_site(), allow_pickle=allow_pickle)
+    if comm.wants_proof:
+        comm.witness(header.content(), tensors)
     if comm.world_size == 1:
-        agree([outgoing.header], comm.rank)  # raises its problem
-        return _alone(metrics)
-    inline = outgoing.sent.inline.pack(outgoing.tensors, comm.device)
-    bulk = outgoing.sent.bulk.pack(outgoing.tensors, comm.device)
+        agree([header], comm.rank)  # raises its problem
+        return metrics.alone()
+    inline = sent.inline.pack(tensors, comm.device)
+    bulk = sent.bulk.pack(tensors, comm.device)
     capacity = inline_capacity(comm.world_size)
-    own = inline[: outgoing.sent.inline_bytes(capacity)]
+    own = inline[: sent.inline_bytes(capacity)]
     with numbered(comm):
-        met = exchange(comm, outgoing.header, torch.cat([own, bulk]) if bulk.numel() else own)
-        local.plan = plan(met.blobs, metrics.order, comm.rank, capacity)
+        met = exchange(comm, header, torch.cat([own, bulk]) if bulk.numel() else own)
+        metrics.plan = sync_plan = plan(met.blobs, metrics.order, comm.rank, capacity)
         runs = []
-        for sent, run in zip(local.plan.sent, met.move(), strict=True):
-            start = sent.inline_bytes(capacity)
+        for theirs, run in zip(sync_plan.sent, met.move(), strict=True):
+            start = theirs.inline_bytes(capacity)
             runs.append((run[:start], run[start:]))
-        combined = combine(local.plan, runs, inline, comm)
-        combined |= reduce_pieces(local.plan, outgoing.tensors, comm)
-        warn_of_duplicates(local.plan, runs, comm)
-        if local.plan.merged:
-            check_merged(local.plan.merged, metrics, outgoing.header, comm)
-        borrowed = {}
-        if local.plan.borrowing:
-            borrowed = borrow(local.plan, metrics, outgoing.header, comm)
+        combined = combine(sync_plan, runs, inline, comm)
+        if sync_plan.pieces:
+            combined |= reduce_pieces(sync_plan.pieces, tensors, comm)
+        warn_of_duplicates(sync_plan, runs, comm)
+        borrowed = borrow(sync_plan, metrics.targets, header, comm) if sync_plan.borrowing else {}
     exchanges_over()
-    values = _placed(metrics, local.plan, combined, allow_pickle)
+    values = metrics.placed(sync_plan, combined)
     for place, attributes in borrowed.items():
         values[place].update(on_device(attributes, metrics.targets[place].device))
-    metrics.add_flags(values, combined[UPDATES].tolist())
-    return values
-
-
-def _alone(metrics: MetricSet) -> Values:
-    """Return what each metric of a world of one holds."""
-    values: Values = [{} for _ in metrics.targets]
-    for _, place, spec, value in metrics.states:
-        if value is not ABSENT:
-            values[place][spec.name] = alone(spec, value)
-    metrics.add_flags(values, metrics.updates)
-    return values
-
-
-def _placed(
-    metrics: MetricSet, sync_plan: SyncPlan, combined: dict[str, Any], allow_pickle: bool
-) -> Values:
-    """Return the combined states by metric and name, as each metric's code expects them."""
-    values: Values = [{} for _ in metrics.targets]
-    devices = [target.device for target in metrics.targets]
-    for path, place, spec, value in metrics.states:
-        if path in combined:
-            ranks = sync_plan.states[path].ranks
-            values[place][spec.name] = as_before(
-                spec, value, combined[path], devices[place], ranks, allow_pickle
-            )
-        elif value is not ABSENT:  # no rank has touched it
-            values[place][spec.name] = copied(value)
     return values

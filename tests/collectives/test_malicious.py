@@ -24,8 +24,7 @@ from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.message import reading
-from distmetrics.metrics.plan import sent_by
-from distmetrics.metrics.schema import SyncSchema
+from distmetrics.metrics.plan import SyncSchema, sent_by
 from distmetrics.testing import outcomes
 from distmetrics.train.log_options import Options
 from distmetrics.train.logbook import LogBook

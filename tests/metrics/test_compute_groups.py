@@ -12,10 +12,9 @@ import torchmetrics as tm
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchmetrics.classification import BinaryAccuracy, BinaryF1Score, BinaryPrecision
+from torchmetrics.classification import BinaryF1Score
 
 from distmetrics import StateError, sync_and_compute, sync_async, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
 from tests.metrics.samples import same, states
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric
 
 Batch = tuple[list[float], list[int]]
 Epoch = list[Batch]
-KINDS = {"accuracy": BinaryAccuracy, "precision": BinaryPrecision}  # their states are always equal
 LIMITS = {"high": 0.7, "low": 0.3, "middle": 0.5}
 # Between these two no score lies in the first batch of rank 0, and some do in that of rank 1.
 MERGED: list[Epoch] = [[([0.9, 0.1], [1, 0]), ([0.6, 0.9], [1, 1])]]
@@ -187,12 +185,13 @@ def test_the_text(backend: Any) -> None:
     error = same_error(outcomes(3, on_rank_of_three, backend=backend), StateError)
     assert error.peers == (0, 2)
     assert error.what == (
-        'sync of metrics "val": low shows the state of high on ranks 0, 2, and has lost its own; on rank 1 they differ'
+        'sync of metrics "val": low shows the state of another metric on ranks 0, 2, and has lost its own; '
+        "other ranks with data differ"
     )
     assert {rank: line.partition("  ")[0] for rank, line in error.per_rank.items()} == {
-        0: "one state for high and low",
-        1: "a state for high, and another for low",
-        2: "one state for high and low",
+        0: "low has the state of high",
+        1: "low has its own",
+        2: "low has the state of high",
     }
     assert str(error).endswith(
         "No data was moved; every metric keeps its local state.\n"
@@ -207,26 +206,13 @@ def on_rank_of_three(comm: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", [True, False])
-def test_a_rank_without_groups_compares_its_states(call: bool) -> None:
-    """One that only calls the collection, or has switched groups off: equal states are no reason for an error."""
+def test_a_rank_with_data_and_without_groups_is_refused(call: bool) -> None:
+    """One that only calls the collection, or has switched groups off."""
 
-    def different(comm: Any) -> Any:
+    def work(comm: Any) -> Any:
         return sync_and_compute(scored(SHARDS[comm.rank], call or comm.rank == 0, call and comm.rank == 1), comm=comm)
 
-    def alike(comm: Any) -> tuple[dict[str, float], int]:
-        made: dict[str, Any] = {name: kind() for name, kind in KINDS.items()}
-        metrics = tm.MetricCollection(made, compute_groups=call or comm.rank == 0)
-        for batch in SHARDS[comm.rank][0]:
-            metrics(*map(torch.tensor, batch)) if call and comm.rank else update(metrics, [batch])
-        record = RecordingCommunicator(comm)
-        return numbers(sync_and_compute(metrics, comm=record)), len(record.calls)
-
-    same_error(outcomes(2, different), StateError)
-    whole = [*MERGED[0], *APART[0]]
-    right = {name: update(kind(), whole).compute() for name, kind in KINDS.items()}
-    for values, rounds in run(2, alike):
-        assert values == pytest.approx(numbers(right))
-        assert rounds == 2
+    same_error(outcomes(2, work), StateError)
 
 
 def test_members_that_were_updated_one_by_one_are_apart() -> None:

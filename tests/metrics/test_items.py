@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distmetrics.metrics.ragged import Form, cut, join
+from distmetrics.metrics.ragged import cut, join
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=6)
 alike = st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(st.integers(0, 3), max_size=2)).map(
@@ -18,18 +18,14 @@ alike = st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(
 def test_items_come_back(shapes: list[tuple[int, ...]]) -> None:
     """Numbers, rows of one width, anything; items without elements too; order and values kept."""
     items = [torch.arange(torch.Size(shape).numel()).reshape(shape) + 10 * i for i, shape in enumerate(shapes)]
-    elements, form, sizes = join(items)
-    assert elements.ndim == 1
-    assert form.kind in ("numbers", "rows", "any")
-    back = cut(elements, form, sizes)
+    back = cut(*join(items))
     assert [item.shape for item in back] == [item.shape for item in items]
     assert all(torch.equal(new, old) for new, old in zip(back, items, strict=True))
 
 
 def test_the_common_lists_need_no_item_by_item_work() -> None:
-    """The forms: what the sizes are."""
-    assert join([torch.tensor(1), torch.tensor(2)])[1:] == (Form("numbers"), None)
-    boxes = join([torch.zeros(2, 4), torch.zeros(0, 4)])
-    assert (boxes[1], boxes[2].tolist()) == (Form("rows", (4,)), [2, 0])  # type: ignore[union-attr]
-    mixed = join([torch.zeros(2, 4), torch.zeros(3), torch.tensor(1.0)])
-    assert (mixed[1], mixed[2].tolist()) == (Form("any"), [[2, 2, 4], [1, 3, 0], [0, 0, 0]])  # type: ignore[union-attr]
+    """The sizes: none of numbers, a length of each item of rows."""
+    assert join([torch.tensor(1), torch.tensor(2)])[1] is None
+    assert join([torch.zeros(2, 4), torch.zeros(0, 4)])[1].tolist() == [2, 0]  # type: ignore[union-attr]
+    mixed = join([torch.zeros(2, 4), torch.zeros(3), torch.tensor(1.0)])[1]
+    assert mixed.tolist() == [[2, 2, 4], [1, 3, 0], [0, 0, 0]]  # type: ignore[union-attr]

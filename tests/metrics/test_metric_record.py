@@ -8,7 +8,7 @@ import pytest
 
 from distmetrics import MismatchError
 from distmetrics.collectives.header import Header
-from distmetrics.metrics.schema import MetricRecord, SyncSchema, agree_on_metrics
+from distmetrics.metrics.plan import MetricRecord, SyncSchema, agree_on_metrics
 
 
 def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = "", **arguments: str) -> MetricRecord:
@@ -18,7 +18,7 @@ def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = ""
 def agreed(*records: MetricRecord) -> Any:
     """Who has updated the metric, and whether some rank borrows."""
     headers, schemas = [Header("sync")] * len(records), [SyncSchema((each,), ()) for each in records]
-    (updated,), borrowing, _ = agree_on_metrics(headers, schemas, 0)
+    (updated,), borrowing = agree_on_metrics(headers, schemas, 0)
     return updated, bool(borrowing)
 
 

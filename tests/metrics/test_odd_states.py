@@ -204,7 +204,7 @@ REFUSED = {
     "sparse": ("sum", lambda: torch.eye(2).to_sparse(), "has the layout torch.sparse_coo"),
     "csr": ("max", lambda: torch.eye(2).to_sparse_csr(), "has the layout torch.sparse_csr"),
     "sparse rows": ("cat", lambda: [torch.eye(2).to_sparse()], "has the layout torch.sparse_coo"),
-    "sparse items": (None, lambda: [torch.eye(2).to_sparse()], "cannot be sent: "),
+    "sparse items": (None, lambda: [torch.eye(2).to_sparse()], "has the layout torch.sparse_coo"),
     "meta": ("sum", lambda: torch.ones(2, device="meta"), "is on the meta device"),
     "meta rows": ("cat", lambda: [torch.ones(2, device="meta")], "is on the meta device"),
     "meta items": (None, lambda: [torch.ones(2, device="meta")], "is on the meta device"),

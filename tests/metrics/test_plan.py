@@ -14,9 +14,7 @@ from distmetrics import MismatchError, synced
 from distmetrics.collectives.header import Header
 from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.message import encode
-from distmetrics.metrics.plan import SyncPlan, plan
-from distmetrics.metrics.ragged import Form
-from distmetrics.metrics.schema import StateEntry, SyncSchema
+from distmetrics.metrics.plan import StateEntry, SyncPlan, SyncSchema, plan
 from distmetrics.testing import run
 from tests.metrics.samples import SAMPLES, batches, collection, shard
 
@@ -24,7 +22,7 @@ CAPACITY = 49_152
 
 
 def made(*states: list[Any], rank: int = 0, capacity: int = CAPACITY) -> SyncPlan:
-    """The plan of ranks with these states: path, dtype, shape, kind, form, same_as."""
+    """The plan of ranks with these states: path, dtype, shape, kind, same_as."""
     blobs = []
     for each in states:
         entries = tuple(StateEntry(*about, "", *kind) for *about, kind in ((*s[:3], s[3:]) for s in each))
@@ -66,7 +64,7 @@ def test_an_empty_list_rank_does_not_decide_the_dtype() -> None:
         (("m", "float32", (2,), "sum"), ("m", "float32", (3,), "sum")),
         (("m", "float32", (2, 3), "cat"), ("m", "float32", (2, 4), "cat")),
         (("m", "float32", (2,), "sum"), ("m", "float32", (2,), "max")),
-        (("m", "uint8", (9,), "object"), ("m", "float32", (2,), "items", Form("numbers"))),
+        (("m", "uint8", (9,), "object"), ("m", "float32", (2,), "items")),
     ],
 )
 def test_states_that_do_not_go_together_are_refused(one: Any, other: Any) -> None:
@@ -79,10 +77,10 @@ def test_states_that_do_not_go_together_are_refused(one: Any, other: Any) -> Non
 
 def test_a_state_is_shared_only_where_it_is_on_all_ranks() -> None:
     """Compute groups are formed from the data, so one rank may share what another does not."""
-    a, b, shared = ("a", "int64", (), "sum"), ("b", "int64", (), "sum"), ("b", "int64", (), "sum", None, "a")
-    assert [state.same_as for state in made([a, shared], [a, shared]).states.values()] == [None, "a"]
-    assert [state.same_as for state in made([a, shared], [a, b]).states.values()] == [None, None]
-    assert [state.same_as for state in made([a, shared], []).states.values()] == [None, "a"]
+    a, b, shared = ("a", "int64", (), "sum"), ("b", "int64", (), "sum"), ("b", "int64", (), "sum", "a")
+    assert [state.same_as for state in made([a, shared], [a, shared]).states.values()] == ["", "a"]
+    assert [state.same_as for state in made([a, shared], [a, b]).states.values()] == ["", ""]
+    assert [state.same_as for state in made([a, shared], []).states.values()] == ["", "a"]
 
 
 def test_what_does_not_fit_goes_in_rounds_of_its_own() -> None:

@@ -14,8 +14,8 @@ from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.metrics.attributes import agreed
-from distmetrics.metrics.schema import described, digest_of
+from distmetrics.metrics.attributes import agreed, described
+from distmetrics.metrics.metric_set import digest_of
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.metrics import attribute_samples as own

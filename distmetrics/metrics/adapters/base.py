@@ -1,4 +1,4 @@
-"""What a metric library must tell us, and the metrics in whatever a user hands over."""
+"""What a metric library must tell us; the metrics in what a user hands over, and who syncs them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.process_group import of_group
 from distmetrics.errors import ConfigurationError, StateError
 from distmetrics.message import Message, Shape
 
@@ -293,3 +296,72 @@ def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
         children = enumerate(metrics)
     for step, child in children:
         yield from roots(child, f"{path}.{step}" if path else str(step))
+
+
+def communicator_of(targets: Sequence[Target], default: Communicator) -> Communicator:
+    """Return the communicator for metrics whose user has not passed one.
+
+    A metric that was made with a process group of its own (``process_group=`` of torchmetrics) is
+    synced in that group. Metrics without states, such as wrappers, are synced with those that they
+    hold.
+
+    Raises:
+        ConfigurationError: the group is none, or this rank is not in it: no other rank waits for
+            it.
+        StateError: the metrics of one sync were made for different groups.
+    """
+    comms: dict[str, Communicator] = {}
+    for target in targets:
+        if target.states:
+            group = target.storage.get(target.adapter.group)
+            comms[target.path] = default if group is None else _communicator(group, target.path)
+    if not comms:
+        return default
+    first, comm = next(iter(comms.items()))
+    other = next((path for path, theirs in comms.items() if theirs is not comm), None)
+    if other is not None:
+        raise StateError(
+            f"the metrics {first} and {other} were made for different process groups, and one "
+            "sync talks in one",
+            do="sync the metrics of each group in a call of their own, or pass comm=, which "
+            "overrules process_group.",
+        )
+    return comm
+
+
+def _communicator(group: Any, path: str) -> Communicator:
+    own: Communicator | None = getattr(group, "communicator", None)
+    if own is not None:  # of the kit's groups, whose ranks are threads
+        return own
+    if (found := of_group(group)) is not None:
+        return found
+    what = f"the metric {path}" if path else "the metric"
+    if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ConfigurationError(
+            f"{what} was made for a process group that this rank is not in",
+            do="sync it on the ranks of its group alone, or pass comm=, which overrules "
+            "process_group.",
+        )
+    raise ConfigurationError(
+        f"{what} was made with process_group={group!r}, which is no torch.distributed process "
+        "group",
+        do="pass what torch.distributed.new_group returned, or pass comm=, which overrules "
+        "process_group.",
+    )
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return the items of a state that is a list, else the state itself."""
+    return value if isinstance(value, list) else [value]
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """True for tensors, or lists of them, with the same elements on any device; NaN equals NaN."""
+    if one is other:
+        return True
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(are_equal, one, other))
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
+        return False
+    other = other.to(one.device)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -17,8 +17,7 @@ from torchmetrics.utilities import (
 )
 
 from distmetrics.errors import StateError
-from distmetrics.metrics.adapters.base import Adapter, Kind, StateSpec, Target
-from distmetrics.metrics.schema import are_equal
+from distmetrics.metrics.adapters.base import Adapter, Kind, StateSpec, Target, are_equal
 
 _KINDS: dict[Any, Kind] = {
     dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
