@@ -18,7 +18,7 @@ import torch
 from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.call_lock import break_after
 from distmetrics.comm.communicator import Call, Communicator, Tasks, call_under_way
-from distmetrics.comm.verdict import BROKEN, Departure, Verdict, reason
+from distmetrics.comm.verdict import BROKEN, Verdict, reason
 from distmetrics.errors import (
     DistmetricsError,
     Site,
@@ -129,7 +129,7 @@ class Watcher:
     def depart(self, why: str) -> None:
         """Tell the other ranks that this rank makes no further call."""
 
-    def leave_job(self, departure: Departure) -> None:
+    def leave_job(self, why: str, *, failed: bool) -> None:
         """Publish that this rank leaves the job, where its launcher reads it."""
 
 
@@ -234,8 +234,7 @@ class WaitingCommunicator(Communicator):
         """Publish that this rank leaves the job: after an error, or at its end."""
         if error is not None:
             self.watcher.report(error)
-        counts = {self._name: self.calls}
-        self.watcher.leave_job(Departure(self._me, reason(error), error is not None, counts))
+        self.watcher.leave_job(reason(error), failed=error is not None)
 
     def report(self, error: DistmetricsError) -> None:
         """Write this rank's report, where one is wanted: a call raises an error."""

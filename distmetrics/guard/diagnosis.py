@@ -29,7 +29,6 @@ _ASKED_AT_ONCE = 64  # ranks
 _SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
 _TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
-_HEARD = 1.0  # seconds in which others read a verdict, besides those between two looks
 _FIRST_WORD = 5.0  # seconds before the log says whom a rank waits for; twice as long to the next
 _log = logging.getLogger("distmetrics.guard")
 
@@ -61,32 +60,25 @@ class Diagnosis:
     # For each rank of a circle, the serial number of its wait, and the question that confirms it.
     _suspects: dict[int, tuple[int, int]] = field(default_factory=dict)
     _spoken: float = 0.0
-    _ended: float = 0.0
     _asked_at: float = -1.0
 
     def step(self, now: float) -> float:
         """Look once; return after how many seconds to look again."""
         if not self._published:
             self._come()
-        if (published := self.store.verdict(self.wait.group)) is not None:
-            return self._end(published, now)
+        self.verdict = self.store.verdict(self.wait.group)
+        if self.verdict is not None:
+            return 0.0
         waited = now - self.begun
         if not self._asks and waited < self.timeout + _TAKE_OVER:
-            return self._slowest
+            return max(_SLOWEST, self.me.world_size * _PATIENCE)
         job = self._snapshot(now)
         if (verdict := job.verdict()) is not None:
-            return self._end(self.store.decide(self.wait.group, verdict), now)
+            self.verdict = self.store.decide(self.wait.group, verdict)
+            return 0.0
         self._log_whom_it_waits_for(job)
         self._ask(job, now)
         return _LOOK if waited < 1.5 else min(_SLOWEST, waited / 10)
-
-    def is_heard(self, now: float) -> bool:
-        """True once all who wait in the group have read the verdict, or have had the time to."""
-        if now >= self._ended + _HEARD + self._slowest:
-            return True
-        group, statuses = self.wait.group, self.store.statuses().values()
-        waiting = [each for each in statuses if each.wait and each.wait.group == group]
-        return self.store.count(f"heard/{group}") >= len(waiting)
 
     def close(self) -> None:
         """Say that this rank waits no more."""
@@ -95,22 +87,12 @@ class Diagnosis:
             if self._first:
                 self.store.forget(self.wait.place)
 
-    @property
-    def _slowest(self) -> float:
-        """The longest time between two looks of a rank that waits, in seconds."""
-        return max(_SLOWEST, self.me.world_size * _PATIENCE)
-
     def _come(self) -> None:
         self.store.publish(self.wait)
         self._published = True
         if self.me.world_size > ALL_ASK:
             nth = self.store.count(self.wait.place, 1)
             self._first, self._asks = nth == 1, nth <= FIRST_ASK
-
-    def _end(self, verdict: Verdict, now: float) -> float:
-        self.verdict, self._ended = verdict, now
-        self.store.count(f"heard/{self.wait.group}", 1)
-        return 0.0
 
     def _snapshot(self, now: float) -> JobSnapshot:
         statuses, answers = self.store.statuses(), self.store.answers(self._asked)

@@ -135,7 +135,6 @@ class GuardStore:
     def __init__(self, store: Any, me: Identity) -> None:
         self.store, self._me = store, me
         self._status_keys = [f"at/{r}" for r in range(me.world_size)]
-        self._next_question = 1
         self.pause = max(_POLL, me.world_size * _POLL_A_RANK)
 
     def publish(self, wait: Wait | None) -> None:
@@ -156,7 +155,7 @@ class GuardStore:
         if report:
             self.store.set(f"report/{rank}", "")
         number: int = self.store.add(f"asked/{rank}", 1)
-        self.store.set(f"ask/{rank}/{number}", "")
+        self.store.set(f"ask/{rank}", "")
         return number
 
     def next_question(self) -> int | None:
@@ -167,13 +166,10 @@ class GuardStore:
         the user's screen.
         """
         rank = self._me.rank
-        if not self.store.check([f"ask/{rank}/{self._next_question}"]):
+        if not self.store.check([f"ask/{rank}"]):
             return None
-        newest: int = self.store.add(f"asked/{rank}", 0)
-        for number in range(self._next_question, newest + 1):
-            self.store.delete_key(f"ask/{rank}/{number}")
-        self._next_question = newest + 1
-        return newest
+        self.store.delete_key(f"ask/{rank}")  # first: one that comes after it is asked anew
+        return int(self.store.add(f"asked/{rank}", 0))
 
     def report_wanted(self) -> bool:
         """True if a rank has asked this one for its report."""

@@ -7,6 +7,7 @@ while it waits it looks whether there is a verdict, or whether the store is dead
 
 import atexit
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -114,22 +115,26 @@ class TombstoneWatcher(Watcher):
     def __init__(self, rank: int, tombstones: Tombstones | None) -> None:
         self._rank, self._board = rank, tombstones
         self.grace = 0.0 if tombstones is None else NAMING_GRACE
+        self.log = self.calls = CallLog()
 
     def departed(self, doing: str) -> Verdict | None:
         """Return that ranks have said that they leave, or that somebody has said so for them."""
         published: list[Departure] = []
         if self._board is not None:
-            # The store may be gone, with the process that hosts it.
             with contextlib.suppress(RuntimeError):
                 published = self._board.published()
         left = {gone.rank: gone for gone in published if gone.rank != self._rank}
         return departed(left, {self._rank: doing}) if left else None
 
-    def leave_job(self, departure: Departure) -> None:
-        """Tell the other ranks that this rank leaves the job."""
+    def leave_job(self, why: str, *, failed: bool) -> None:
+        """Publish that this rank leaves the job, where its launcher reads it."""
         if self._board is not None:
-            with contextlib.suppress(RuntimeError):
-                self._board.leave(departure)
+            self._leave(self._board, why, failed)
+
+    def _leave(self, board: Tombstones, why: str, failed: bool) -> None:
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            board.leave(Departure(self._rank, why, failed, {**self.log.counts}))
 
 
 class Watchdog(TombstoneWatcher):
@@ -145,11 +150,9 @@ class Watchdog(TombstoneWatcher):
         super().__init__(me.rank, tombstones)
         self.grace, self.patience = NAMING_GRACE, first_look(me)
         self.settings = settings
-        self.log = self.calls = CallLog()
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self._says_goodbye = tombstones is None
-        self._hosts_store = self._says_goodbye and me.rank == 0  # perhaps
         self._has_departed = False
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
         self._connection = StoreConnection(store, me)
@@ -158,8 +161,6 @@ class Watchdog(TombstoneWatcher):
         self._use(store)  # for a last word, until there is a connection
         self.membership = Membership(self._store, me, self.log.counts)
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
-        # Groups that an interrupt has broken here: why, and when the others shall hear of it.
-        self._broken: dict[str, tuple[Verdict, float]] = {}
         self._bell = self.log.over
         self._closed, self.connected = threading.Event(), threading.Event()
         self._stillness = Stillness()
@@ -191,9 +192,7 @@ class Watchdog(TombstoneWatcher):
             _log.warning("%s", verdict)
         return None
 
-    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
-        """Return why a call can't end whose connection broke, as far as is known."""
-        return self.look(pending)
+    look_after_loss = look  # which all ranks hear alike
 
     def gone(self) -> list[int]:
         """Return the ranks of this machine whose processes are gone."""
@@ -215,22 +214,18 @@ class Watchdog(TombstoneWatcher):
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
-        if self._has_departed:
-            return
-        if at_once:
-            self._broken.pop(group, None)
-            self._tell(lambda: self._store.decide(group, verdict))
-        elif os.getpid() == self._me.process.pid:
-            self._broken[group] = verdict, time.monotonic() + _ENDS_WITHIN
+        tell = functools.partial(self._store.decide, group, verdict)
+        if at_once and not self._has_departed:
+            self._tell(tell)
+        elif not self._has_departed:
+            later = threading.Timer(_ENDS_WITHIN, self._tell, [tell])
+            later.daemon = True
+            later.start()
 
     def depart(self, why: str) -> None:
         """Tell the others that this rank makes no further call."""
         self._has_departed = True
-        self._tell(lambda: self._leave(why, failed=True))
-
-    def leave_job(self, departure: Departure) -> None:
-        """Tell the other ranks that this rank leaves the job."""
-        super().leave_job(departure.but(calls={**self.log.counts}))
+        self._tell(lambda: self._leave(self._tombstones, why, failed=True))
 
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""
@@ -244,7 +239,8 @@ class Watchdog(TombstoneWatcher):
             self.reports.write(raised)
         speaks = self._says_goodbye and not self._connection.error
         if speaks:
-            within(_LAST, lambda: self._leave(reason(raised), failed=raised is not None))
+            why, failed = reason(raised), raised is not None
+            within(_LAST, lambda: self._leave(self._tombstones, why, failed))
         self._thread.join(_LAST)
         if speaks:
             within(_FAREWELL + _LAST, self._say_goodbye)
@@ -256,18 +252,13 @@ class Watchdog(TombstoneWatcher):
         if is_rank and not self._connection.error and not self._closed.is_set():
             within(_LAST, tell)
 
-    def _leave(self, why: str, *, failed: bool) -> None:
-        # The store may be gone, with the process that hosts it.
-        with contextlib.suppress(RuntimeError):
-            self._tombstones.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
-
     def _say_goodbye(self) -> None:
         """Say that this rank is done with the store, and with connecting to it."""
         with contextlib.suppress(RuntimeError):
             self._store.count("bye", 1)
-            # Rank 0 may host the store, and a rank that is in it then aborts.
+            # Rank 0 may host the store, in which others read a verdict, and abort if it is gone.
             until = time.monotonic() + _FAREWELL
-            while self._hosts_store and time.monotonic() < until:
+            while self._me.rank == 0 and time.monotonic() < until:
                 if self._store.count("bye") >= self._me.world_size:
                     break
                 time.sleep(_MOMENT)
@@ -326,10 +317,6 @@ class Watchdog(TombstoneWatcher):
         self.membership.read()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
         self._answer()
-        for group, (verdict, due) in [*self._broken.items()]:
-            if time.monotonic() >= due:
-                self._store.decide(group, verdict)
-                self._broken.pop(group, None)
         return min([self._store.pause, *delays])
 
     def _step(self, pending: PendingCall, diagnosis: Diagnosis) -> float:
@@ -338,12 +325,8 @@ class Watchdog(TombstoneWatcher):
         if pending.ended is not None:
             diagnosis.close()
             self._open.remove((pending, diagnosis))
-        elif diagnosis.verdict is None and now >= diagnosis.due:
+        elif pending.verdict is None and now >= diagnosis.due:
             diagnosis.due = now + diagnosis.step(now)
-        elif diagnosis.verdict is not None and pending.verdict is None:
-            # A rank that hosts the store may end at once, and with it what the others still read.
-            if self._hosts_store and not diagnosis.is_heard(now):
-                return _MOMENT
             pending.verdict = diagnosis.verdict
         return max(0.0, diagnosis.due - now) if pending.verdict is None else _RETRY
 
