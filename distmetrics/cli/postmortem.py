@@ -42,7 +42,6 @@ def to_dict(post: PostMortem) -> dict[str, Any]:
     return {
         "world_size": post.world_size,
         "missing": post.missing,
-        "old": post.old,
         "text": parting(post),
         "divergences": [asdict(each) for each in post.divergences],
         "errors": errors,

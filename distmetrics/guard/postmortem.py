@@ -6,34 +6,30 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from distmetrics.errors import ConfigurationError, compose, ranks_do, who
+from distmetrics.errors import ConfigurationError, compose, who
 from distmetrics.message import MALFORMED
 
-SCHEMA = 1
+SCHEMA: Final = 1
 _WAITED = ("diverged", "peer-lost")  # codes of errors of ranks that waited for others in vain
 _LET_DOWN = (*_WAITED, "connection")  # codes of errors that another rank began
 _NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
-_SHOWN = 20  # files that an error lists
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Ranks = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # more are a mistake
-Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # seconds since 1970, until the year 5138
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedCall:
     """One collective call of a rank; times by the clock of its host."""
 
-    number: Count  # of the group's calls, the same on all its ranks
+    number: int  # of the group's calls, the same on all its ranks
     group: str
     op: str  # with its name: all_gather "val/f1"
     detail: str  # float32[10]
     site: str
-    started: Time
-    ended: Time | None  # None while the rank waited
+    started: float
+    ended: float | None  # None while the rank waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +64,12 @@ class RankReport:
         calls: its last calls, oldest first.
     """
 
-    schema: int
-    rank: Count
-    world_size: Ranks
+    schema: Literal[1]
+    rank: int
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # more are a mistake
     host: str
-    pid: Count
-    written: Time
+    pid: int
+    written: float
     error: Failure | None
     where: tuple[str, ...]
     calls: tuple[ReportedCall, ...]
@@ -83,10 +79,6 @@ class RankReport:
         """The calls that it never got out of, and the one in which it was let down."""
         last = self.calls[-1:] if self.error and self.error.code in _WAITED else ()
         return [call for call in self.calls if call.ended is None or call in last]
-
-
-class _AnyVersion(msgspec.Struct):
-    schema: Any = None
 
 
 def read(folder: Path) -> dict[int, RankReport]:
@@ -101,14 +93,12 @@ def read(folder: Path) -> dict[int, RankReport]:
     for rank, path in _paths(folder):
         try:
             reports[rank] = _report(rank, path.read_bytes())
-        except (OSError, ValueError) as error:
-            problems[rank] = str(error)
+        except (OSError, ValueError, *MALFORMED) as error:
+            problems[rank] = f"is not as this distmetrics writes it: {error}"
     if problems:
-        more = len(problems) - _SHOWN
         raise ConfigurationError(
             f"{len(problems)} of the files in {folder} cannot be used",
-            per_rank=dict([*problems.items()][:_SHOWN]),
-            notes=[f"{more} more are not shown."] if more > 0 else [],
+            per_rank=problems,
             likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
             do="move these files away: their ranks then count as ranks that left no file",
         )
@@ -141,26 +131,15 @@ def _paths(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _report(rank: int, data: bytes) -> RankReport:
-    try:
-        schema = msgspec.json.decode(data, type=_AnyVersion).schema
-    except MALFORMED as error:
-        raise ValueError(f"is cut off, or no JSON: {error}") from error
-    if schema != SCHEMA:
-        raise ValueError(f"has schema {schema!r:.40}, and this distmetrics reads {SCHEMA}")
-    try:
-        report = msgspec.json.decode(data, type=RankReport)
-    except MALFORMED as error:
-        raise ValueError(f"is not as distmetrics writes it: {error}") from error
-    if report.rank != rank:
-        raise ValueError(f"has rank {report.rank} in it")
-    if rank >= report.world_size:
-        raise ValueError(f"has a job of {report.world_size} ranks in it")
+    report = msgspec.json.decode(data, type=RankReport)
+    if report.rank != rank or rank >= report.world_size:
+        raise ValueError(f"it is of rank {report.rank} of {report.world_size}")
     return report
 
 
 _WORLD = "world"  # the group that every rank is in
-_OLD = 3600.0  # seconds between the files of one job that are hard to believe
 _LATER = 5  # groups in which the ranks part later
+_ERRORS = 5
 _GROUPS = 40  # of equal ranks that a list tells
 _FRAMES = 4  # lines of a stack
 _ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
@@ -204,12 +183,6 @@ class PostMortem:
                 ranks_of[report.error].append(rank)
         return dict(sorted(ranks_of.items(), key=lambda pair: pair[0].let_down))
 
-    @property
-    def old(self) -> list[int]:
-        """The ranks whose file is so much older than the newest that it may be an earlier job's."""
-        newest = max(report.written for report in self.reports.values())
-        return [rank for rank, each in self.reports.items() if each.written < newest - _OLD]
-
 
 def examine(folder: Path) -> PostMortem:
     """Read what the ranks of a job left in a folder, and put it side by side; see :func:`read`."""
@@ -248,20 +221,18 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     return PostMortem(size, reports, missing, divergences)
 
 
-def describe(post: PostMortem, most_errors: int = 5) -> str:
+def describe(post: PostMortem) -> str:
     """Return all of it, for a terminal."""
     came = f"{len(post.reports)} of {post.world_size} ranks left a file"
     if post.missing:
         came += f"; {who(post.missing)} left none"
-    if post.old:
-        came += f"\n{who(post.old)}: the file is over an hour older than others; of another job?"
     parts = [came, parting(post)]
     errors = [*post.errors.items()]
-    for error, ranks in errors[:most_errors]:
+    for error, ranks in errors[:_ERRORS]:
         site = f" at {error.site}" if error.site else ""
         text = textwrap.indent(error.text, "  ")
         parts.append(f"{who(ranks)} raised {error.kind}{site}\n{text}")
-    if left := errors[most_errors:]:
+    if left := errors[_ERRORS:]:
         parts.append(f"{len(left)} other errors are not shown; --json tells them")
     lines = {}
     for rank, report in post.reports.items():
@@ -326,23 +297,14 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
         likely = "a branch or a loop that depends on the rank or on its data"
         return likely, f"make the same calls in the same order on every rank; {_ONLY_SOME}"
     if present := [rank for rank in at.absent if rank in post.reports]:
-        likely = (
-            f"only some ranks make this call, or {who(present)} took longer than the others wait"
-        )
+        likely = f"only some ranks make this call, or {who(present)} took longer than others wait"
         return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
-    # A rank has a guard, which writes its file also where it waits elsewhere, from its first call.
-    do = f"look into the log of {who(at.absent)}, and of the machine; "
-    if at.number > 1:  # all made the calls before this one
-        cause = (
-            "killed at once (out of memory, SIGKILL), ended by itself, or left the file elsewhere"
-        )
-        likely = ranks_do(at.absent, f"was {cause}", f"were {cause}")
-        return likely, do + "let all ranks write into one folder"
     likely = (
-        "not known: a rank leaves no file if it never called distmetrics, wherever it waits; if it "
-        "was killed at once; or if it wrote on another machine"
+        "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, never "
+        "called distmetrics, or wrote on another machine"
     )
-    return likely, do + "distmetrics.barrier() at the start lets every rank leave a file"
+    do = f"look into the log of {who(at.absent)}, and of the machine"
+    return likely, f"{do}; let all ranks write into one folder"
 
 
 def _listed(

@@ -70,7 +70,7 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
     said = refusal(folder)
-    assert re.search(r"1 of the files in .* cannot be used\n\n  rank 1  is cut off, or no JSON: ", said)
+    assert re.search(r"1 of the files in .* cannot be used\n\n  rank 1  is not as this distmetrics writes it: ", said)
     assert "Do:     move these files away" in said
     path.unlink()
     assert list(read(folder)) == [0]  # what the text advises
@@ -79,16 +79,14 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "has schema 2, and this distmetrics reads 1"),
-        ({"schema": None}, "has schema None"),
-        ({"rank": 0}, "has rank 0 in it"),
-        ({"world_size": 1}, "has a job of 1 ranks in it"),
+        ({"schema": 2}, "$.schema"),
+        ({"schema": None}, "$.schema"),
+        ({"rank": 0}, "it is of rank 0 of 2"),
+        ({"world_size": 1}, "it is of rank 1 of 1"),
         ({"schema": True}, "$.schema"),
         ({"rank": "1"}, "$.rank"),
         ({"world_size": 10**12}, "$.world_size"),
-        ({"pid": -1}, "$.pid"),
         ({"written": "now"}, "$.written"),
-        ({"written": 1e300}, "$.written"),
         ({"error": "DivergedError"}, "$.error"),
         ({"error": {"kind": "E"}}, "`code` - at `$.error"),
         ({"where": "train.py:1 in f"}, "$.where"),
@@ -96,32 +94,22 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
         ({"calls": {}}, "$.calls"),
         ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "$.calls[1].op"),
         ({"calls": [call(1, 0, 1) | {"started": None}]}, "$.calls[0].started"),
-        ({"calls": [call(1, 0, 1) | {"ended": -1e300}]}, "$.calls[0].ended"),
         ({"calls": [call(True, 0, 1)]}, "$.calls[0].number"),
-        ({"written": float("nan")}, "is cut off, or no JSON: "),
+        ({"written": float("nan")}, "JSON is malformed"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     leave(tmp_path, guarded(2))
     (tmp_path / "rank-1.json").write_text(json.dumps(left(1, 2, []) | change))
     (line,) = (line for line in refusal(tmp_path).splitlines() if line.startswith("  rank 1  "))
-    assert line.startswith("  rank 1  is not as distmetrics writes it: " if "$" in said else f"  rank 1  {said}")
+    assert line.startswith("  rank 1  is not as this distmetrics writes it: ")
     assert said in line
 
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "rank-0.json").write_bytes(text)
-    assert "rank 0  is cut off, or no JSON: " in refusal(tmp_path)
-
-
-def test_many_bad_files_are_counted_and_some_are_shown(tmp_path: Path) -> None:
-    for rank in range(200):
-        (tmp_path / f"rank-{rank}.json").write_text("{" + " " * rank)
-    said = refusal(tmp_path)
-    assert said.startswith("200 of the files in ")
-    assert "180 more are not shown." in said
-    assert len(said.splitlines()) < 30
+    assert "rank 0  is not as this distmetrics writes it: " in refusal(tmp_path)
 
 
 # --- where the ranks part -------------------------------------------------------------------------------------------
@@ -152,17 +140,10 @@ def test_the_first_difference(tmp_path: Path, calls: Sequence[Any], at: tuple[in
     assert found == ([] if at is None else [at])
 
 
-@given(st.sets(st.integers(1, 5), min_size=1), st.integers(0, 3))
-def test_a_rank_without_a_file_is_only_said_to_be_killed_where_it_had_a_guard(gone: set[int], before: int) -> None:
-    """It had one once it had called distmetrics, as the calls before tell; else it may wait anywhere."""
-    begun = [ReportedCall(n, "world", "mean", "", "", float(n), n + 0.5) for n in range(1, before + 1)]
-    waits = (*begun, ReportedCall(before + 1, "world", "mean", "", "", 50.0, None))
-    files = {rank: RankReport(1, rank, 6, "h", 1, 99.0, None, (), waits) for rank in {*range(6)} - gone}
-    text = parting(merge(files))
-    were = f"{who(gone)} {'was' if len(gone) == 1 else 'were'} killed at once"
-    assert (were in text) == (before > 0)
-    assert ("not known" in text) == ("never called distmetrics" in text) == (before == 0)
-    assert f"look into the log of {who(gone)}" in text
+def test_a_rank_without_a_file_is_said_to_be_one_of_several_things(tmp_path: Path) -> None:
+    text = parting(of(tmp_path, [left(0, 2, WAITS)]))
+    assert "Likely: a rank without a file was killed at once" in text
+    assert "look into the log of rank 1" in text
 
 
 def test_a_call_in_which_a_rank_was_let_down_is_a_wait_though_it_has_an_end(tmp_path: Path) -> None:
@@ -227,7 +208,7 @@ def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
         "  rank 1         was elsewhere  train.py:81 in load\n"
         "  rank 3         left no file\n"
         "\n"
-        "Likely: only some ranks make this call, or rank 1 took longer than the others wait\n"
+        "Likely: only some ranks make this call, or rank 1 took longer than others wait\n"
         "Do:     make the call on every rank or on none; `distlint check .` finds branches that only some ranks take\n"
         "\n"
         "ranks 0, 2, 4 raised DivergedError at train.py:8 in main\n"
@@ -267,12 +248,6 @@ def test_where_no_rank_differs_the_waits_are_told(tmp_path: Path) -> None:
     assert "the network" in said
 
 
-def test_an_old_file_is_pointed_out(tmp_path: Path) -> None:
-    reports = guarded(3)
-    reports[2]["written"] -= 7200
-    assert "rank 2: the file is over an hour older than others" in describe(of(tmp_path, reports))
-
-
 def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
     said = describe(of(tmp_path, unlike(300)))
     assert "295 other errors are not shown" in said
@@ -285,7 +260,7 @@ def test_texts_stay_short_however_unlike_the_ranks_are(tmp_path: Path) -> None:
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["postmortem", str(leave(tmp_path, grouped())), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["world_size"], found["missing"], found["old"]) == (8, [6], [])
+    assert (found["world_size"], found["missing"]) == (8, [6])
     (one,) = found["divergences"]
     assert (one["group"], one["number"], one["absent"]) == ("world", 17, [2, 5, 6])
     assert [*one["calls"]] == ["0", "1", "3", "4", "7"]
