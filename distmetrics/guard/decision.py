@@ -5,19 +5,19 @@ Ranks that are just slow are named in a line of the log and never blamed before 
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain, pairwise
 
 from distmetrics.comm.verdict import SAME_ORDER, Departure, Verdict, deadlock, departed
-from distmetrics.errors import by_line, ranks_do, ranks_in, said_of, who
+from distmetrics.errors import ranks_do, ranks_in, who
 from distmetrics.guard.store import Answer, RankStatus, Wait
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end after it has left
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
 STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
-_SPELT_OUT = 8  # different lines of ranks in one text
 
 
 @dataclass(frozen=True)
@@ -77,52 +77,35 @@ class JobSnapshot:
 
     @functools.cached_property
     def circle(self) -> list[int]:
-        """The ranks of a circle of waits that this rank depends on.
+        """The ranks of a circle of waits that this rank depends on, one for each call of it.
 
         It is a deadlock if each of them has confirmed that it still waits there.
         """
-        path: list[int] = []
-        visited: set[int] = set()
-
-        def visit(rank: int) -> list[int]:
-            if rank in path:
-                return path[path.index(rank) :]
-            if rank in visited:
-                return []
-            path.append(rank)
-            for other in self._waited_for(rank):
-                if circle := visit(other):
-                    return circle
-            path.pop()
-            visited.add(rank)
-            return []
-
-        return visit(self.me)
+        # For each call the calls that it waits for, each with a rank that is in that.
+        graph: dict[str, dict[str, int]] = {}
+        todo = [self.wait]
+        while todo:
+            wait = todo.pop()
+            waits = [
+                (rank, self.waits[rank]) for rank in ranks_in(wait.members) if rank in self.waits
+            ]
+            elsewhere = [(rank, other) for rank, other in waits if not other.has_come_to(wait)]
+            graph[wait.place] = {other.place: rank for rank, other in elsewhere}
+            todo += [other for _, other in elsewhere if other.place not in graph]
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            return sorted(graph[after][before] for before, after in pairwise(error.args[1]))
+        return []
 
     def verdict(self) -> Verdict | None:
         """Return why this wait can't be met, or has lasted too long; None while it may be met."""
         return next(chain(self._never_met(), self._lasts_too_long()), None)
 
-    def where_all_are(self) -> str:
-        """Return on one line where those are who have not come."""
-        lines = by_line(self._lines(self.missing)).items()
-        parts = [f"{who(ranks)} {said_of(ranks, line)}" for line, ranks in lines]
-        return "; ".join(parts) or "all ranks are in it"
-
-    def _waited_for(self, rank: int) -> Iterator[int]:
-        """Yield those that ``rank`` waits for and that wait elsewhere themselves."""
-        wait = self.waits.get(rank)
-        if wait is None:
-            return
-        for other in ranks_in(wait.members):
-            theirs = self.waits.get(other)
-            if other != rank and theirs is not None and not theirs.has_come_to(wait):
-                yield other
-
     def _never_met(self) -> Iterator[Verdict]:
         """Yield why this wait can't be met, the surest reason first."""
         if left := {rank: self.left[rank] for rank in self.members if rank in self.left}:
-            yield departed(left, self._lines())
+            yield departed(left, self.lines(self.members))
         if gone := self._missing_in("gone", LOST_FOR):
             is_one = len(gone) == 1
             are = "is" if is_one else "are"
@@ -131,7 +114,7 @@ class JobSnapshot:
                 f"the {'process' if is_one else 'processes'} of {who(gone)} {are} gone, and others "
                 f"wait for {'it' if is_one else 'them'}",
                 gone,
-                self._lines(),
+                self.lines(self.members),
                 "killed, by the system for want of memory, say, or ended by os._exit.",
                 f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at the "
                 "last words there.",
@@ -140,12 +123,15 @@ class JobSnapshot:
         if odd := [rank for rank in here if here[rank].kind != self.wait.kind]:
             likely = "a collective under a condition, or in a loop, that not all ranks share."
             what = "ranks disagree on a collective"
-            yield Verdict("mismatch", what, tuple(odd), self._lines(), likely, SAME_ORDER)
+            yield Verdict(
+                "mismatch", what, tuple(odd), self.lines(self.members), likely, SAME_ORDER
+            )
         yield from self._out_of_step(here)
         if self.circle and all(map(self._still_waits, self.circle)):
             groups = sorted({self.waits[rank].group for rank in self.circle})
             what = f"{who(self.circle)} wait for each other in different calls"
-            yield deadlock(what, self.circle, self._lines()).but(groups=tuple(groups))
+            lines = self.lines({*self.members, *self.circle})
+            yield deadlock(what, self.circle, lines).but(groups=tuple(groups))
 
     def _still_waits(self, rank: int) -> bool:
         """True if a rank has confirmed, since all of the circle were seen, that it waits there."""
@@ -160,14 +146,16 @@ class JobSnapshot:
         if uneven := [r for r, w in here.items() if w.counts_exactly and w.issued != issued]:
             what = "ranks came to a collective after different numbers of torch.distributed's own"
             likely = "a collective that only some ranks reach."
-            yield Verdict("diverged", what, tuple(uneven), self._lines(), likely, SAME_ORDER)
+            yield Verdict(
+                "diverged", what, tuple(uneven), self.lines(self.members), likely, SAME_ORDER
+            )
         if elsewhere := [rank for rank in self.missing if self._is_in_torchs_own(rank)]:
             yield Verdict(
                 "diverged",
                 f"{ranks_do(elsewhere, 'waits', 'wait')} in a collective of torch.distributed, and "
                 "this rank in another",
                 tuple(elsewhere),
-                self._lines(),
+                self.lines(self.members),
                 "a collective that only some ranks reach, or in another order.",
                 f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
             )
@@ -197,7 +185,7 @@ class JobSnapshot:
                 f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), and others wait "
                 f"for {'it' if len(stopped) == 1 else 'them'}",
                 stopped,
-                self._lines(),
+                self.lines(self.members),
                 "somebody, or the scheduler, has suspended the process.",
                 "let it go on (SIGCONT) and start the job again.",
             )
@@ -208,21 +196,19 @@ class JobSnapshot:
             if late:
                 what = f"{who(late)} did not come to a collective {within}"
                 likely = f"{it_is} busy with work that the others do not have, or stuck."
-                yield Verdict("diverged", what, late, self._lines(), likely, do)
+                yield Verdict("diverged", what, late, self.lines(self.members), likely, do)
             what = f"all ranks came to a collective, and it did not end {within}"
             likely = "the network between the ranks is cut or very slow."
-            yield Verdict("peer-lost", what, late, self._lines(), likely, do)
+            yield Verdict("peer-lost", what, late, self.lines(self.members), likely, do)
 
     def _missing_in(self, state: str, least: float) -> tuple[int, ...]:
         """Return the missing ranks that have been in some state for at least so many seconds."""
         seconds = self.seconds[state]
         return tuple(rank for rank in self.missing if seconds.get(rank, -1.0) >= least)
 
-    def _lines(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
-        """Return what each member does, or some ranks do; of many different lines some."""
-        lines = {rank: self._line(rank) for rank in (self.members if ranks is None else ranks)}
-        kept = [*dict.fromkeys(lines.values())][:_SPELT_OUT]
-        return {r: line if line in kept else "somewhere else again" for r, line in lines.items()}
+    def lines(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Return what ranks do."""
+        return {rank: self._line(rank) for rank in ranks}
 
     def _line(self, rank: int) -> str:
         """Return what is known of a rank, the surest first."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distmetrics.comm.verdict import Verdict
-from distmetrics.errors import ranks_in
+from distmetrics.errors import compose, ranks_in
 from distmetrics.guard.decision import JobSnapshot
 from distmetrics.guard.process_info import ProcessId, process_state
 from distmetrics.guard.store import GuardStore, Identity, Wait
@@ -137,5 +137,5 @@ class Diagnosis:
             return
         self._spoken = job.waited
         if self._speaks(job):
-            text = "rank %d waits since %.0f s in %s: %s"
-            _log.warning(text, self.me.rank, job.waited, self.wait.text, job.where_all_are())
+            what = f"rank {self.me.rank} waits since {job.waited:.0f} s in {self.wait.text}"
+            _log.warning("%s", compose(what, job.lines(job.missing)))

@@ -24,7 +24,7 @@ def test_a_rank_that_comes_late_is_no_verdict_until_the_users_deadline(caplog: p
         job.run(29)
     assert job.verdicts == [None, None]
     assert "rank 0 waits since 5 s in all_gather" in caplog.text
-    assert "rank 1 is at train.py:1 in main" in caplog.text
+    assert "rank 1  is at train.py:1 in main" in caplog.text
     assert len(caplog.records) == 3  # after 5, 10 and 20 seconds
     job.run(2)
     assert job.verdicts == ["rank 1 did not come to a collective within 30 s", None]
