@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -179,12 +178,7 @@ def _reported(pending: PendingCall, world: str) -> ReportedCall:
 def _replace(folder: Path, name: str, data: bytes) -> None:
     """Write ``<name>.json``, whole or not at all, for its owner alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, text = tempfile.mkstemp(prefix=f"{name}-", suffix=".part", dir=folder)
-    half = Path(text)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        half.replace(folder / f"{name}.json")
-    except BaseException:
-        half.unlink()
-        raise
+    half = folder / f"{name}.part"
+    half.touch(mode=0o600)
+    half.write_bytes(data)
+    half.replace(folder / f"{name}.json")

@@ -78,7 +78,7 @@ class Diagnosis:
             return 0.0
         self._log_whom_it_waits_for(job)
         self._ask(job, now)
-        return _LOOK if waited < 1.5 else min(_SLOWEST, waited / 10)
+        return min(_SLOWEST, max(_LOOK, waited / 10))
 
     def close(self) -> None:
         """Say that this rank waits no more."""
@@ -110,21 +110,17 @@ class Diagnosis:
         return JobSnapshot(me, self.wait, waited, self.timeout, *others)
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
-        """Ask suspects at once, and from time to time those who have not come."""
+        """Ask suspects at once, and from time to time, on one rank, those who have not come."""
         circle = {rank: job.waits[rank].serial for rank in job.circle}
         if circle != {rank: serial for rank, (serial, _) in self._suspects.items()}:
-            self._suspects = {rank: (serial, self._put(rank)) for rank, serial in circle.items()}
-        pause = _ASK_AGAIN if self._speaks(job) else min(5.0, max(_SLOWEST, job.waited / 4))
-        if job.waited < _ASK_AFTER or now < self._asked_at + pause:
-            return
-        self._asked_at = now
-        elsewhere = [rank for rank in job.missing if rank not in job.waits]
-        for rank in elsewhere[:_ASKED_AT_ONCE]:
-            self._put(rank)
-
-    def _put(self, rank: int) -> int:
-        self._asked.add(rank)
-        return self.store.ask(rank)
+            self._asked.update(circle)
+            self._suspects = {r: (serial, self.store.ask(r)) for r, serial in circle.items()}
+        elsewhere = [rank for rank in job.missing if rank not in job.waits][:_ASKED_AT_ONCE]
+        self._asked.update(elsewhere)
+        if job.waited >= _ASK_AFTER and now >= self._asked_at + _ASK_AGAIN and self._speaks(job):
+            self._asked_at = now
+            for rank in elsewhere:
+                self.store.ask(rank)
 
     def _speaks(self, job: JobSnapshot) -> bool:
         """True on one of the ranks that wait, which tells the user and asks more often."""

@@ -77,36 +77,32 @@ class Membership:
             self._has_joined = True
 
     def read(self) -> None:
-        """Read who the others are until all are known; warn of those who stay without a guard.
-
-        In the second call of all ranks, each has made a communicator for the first: whoever is
-        missing much later could not connect to the store.
-        """
+        """Read who the others are until all are known; warn of those who stay without a guard."""
         if self._is_complete:
             return
         size, now = self._me.world_size, time.monotonic()
         if size <= ALL_ASK:
             self._known = self._store.statuses()
         count = len(self._known) or self._store.count("guards")
+        # In the second call of all ranks, each has made a communicator for the first.
         if self._complete_by == math.inf and self._counts.get(self._me.world, 0) > 1:
             self._complete_by = now + GUARDED
         self._is_complete = count == size or now > self._complete_by
         if self._is_complete and count < size:
-            missing = {*range(size)} - {*self._known}
-            warn_of_missing_guard(who(missing) if self._known else f"{size - count} ranks")
+            missing = (
+                who({*range(size)} - {*self._known}) if self._known else f"{size - count} ranks"
+            )
+            _log.warning(
+                "no guard watches %s: the connection to the job's store takes long, or "
+                "%s=off is set there",
+                missing,
+                MODE,
+            )
 
     def in_state(self, *states: str) -> list[int]:
         """Return the ranks whose processes are on this machine and in one of some states."""
         known = self._known.items()
         return [rank for rank, status in known if process_state(status.process) in states]
-
-
-def warn_of_missing_guard(ranks: str) -> None:
-    """Say in the log which ranks have no guard."""
-    text = (
-        "no guard watches %s: the connection to the job's store takes long, or %s=off is set there"
-    )
-    _log.warning(text, ranks, MODE)
 
 
 class TombstoneWatcher(Watcher):
