@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics.cli import main
-from distmetrics.errors import ConfigurationError, who
+from distmetrics.errors import ConfigurationError
 from distmetrics.guard.postmortem import PostMortem, RankReport, ReportedCall, describe, examine, merge, parting, read
 from tests.guard.left import START, call, error, grouped, guarded, leave, left, steps, unlike
 
