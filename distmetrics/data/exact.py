@@ -20,11 +20,6 @@ from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
 
-_DO = (
-    "give every rank the same data set, in the same batches; a loader of a rank's own part repeats "
-    "nothing, and needs no exact(…)."
-)
-
 
 def exact(
     loader: Any,
@@ -102,7 +97,7 @@ def exact_by(
     except InputError as error:
         mine = _LoaderMessage(error.what, error.do)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        text = f"samplers that can't be read: {type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         mine = _LoaderMessage(text, "give samplers and batch samplers a length.")
     state = _agree(mine, comm=comm.whole)  # ranks that have one shard must draw one order too
     with reading("its generators", 0):
@@ -168,12 +163,13 @@ def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
     problems = [theirs.problem for theirs in ranks if theirs.problem]
     if problems or len(set(texts.values())) > 1:
+        own_part = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
+        alike = f"give every rank the same data set, in the same batches; {own_part}"
         raise InputError(
-            "exact: the ranks' loaders can't be dealt out"
-            if problems
-            else "exact: the ranks' loaders are not alike, and they must all be of the whole data",
+            "exact: the loaders can't be dealt out: they must be alike on all ranks, and of the "
+            "whole data",
             per_rank=texts,
-            do=(problems or [_DO])[0],
+            do=(problems or [alike])[0],
             rank=comm.rank,
         )
     return ranks[0].state

@@ -67,9 +67,9 @@ class RankLoader:
         """Yield what this rank does in each round."""
         raise NotImplementedError
 
-    def is_even(self) -> bool:
-        """True if all ranks are known to have as many batches."""
-        return self.equal_batches
+    def needs_filler(self) -> bool:
+        """True unless all ranks are known to have as many batches without one that fills up."""
+        return True
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -93,21 +93,13 @@ class LoaderPart(RankLoader):
         super().__init__(loader, device, equal_batches=own_sampler.fill)
         self.own_sampler = own_sampler
 
-    def __len__(self) -> int:
-        return len(self.own_sampler)  # a loader's subclass may say something else
-
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
         own, least, most = self.own_sampler.counts()
         for index, batch in enumerate(self.loader):
-            is_filler = self.equal_batches and index >= own
-            yield Step(batch, 0 if is_filler else None, self.equal_batches or index < least)
+            yield Step(batch, 0 if index >= own else None, self.equal_batches or index < least)
         if own < most and not self.equal_batches:
             yield _ABSENT
-
-    def is_even(self) -> bool:
-        """True if all ranks have as many batches."""
-        return self.equal_batches or not self.needs_filler()
 
     def needs_filler(self) -> bool:
         """True if only a batch that fills up gives all ranks as many."""

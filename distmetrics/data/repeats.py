@@ -6,6 +6,7 @@ frameworks. Where their state does not tell, the answer is that nothing is repea
 
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -51,24 +52,20 @@ def check(loader: Any) -> Repeats:
     if not isinstance(loader, DataLoader):
         return Repeats()
     shard: Any = loader.dataset
-    batches: Any = loader
     if has_order(loader):
         shard = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        batches = getattr(shard, "batch_sampler", shard)
     if hasattr(shard, "process_index"):
         dealer = shard
-    if dealer is not None:
-        return _of_accelerate(dealer, loader, batches)
-    return _of_sampler(getattr(batches, "sampler", batches), batches)
+    return _of_sampler(shard) if dealer is None else _of_accelerate(dealer, loader, shard)
 
 
-def _of_sampler(sampler: Any, batches: Any) -> Repeats:
+def _of_sampler(batches: Any) -> Repeats:
     """Return the repeats of torch's sampler: they are the last sample of some ranks."""
     is_batched = type(batches) is BatchSampler
-    if not isinstance(sampler, DistributedSampler) or not (is_batched or batches is sampler):
+    sampler: Any = batches.sampler if is_batched else batches
+    if not isinstance(sampler, DistributedSampler):
         return Repeats()
-    dataset = getattr(sampler, "dataset", None)
-    inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
+    inside = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
         return Repeats()  # a sampler of the user's own
     world_size, size = sampler.num_replicas, batches.batch_size if is_batched else 1
@@ -79,40 +76,36 @@ def _of_sampler(sampler: Any, batches: Any) -> Repeats:
     return Repeats(dealt, repeated, world_size, is_drawn, -(-dealt // (world_size * size)))
 
 
-def _of_accelerate(dealer: Any, loader: Any, batches: Any) -> Repeats:
+def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     """Return the repeats where the last round is filled up: all of it, or to as many a rank."""
+    batches: Any = shard
     if has_order(loader):
+        batches = getattr(shard, "batch_sampler", shard)
         source: Any = getattr(batches, "sampler", None)
         is_known = type(batches) is BatchSampler and not is_sharded(source)
         is_drawn = not isinstance(source, SequentialSampler)
     else:
-        batches, source = (
-            (dealer, dealer.dataset) if dealer is loader.dataset else (loader, loader.dataset)
-        )
+        batches = shard if dealer is shard else loader
+        source = batches.dataset
         is_known = hasattr(source, "__len__") and not loader.num_workers and batches.batch_size
         # Frameworks give the epoch, or a generator, to a data set that draws its order.
         is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
-    fills = getattr(dealer, "even_batches", True) and not batches.drop_last
-    if not is_known or not fills or getattr(dealer, "submesh_tp", None):
+    fills = is_known and getattr(dealer, "even_batches", True) and not batches.drop_last
+    if not fills or getattr(dealer, "submesh_tp", None):
         return Repeats()
-    count, size = len(source), batches.batch_size
-    ranks = getattr(dealer, "state", dealer).num_processes
-    if not getattr(dealer, "split_batches", False):
-        size *= ranks
-    repeated = -count % size
-    if hasattr(dealer, "slice_fn"):
-        repeated = min(-count % ranks, count)
+    count, ranks = len(source), getattr(dealer, "state", dealer).num_processes
+    size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)
+    repeated = min(-count % ranks, count) if hasattr(dealer, "slice_fn") else -count % size
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
 
 
-# What of ours is for the loaders of a framework, by its package.
-_INSTEAD = {
-    "accelerate": "integrations.accelerate.prepare(accelerator, loader), or "
-    "distmetrics.integrations.transformers.attach(trainer, metrics)",
-    "lightning": "integrations.lightning.SyncMetrics() as a callback of the trainer, or "
-    "distmetrics.integrations.fabric.setup_dataloaders(fabric, loader)",
+_INSTEAD = {  # what of ours is for the loaders of a framework
+    "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
+    "transformers": "integrations.transformers.attach(trainer, metrics)",
+    "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
+    "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
+    "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
 }
-_INSTEAD |= dict.fromkeys(("lightning_fabric", "pytorch_lightning"), _INSTEAD["lightning"])
 _told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
 
 
@@ -154,12 +147,10 @@ def note(loader: Any, *, is_asked: bool = False) -> None:
         return
     if not known.repeated or loader in _told or (known.is_drawn and not is_asked):
         return
-    parts = (loader, loader.sampler, loader.batch_sampler, loader.dataset)
-    packages = [type(part).__module__.partition(".")[0] for part in parts]
-    own = next((_INSTEAD[each] for each in packages if each in _INSTEAD), "data.exact(loader)")
+    own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
     what = f"{known.repeated} of {known.dealt} samples that a loader of a "
     what += f"{type(loader.dataset).__name__} dealt out are repeats"
-    do = f"evaluate with distmetrics.{own}."
+    do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
     batches = None if is_asked else known.batches
     reading.last = Pass(weakref.ref(loader), known.world_size, batches, what, do)
 
@@ -174,5 +165,5 @@ def _iter_and_note(self: DataLoader[Any]) -> Iterator[Any]:
     return _iter(self)
 
 
-if os.environ.get(MODE) != "off":
+if os.environ.get(MODE, "").strip().lower() != "off":
     DataLoader.__iter__ = _iter_and_note  # type: ignore[method-assign,assignment]

@@ -111,7 +111,7 @@ class _Prepared(RankLoader):
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        if self._checked is not None and not self.loader.is_even():
+        if self._checked is not None and self.loader.needs_filler():
             _check_models(self._checked)
         reading = self._gather.begin()
         try:

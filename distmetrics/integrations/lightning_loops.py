@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from distmetrics.collectives.objects import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import exact_by
-from distmetrics.data.rank_loader import LoaderPart, RankLoader, being_read
+from distmetrics.data.rank_loader import RankLoader, being_read
 from distmetrics.errors import InputError
 
 
@@ -74,9 +74,7 @@ def deal_exactly(trainer: Any, replaced: Replaced, comm: Communicator) -> None:
             return prepare(dataloader, shuffle=shuffle, mode=mode)
         if _is_ours_to_deal(trainer, dataloader, comm):
             part = exact_by(dataloader, comm, in_rounds=True, equal_batches=True)
-            if isinstance(part, LoaderPart) and not part.needs_filler():
-                return part.loader
-            return part
+            return part if part.needs_filler() else part.loader
         loader = prepare(dataloader, shuffle=shuffle, mode=mode)
         _refuse_empty_ranks(trainer, loader, comm.whole)
         return loader

@@ -224,8 +224,8 @@ class Odd(DistributedSampler[Any]):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda rank: DataLoader(range(9 + rank), batch_size=2), "not alike"),
-        (lambda rank: DataLoader(range(9), batch_size=2 + rank), "not alike"),
+        (lambda rank: DataLoader(range(9 + rank), batch_size=2), "must be alike"),
+        (lambda rank: DataLoader(range(9), batch_size=2 + rank), "must be alike"),
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(range(8), sampler=[*range(8)][rank::2]), "of a list with checksum"),
@@ -246,7 +246,7 @@ def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str
 @pytest.mark.parametrize("options", [{"seed": 1}, {"equal_batches": True}])
 def test_options_of_one_rank_are_an_error_on_every_rank(options: Any) -> None:
     def job(comm: Any) -> None:
-        with pytest.raises(InputError, match="not alike"):
+        with pytest.raises(InputError, match="must be alike"):
             exact(DataLoader(range(9), batch_size=2, shuffle=True), **(options if comm.rank else {}))
 
     run(2, job)

@@ -37,7 +37,8 @@ def warned(program: Callable[..., Any], *args: Any, world: int = 2) -> list[str]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         run(world, program, *args)
-    return [str(each.message) for each in seen if issubclass(each.category, RepeatedSamplesWarning)]
+    texts = [str(each.message) for each in seen if issubclass(each.category, RepeatedSamplesWarning)]
+    return [text[: len(WANTED)] for text in texts]  # what is for frameworks follows
 
 
 def evaluate(val_loader: Any, metric: Any = None) -> Any:
@@ -211,8 +212,9 @@ def test_loaders_of_accelerate_and_fabric() -> None:
     pytest.importorskip("lightning.fabric")
     first, second = run(2, of_accelerate, backend="gloo")
     assert second == []
-    for text, own in zip(first, ("accelerate.prepare(", "data.exact(loader)"), strict=True):
-        assert re.match(rf"1 of 12 samples .*: evaluate with distmetrics\.[a-z.]*{re.escape(own)}", text)
+    assert len(first) == 2
+    for text in first:
+        assert re.match(r"1 of 12 samples .*accelerate\.prepare\(.*fabric\.setup_dataloaders\(", text)
 
 
 class Numbers(Dataset[Any]):
