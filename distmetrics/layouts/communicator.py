@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -27,26 +28,12 @@ from distmetrics.errors import (
     Ranks,
 )
 from distmetrics.layouts.hand_over import Ended, hand_over
-from distmetrics.layouts.mesh import SAME, SHARD, Mesh, known, sizes_and_ranks
-from distmetrics.layouts.proof import (
-    Digest,
-    Proof,
-    digest_of_error,
-    digests_of,
-    far_apart,
-    refusal,
-    share,
-)
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh, sizes_and_ranks, usual_roles
+from distmetrics.layouts.proof import Proof, far_apart, note, note_error, refusal, share
 
 R = TypeVar("R")
 _SAMES = ("exact", "close")
 _CALL = Call("a call over a layout")
-
-
-class _OfJob(NamedTuple):
-    """What :meth:`layout.of` is given."""
-
-    source: Any
 
 
 class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
@@ -99,10 +86,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         self._is_close = same == "close"
         op = "layout"
         try:
-            if isinstance(mesh, _OfJob):
-                mesh, usual = known(mesh.source, whole.rank)
-                roles = {**usual, **roles}
-            sizes, members = sizes_and_ranks(mesh)
+            sizes, members = sizes_and_ranks(mesh, whole.rank)
             if members and comm is None:
                 whole = _group(whole, members)
             self.mesh = Mesh.of(sizes, roles)
@@ -137,7 +121,10 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
         'dp 2 shard, tp 2 same'
         """
-        return cls(_OfJob(source), comm=comm, same=same, **roles)
+        with contextlib.suppress(ConfigurationError, InputTypeError):  # making it tells all ranks
+            sizes, _ = sizes_and_ranks(source, chosen(comm).rank)
+            roles = usual_roles(sizes) | roles
+        return cls(source, comm=comm, same=same, **roles)
 
     def _connect(self, whole: Communicator) -> None:
         """Make the groups that calls need, among the ranks of the mesh."""
@@ -152,7 +139,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         # a group of the user's by how many there are, and ranks wait for each other by its name.
         self._owners = self._among(self.mesh.axes(SHARD, SAME))
         self._given = self._among(self.mesh.owned)
-        self._digests: list[Digest] | None = None  # of the call under way
+        self._digests: dict[str, str] | None = None  # of the call under way
 
     def _among(self, axes: Iterable[str]) -> Communicator:
         return _group(self._whole, self.mesh.along(self.me, axes))
@@ -193,14 +180,14 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
 
     def witness(self, call: bytes, tensors: Mapping[str, Tensor]) -> None:
         """Note what this rank would send in the call that is under way."""
-        if self._digests is not None and self.wants_proof:
-            self._digests += digests_of(call, tensors)
+        if self._digests is not None:
+            note(self._digests, call, tensors)
 
     def around(self, make: Callable[[], R]) -> R:
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
         if self._digests is not None:  # a part of a call that is under way
             return make()
-        self._digests, ended = [], Ended()
+        self._digests, ended = {}, Ended()
         try:
             if self.mesh.owned:
                 take(self._given, _CALL)
@@ -249,13 +236,13 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         Raises:
             LayoutError: ranks that should hold the same do not (on every rank that has values).
         """
-        digests, ended = self._digests or [], mine
+        digests, ended = self._digests or {}, mine
         if self._is_close:
             ended = hand_over(self._alike, 0, mine)
             digests = far_apart(ended.result, mine.result)
         if mine.error is not None:
-            digests = [*digests, digest_of_error(mine.error)]
-        owners, proof = self._owners, Proof(tuple(digests))
+            note_error(digests, mine.error)
+        owners, proof = self._owners, Proof(digests)
         take(owners, Call("the proof of a layout"))
         if not owners.all_reduce(share(self.mesh, self.me, proof).to(owners.device), "sum").any():
             return ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,30 +36,29 @@ class GradientNorm(Message, frozen=True):
     """What a rank tells the others of its gradients that are placed alike.
 
     Attributes:
-        what: what errors call them.
+        what: their placements, mesh, number and elements.
         shared: the name of weights that several stages hold, or "".
-        mesh: a digest of the ranks among which DTensors are placed, counted from the first.
         apart: the axes of the layout along which other ranks hold other gradients.
         piece: which piece is this rank's.
-        about: their number and elements, the same on all ranks that hold pieces of them.
         norm: of this piece; NaN for a term that is still to be reduced.
-        is_pending: whether it is such a term.
         is_double: whether some are of double precision.
     """
 
     what: str
     shared: str
-    mesh: str
     apart: tuple[str, ...]
     piece: str = ""
-    about: str = ""
     norm: float = math.nan
-    is_pending: bool = False
     is_double: bool = False
 
     def __post_init__(self) -> None:
         if self.norm < 0:
             raise ValueError(f"a norm of {self.norm}")
+
+    def __str__(self) -> str:
+        name = f' of the shared "{self.shared}"' if self.shared else ""
+        piece = f", piece {self.piece}" if self.piece else ""
+        return f"{self.what}{name}{piece}, norm {self.norm:.7g}"
 
 
 class GradientNorms(Message, frozen=True):
@@ -73,14 +72,14 @@ class _Alike:
     """Gradients that are placed alike.
 
     Attributes:
-        norm: the message about them, without what :meth:`measured` adds.
+        told: what their placement alone tells.
         device_mesh: of DTensors.
         pending: dimensions of it over which terms are to be reduced, with their operations.
         locals: what this rank holds of each gradient.
         shapes: of the whole gradients.
     """
 
-    norm: GradientNorm
+    told: GradientNorm
     device_mesh: Any = None
     pending: dict[int, str] = field(default_factory=dict)
     locals: list[Tensor] = field(default_factory=list)
@@ -101,15 +100,13 @@ class _Alike:
 
     def measured(self, order: float) -> GradientNorm:
         """Return what the other ranks must know, with this rank's norm."""
-        mesh = self.norm.mesh
-        return self.norm.but(
-            # Terms are reduced in one run, so the ranks must hold them in the same order.
-            mesh=f"{mesh} {_digest(self.shapes)}" if self.pending else mesh,
-            about=f"{len(self.shapes)} of {sum(map(math.prod, self.shapes))} elements",
-            norm=math.nan if self.pending else norm_of(self.locals, order),
-            is_pending=bool(self.pending),
-            is_double=any(local.dtype in _DOUBLE for local in self.locals),
-        )
+        elements = sum(map(math.prod, self.shapes))
+        what = f"{self.told.what}: {len(self.shapes)} of {elements} elements"
+        if self.pending:  # they are reduced in one run, so they must be in the same order
+            return self.told.but(what=f"{what}, {_digest(self.shapes)}")
+        norm = norm_of(self.locals, order)
+        is_double = any(local.dtype in _DOUBLE for local in self.locals)
+        return self.told.but(what=what, norm=norm, is_double=is_double)
 
     def reduce(self) -> None:
         """Reduce terms over the ranks that hold them, which all must call it."""
@@ -135,7 +132,7 @@ def _gradients(
         comm: of all ranks of the mesh.
         mesh: what plain gradients are along its axes.
     """
-    names = {parameter: name for name, parameter in shared.items()}
+    names = {parameter: str(name) for name, parameter in shared.items()}
     groups: dict[tuple[Any, ...], _Alike] = {}
     for number, parameter in enumerate(dict.fromkeys([*parameters, *names])):
         gradient, name = parameter.grad, names.get(parameter, "")
@@ -147,7 +144,7 @@ def _gradients(
         if key not in groups and is_split:
             groups[key] = _placed(gradient, name, where, comm, mesh)
         elif key not in groups:
-            groups[key] = _Alike(GradientNorm(PLAIN, name, "", tuple(mesh.axes(SHARD))))
+            groups[key] = _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
         groups[key].add(gradient, where)
     return [*groups.values()]
 
@@ -163,25 +160,21 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
     for dim, (placement, line) in enumerate(lines):
         if placement.is_replicate():
             continue
-        if outside := sorted({*line} - {*asked}):
+        op = placement.reduce_op if placement.is_partial() else None
+        if op not in (None, "sum", "avg") or not {*line} <= {*asked}:
             raise InputTypeError(
-                f"{where} is a DTensor of {placements}, of which ranks {outside}, which are not "
-                "asked, have parts",
-                do="pass a communicator of all ranks of its mesh.",
+                f"{where} is a DTensor of {placements} on ranks {line}, whose norm is unknown",
+                do="pass a communicator of all ranks of its mesh, and gradients that are whole, "
+                "pieces, sums or averages.",
             )
-        if not placement.is_partial():
+        if op is None:
             pieces.append(f"{line.index(me)}/{len(line)}")
-        elif placement.reduce_op in ("sum", "avg"):
-            pending[dim] = placement.reduce_op
         else:
-            raise InputTypeError(
-                f"{where} is a DTensor of {placements}, and a {placement.reduce_op} over ranks is "
-                "no gradient"
-            )
-    digest = _digest((held - held.min()).tolist())
+            pending[dim] = op
+    ranks = _digest((held - held.min()).tolist())
     apart = _apart(held.flatten().tolist(), asked, mesh, where)
-    norm = GradientNorm(f"gradients of {placements}", name, digest, apart, " ".join(pieces))
-    return _Alike(norm, device_mesh, pending)
+    what = f"gradients of {placements} on the mesh {ranks}"
+    return _Alike(GradientNorm(what, name, apart, " ".join(pieces)), device_mesh, pending)
 
 
 def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
@@ -190,11 +183,8 @@ def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -
     Raises:
         InputError: it lies on some of the ranks along such an axis: are the others copies?
     """
-    if not mesh.axes(SHARD):
-        return ()
-    numbers = {rank: number for number, rank in enumerate(asked)}
-    places = [mesh.place(numbers[rank]) for rank in ranks if rank in numbers]
     apart = []
+    places = [mesh.place(number) for number, rank in enumerate(asked) if rank in {*ranks}]
     for axis in mesh.axes(SHARD):
         extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
         if 1 < extent < size:
@@ -314,39 +304,37 @@ def _norm(
     problem = None
     order = math.nan  # unknown where there is a problem
     try:
-        order = _order_of(norm_type)
-        listed, named = _checked(parameters, shared, mesh)
+        order, listed, named = _checked(parameters, norm_type, shared, mesh)
         gradients = _gradients(listed, named, comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
-    received = _gathered(gradients, order, header, comm)
-    value = total(received, mesh, order, comm.rank)
-    if any(part.is_pending for parts in received for part in parts):
+    norms, value = _asked(gradients, order, header, mesh, comm)
+    if any(math.isnan(part.norm) for parts in norms for part in parts):
         # In an order that all ranks share which hold the terms.
-        for each in sorted(gradients, key=lambda g: (g.norm.what, g.norm.mesh, g.norm.shared)):
+        for each in sorted(gradients, key=lambda each: (each.told.what, each.told.shared)):
             each.reduce()
-        received = _gathered(gradients, order, header, comm)
-        value = total(received, mesh, order, comm.rank)
-    is_double = any(part.is_double for parts in received for part in parts)
+        norms, value = _asked(gradients, order, header, mesh, comm)
+    is_double = any(part.is_double for parts in norms for part in parts)
     device = gradients[0].locals[0].device if gradients else comm.device
     return torch.tensor(value, dtype=torch.float64 if is_double else torch.float32, device=device)
 
 
-def _gathered(
-    gradients: Sequence[_Alike], order: float, header: Header, comm: Communicator
-) -> list[tuple[GradientNorm, ...]]:
-    """Return what each rank tells of its gradients."""
+def _asked(
+    gradients: Sequence[_Alike], order: float, header: Header, mesh: Mesh, comm: Communicator
+) -> tuple[list[tuple[GradientNorm, ...]], float]:
+    """Return what each rank tells of its gradients, and the norm of all."""
     mine = GradientNorms(tuple([each.measured(order) for each in gradients]))
     ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
-    return [each.norms for each in ranks]
+    norms = [each.norms for each in ranks]
+    return norms, total(norms, mesh, order, comm.rank)
 
 
-def total(received: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
+def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
     """Return the norm from the messages of all ranks. Pure.
 
     Args:
-        received: from each rank.
+        norms: from each rank.
         mesh: with the roles.
         order: of the norm.
         rank: the one that asks, for the error's attributes.
@@ -354,53 +342,55 @@ def total(received: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, 
     Raises:
         LayoutError: ranks do not hold what they are said to.
     """
-    places = functools.cache(mesh.places)
+
+    @functools.cache
+    def stages(apart: tuple[str, ...]) -> list[tuple[int, ...]]:
+        places = map(mesh.place, mesh.ranks)
+        return [tuple(place[axis] for axis in mesh.sizes if axis in apart) for place in places]
+
     groups: dict[tuple[Any, ...], dict[int, GradientNorm]] = {}
-    for holder, parts in enumerate(received):
+    for holder, parts in enumerate(norms):
         for part in parts:
-            key: tuple[Any, ...] = part.what, part.mesh, places(part.apart)[holder]
-            groups.setdefault((part.shared,) if part.shared else key, {})[holder] = part
-    norms = []
+            key = (part.shared,) if part.shared else (part.what, stages(part.apart)[holder])
+            groups.setdefault(key, {})[holder] = part
+    counted = []
     for holders in groups.values():
-        part = next(iter(holders.values()))
-        stages = places(part.apart)
-        theirs = {stages[holder] for holder in holders}
-        expected = [each for each, stage in enumerate(stages) if stage in theirs]
-        alike = {(each.what, each.mesh, each.about) for each in holders.values()}
-        if len(alike) > 1 or len(expected) != len(holders):
-            lines = {each: holders.get(each) for each in expected}
-            raise _differ("have", "do not", part, lines, rank)
-        pieces: dict[str, dict[int, GradientNorm]] = {}
-        for holder, each in holders.items():
-            pieces.setdefault(each.piece, {})[holder] = each
-        for copies in pieces.values():
-            own = [copy.norm for copy in copies.values()]
+        apart = stages(next(iter(holders.values())).apart)
+        theirs = {apart[holder] for holder in holders}
+        expected = [each for each in mesh.ranks if apart[each] in theirs]
+        is_odd = len({each.what for each in holders.values()}) > 1 or len(expected) > len(holders)
+        copies: dict[str, list[float]] = {}
+        for each in holders.values():
+            copies.setdefault(each.piece, []).append(each.norm)
+        for own in copies.values():
             # What is not finite makes the norm so.
-            if all(map(math.isfinite, own)) and max(own) - min(own) > RELATIVE * max(own):
-                raise _differ("hold", "they differ", part, copies, rank)
+            is_odd |= all(map(math.isfinite, own)) and max(own) - min(own) > RELATIVE * max(own)
             # Their mean: each counts as its share, so that it does not matter which is taken.
-            norms += [norm * len(own) ** (-1 / order) for norm in own]
+            counted += [norm * len(own) ** (-1 / order) for norm in own]
+        if is_odd:
+            raise _differ(expected, norms, rank)
     if order < math.inf:  # largest elements may well be equal, after a clip by value say
         _check_shards(groups, rank)
-    return joined(norms, order)
+    return joined(counted, order)
 
 
 def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], rank: int) -> None:
     """Check that plain gradients which are said to be of shards are not the same ones."""
     first_of: dict[tuple[float, str], int] = {}
-    for key, holders in groups.items():
+    for holders in groups.values():
         holder, part = next(iter(holders.items()))
+        is_named = part.shared or not part.what.startswith(PLAIN)
         # A number that is no integer is hardly the same by chance.
-        if key[0] != PLAIN or not part.apart or not part.norm % 1 > 0:
+        if is_named or not part.apart or not part.norm % 1 > 0:
             continue
-        first = first_of.setdefault((part.norm, part.about), holder)
+        first = first_of.setdefault((part.norm, part.what), holder)
         if first != holder:
             axes = " and ".join(part.apart)
             raise LayoutError(
                 [
                     f"grad_norm: along {axes}, said to hold other parameters, ",
                     Ranks([first, holder]),
-                    f" hold {part.about} with the same norm: they would be counted twice",
+                    f" hold {part}: they would be counted twice",
                 ],
                 notes=[_NOTE],
                 do='say "same" of an axis along which gradients are reduced; a layout of data '
@@ -411,64 +401,44 @@ def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], 
 
 
 def _differ(
-    verb: str,
-    how: str,
-    part: GradientNorm,
-    holders: Mapping[int, GradientNorm | None],
-    rank: int,
+    ranks: Collection[int], norms: Sequence[Sequence[GradientNorm]], rank: int
 ) -> LayoutError:
-    lines = {}
-    for holder, each in holders.items():
-        piece = f", piece {each.piece}" if each and each.piece else ""
-        lines[holder] = (
-            f"{each.what}: {each.about}{piece}, norm {each.norm:.7g}" if each else "none"
-        )
-    name = f'{part.what} of the shared "{part.shared}"' if part.shared else part.what
     return LayoutError(
-        ["grad_norm: ", Ranks(lines), f" should {verb} the same {name}, and {how}"],
-        per_rank=lines,
+        ["grad_norm: ", Ranks(ranks), " should hold the same gradients, and do not"],
+        per_rank={each: "; ".join(map(str, norms[each])) or "none" for each in ranks},
         notes=[_NOTE],
         likely="gradients that are not reduced yet, as in no_sync(), or that only some ranks have; "
         "or ranks that hold other parameters.",
         do="ask after they are reduced; where ranks hold other parameters, as pipeline stages do, "
         'pass comm=layout(mesh, pp="shard", ...), and the others as "same".',
         rank=rank,
-        peers=lines,
+        peers=ranks,
     )
 
 
-def _order_of(norm_type: Any) -> float:
-    """Return the order of a norm; raises InputError if there is none."""
-    try:
-        order = float(norm_type)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"norm_type must be a number, got {norm_type!r}") from None
-    if not order >= 1:
-        raise InputError(
-            f"norm_type must be at least 1, or inf, got {order:g}: there is no such norm"
-        )
-    return order
-
-
-def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Mapping[str, Tensor]]:
+def _checked(
+    parameters: Any, norm_type: Any, shared: Any, mesh: Mesh
+) -> tuple[float, list[Tensor], Mapping[str, Tensor]]:
     """Return what :func:`grad_norm` was given, as it is used.
 
     Raises:
         InputError: an argument is wrong, or only one rank along an axis would be asked.
     """
-    single = isinstance(parameters, Tensor) or not isinstance(parameters, Iterable)
-    listed = [parameters] if single else [*parameters]
-    shared = {} if shared is None else shared
-    if not isinstance(shared, Mapping) or not all(isinstance(name, str) for name in shared):
-        raise InputTypeError(
-            f"shared must be weights by name, got a {type(shared).__name__}",
-            do='pass shared={"embedding": weight}, by the same name on each stage that holds it.',
-        )
-    for each in (*listed, *shared.values()):
+    try:
+        order = float(norm_type)
+    except (TypeError, ValueError):
+        order = math.nan
+    if not order >= 1:
+        raise InputError(f"norm_type must be a number from 1 on, or inf, got {norm_type!r}")
+    if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
+        parameters = [parameters]
+    listed, shared = [*parameters], {} if shared is None else shared
+    tensors = [*listed, *(shared.values() if isinstance(shared, Mapping) else [None])]
+    for each in tensors:
         if not isinstance(each, Tensor):
             raise InputTypeError(
                 f"parameters must be tensors, got a {type(each).__name__}",
-                do="pass model.parameters().",
+                do="pass model.parameters(), and shared= as a dict of parameters by name.",
             )
     for axis in mesh.owned:
         raise InputError(
@@ -477,4 +447,4 @@ def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Ma
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )
-    return listed, shared
+    return order, listed, shared

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
+from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, numbered
 from distmetrics.errors import DistmetricsError, InputTypeError, StateError, error_class
-from distmetrics.message import Message, Size, decode, encode, reading
+from distmetrics.message import Message, decode, encode, reading
 
 
 class Ended(NamedTuple):
@@ -35,17 +36,23 @@ class HandedError(Message, frozen=True):
     likely: str
     do: str
     notes: tuple[str, ...]
-    per_rank: tuple[tuple[int, str], ...]
+    per_rank: Mapping[int, str]
     peers: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        error_class(self.kind)
+    @classmethod
+    def of(cls, error: Exception) -> HandedError:
+        """Return what ranks without values are told of an error."""
+        if type(error).__module__ != DistmetricsError.__module__:  # of a metric's compute(), say
+            what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
+            error = StateError(what)
+        values = {name: getattr(error, name) for name in cls.__struct_fields__[1:]}
+        return cls(type(error).__name__, **values)
 
     def of_rank(self, rank: int) -> DistmetricsError:
         """Return the error as it is raised on a rank of the job."""
         error = error_class(self.kind)(
             self.what,
-            per_rank=dict(self.per_rank),
+            per_rank=self.per_rank,
             notes=self.notes,
             likely=self.likely,
             do=self.do,
@@ -56,54 +63,32 @@ class HandedError(Message, frozen=True):
         return error
 
 
-class HandedOver(Message, frozen=True):
-    """What a rank hands over: the serialized result, whose bytes come apart, or an error."""
-
-    nbytes: Size = 0
-    error: HandedError | None = None
-
-
 def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
     """Give what rank ``src`` has ended with to all ranks of ``comm``.
 
     One round if it fits inline, as numbers do; else one more. A result that is not data becomes an
     error on every rank.
     """
-    data, message = torch.empty(0, dtype=torch.uint8), HandedOver()
-    if comm.rank == src:
-        if mine.error is None:
-            try:
-                data = serialize(mine.result)
-            except InputTypeError as error:
-                kind, why = type(mine.result).__name__, error.what
-                what = f"the result, a {kind}, cannot be given to ranks without values: {why}"
-                refused = InputTypeError(what, rank=src)
-                refused.call_ranks(comm.members)
-                mine = Ended(error=refused)
-        message = HandedOver(data.numel(), None if mine.error is None else _handed(mine.error))
-    data, capacity = data.to(comm.device), inline_capacity(comm.world_size)
-    header = Header("what a layout hands over", body=encode(message))
+    data, body = torch.empty(0, dtype=torch.uint8), b""
+    if comm.rank == src and mine.error is None:
+        try:
+            data = serialize(mine.result)
+        except InputTypeError as error:
+            kind, why = type(mine.result).__name__, error.what
+            what = f"the result, a {kind}, cannot be given to ranks without values: {why}"
+            refused = InputTypeError(what, rank=src)
+            refused.call_ranks(comm.members)
+            mine = Ended(error=refused)
+    if comm.rank == src and mine.error is not None:
+        body = encode(HandedError.of(mine.error))
     with numbered(comm):
-        met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
+        met = exchange(comm, Header("what a layout hands over", body=body), data.to(comm.device))
         met.agree()
-        theirs = decode(HandedOver, met.headers()[src].body, "what it hands over", src)
-        sent = met.move()[src]
-        if theirs.nbytes > capacity:
-            check_memory(comm, theirs.nbytes)
-            sent = comm.broadcast(data if comm.rank == src else data.new_empty(theirs.nbytes), src)
-        if comm.rank == src:
-            return mine
-        if theirs.error is not None:
-            return Ended(error=theirs.error.of_rank(comm.members[comm.rank]))
-        with reading("what it hands over", src):
-            return Ended(deserialize(sent, accelerator=comm.device))
-
-
-def _handed(error: Exception) -> HandedError:
-    if not isinstance(error, DistmetricsError):  # of a metric's compute(), say
-        what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
-        error = StateError(what)
-    # A class of the user's own is told as ours that it extends.
-    ours = [each for each in type(error).__mro__ if each.__module__ == DistmetricsError.__module__]
-    texts = ours[0].__name__, error.what, error.likely, error.do
-    return HandedError(*texts, error.notes, tuple(error.per_rank.items()), error.peers)
+        sent, body = met.move(sparing=True)[src], met.headers()[src].body
+    if comm.rank == src:
+        return mine
+    with reading("what it hands over", src):
+        if body:
+            theirs = decode(HandedError, body, "what it hands over", src)
+            return Ended(error=theirs.of_rank(comm.members[comm.rank]))
+        return Ended(deserialize(sent, accelerator=comm.device))

@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from distmetrics.errors import ConfigurationError, InputTypeError
 
-Coordinates = tuple[int, ...]
 Role = str | int
 SHARD, SAME = "shard", "same"
 _ENDS = ("first", "last")
@@ -41,18 +40,15 @@ class Mesh:
         Raises:
             ConfigurationError: an axis has no role, a role has no axis, or a role is invalid.
         """
-        shown = ", ".join(f"{axis} ({size})" for axis, size in sizes.items())
-        for axis in sizes:
-            if axis not in roles:
+        for axis in {**sizes, **roles}:
+            if axis not in sizes or axis not in roles:
+                shown = ", ".join(f"{axis} ({size})" for axis, size in sizes.items())
                 raise ConfigurationError(
-                    f"the axis {axis} has no role; the axes are {shown}",
-                    do=f"say what its ranks hold, {axis}= {_ROLES}: nothing is guessed.",
+                    f"the axis {axis} has no {'role' if axis in sizes else 'ranks'}; the axes are "
+                    f"{shown or 'none'}",
+                    do=f"say what the ranks along each hold, {axis}= {_ROLES}: nothing is guessed.",
                 )
-        checked: dict[str, Role] = {}
-        for axis, role in roles.items():
-            if axis not in sizes:
-                raise ConfigurationError(f"there is no axis {axis}; the axes are {shown or 'none'}")
-            checked[axis] = _checked(axis, sizes[axis], role)
+        checked = {axis: _checked(axis, sizes[axis], role) for axis, role in roles.items()}
         return cls(dict(sizes), checked)
 
     @property
@@ -86,17 +82,9 @@ class Mesh:
             rank, place[axis] = divmod(rank, self.sizes[axis])
         return {axis: place[axis] for axis in self.sizes}
 
-    def coordinates(self, rank: int) -> Coordinates:
+    def coordinates(self, rank: int) -> tuple[int, ...]:
         """Return where a rank is along each axis, in the order of the axes."""
         return tuple(self.place(rank).values())
-
-    def places(self, axes: Sequence[str]) -> list[Coordinates]:
-        """Return where each rank is along some axes."""
-        places: list[Coordinates] = [()]
-        for axis, size in self.sizes.items():
-            steps = [(at,) if axis in axes else () for at in range(size)]
-            places = [place + step for place in places for step in steps]
-        return places
 
     def along(self, rank: int, axes: Iterable[str]) -> list[int]:
         """Return the ranks that differ from one only along some axes, in order."""
@@ -132,19 +120,18 @@ def _checked(axis: str, size: int, role: Any) -> Role:
 # Of torchtitan, Accelerate, Megatron and FSDP. Ranks of a context-parallel group hold other tokens
 # of a sequence, those of an expert-parallel group other samples.
 _USUAL_ROLES: dict[str, Role] = {
-    "dp": "shard",
-    "dp_replicate": "shard",
-    "dp_shard": "shard",
-    "fsdp": "shard",
-    "replicate": "shard",
-    "shard": "shard",
-    "ep": "shard",
-    "cp": "shard",
-    "sp": "shard",
-    "tp": "same",
+    **dict.fromkeys(["dp", "dp_replicate", "dp_shard", "fsdp", "replicate", "shard"], SHARD),
+    **dict.fromkeys(["ep", "cp", "sp"], SHARD),
+    "tp": SAME,
     "pp": "last",
 }
-_MEGATRON = "megatron.core.parallel_state"
+
+
+def usual_roles(axes: Iterable[str]) -> dict[str, Role]:
+    """Return the roles of those axes whose names are known."""
+    return {axis: _USUAL_ROLES[axis] for axis in axes if axis in _USUAL_ROLES}
+
+
 # From the slowest to the fastest, as Megatron numbers ranks unless it is told otherwise.
 _MEGATRON_AXES = {
     "pp": "pipeline_model_parallel",
@@ -154,74 +141,44 @@ _MEGATRON_AXES = {
 }
 
 
-def known(source: Any, rank: int) -> tuple[Any, dict[str, Role]]:
-    """Return the mesh that a job has, and what its axes mean by their names.
+def sizes_and_ranks(source: Any, rank: int) -> tuple[dict[str, int], list[int]]:
+    """Return a mesh's sizes by axis, and its ranks where it knows them.
 
     Args:
         source: an ``Accelerator``, a ``DeviceMesh``, sizes by name, or "megatron".
         rank: this rank.
 
     Raises:
-        ConfigurationError: the name of an axis is unknown, or there is no mesh.
+        ConfigurationError: its ranks are numbered in another order.
+        InputTypeError: it has no axes with names.
     """
-    mesh: Any = source
-    if isinstance(source, str):
-        mesh = _of_megatron(source, rank)
-    elif hasattr(source, "torch_device_mesh"):
-        mesh = source.torch_device_mesh
-        if mesh is None:
-            raise ConfigurationError(
-                "this Accelerator has no mesh",
-                do="pass parallelism_config= to it; without one all ranks hold other samples, and "
-                "no layout is needed.",
-            )
-    axes = mesh if isinstance(mesh, Mapping) else getattr(mesh, "mesh_dim_names", None)
-    if not axes:
-        raise InputTypeError(f"a {type(source).__name__} has no mesh whose axes have names")
-    return mesh, usual_roles(axes)
-
-
-def usual_roles(axes: Iterable[str]) -> dict[str, Role]:
-    """Return the roles of those axes whose names are known."""
-    return {axis: _USUAL_ROLES[axis] for axis in axes if axis in _USUAL_ROLES}
-
-
-def sizes_and_ranks(mesh: Any) -> tuple[dict[str, int], list[int]]:
-    """Return a mesh's sizes by axis, and its ranks where it knows them.
-
-    Raises:
-        ConfigurationError: they do not ascend.
-        InputTypeError: its axes have no names.
-    """
-    if isinstance(mesh, Mapping):
-        return dict(mesh), []
+    if source == "megatron" and "megatron.core.parallel_state" in sys.modules:
+        source = _of_megatron(sys.modules["megatron.core.parallel_state"], rank)
+    if isinstance(source, Mapping):
+        return dict(source), []
+    mesh = getattr(source, "torch_device_mesh", source)
     names = getattr(mesh, "mesh_dim_names", None)
-    ranks = getattr(mesh, "mesh", None)
-    if not names or ranks is None:
+    if not names:
         raise InputTypeError(
-            f"a {type(mesh).__name__} is no mesh whose axes have names",
-            do='pass sizes by name, {"dp": 4, "tp": 2}, or a DeviceMesh made with mesh_dim_names=.',
+            f"a {type(source).__name__} is no mesh whose axes have names",
+            do='pass sizes by name, {"dp": 4, "tp": 2}; a DeviceMesh made with mesh_dim_names=; an '
+            'Accelerator with a parallelism_config; or "megatron" once megatron.core is loaded.',
         )
-    members = ranks.flatten().tolist()
+    members = mesh.mesh.flatten().tolist()
     if members != sorted(members):
         raise ConfigurationError(
             f"the ranks of this DeviceMesh do not ascend: {members}",
             do="make it by init_device_mesh.",
         )
-    return dict(zip(names, ranks.shape, strict=True)), members
+    return dict(zip(names, mesh.mesh.shape, strict=True)), members
 
 
-def _of_megatron(name: str, rank: int) -> dict[str, int]:
-    state = sys.modules.get(_MEGATRON)
-    if name != "megatron" or state is None:
-        loaded = "" if name != "megatron" else ", and megatron.core is not loaded"
-        raise ConfigurationError(f'a layout is read from "megatron"{loaded}; got {name!r}')
+def _of_megatron(state: Any, rank: int) -> dict[str, int]:
     sizes, here = {}, {}
     for axis, words in _MEGATRON_AXES.items():
         sizes[axis] = int(getattr(state, f"get_{words}_world_size")())
         here[axis] = int(getattr(state, f"get_{words}_rank")())
-    place = Mesh(sizes, {}).place(rank)
-    if place != here:
+    if Mesh(sizes, {}).place(rank) != here:
         raise ConfigurationError(
             f"Megatron numbers rank {rank} in another order than tp-cp-dp-pp: it is {here}",
             do="pass the sizes in your order: layout({...}, ...), the slowest axis first.",

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torchmetrics import SumMetric
 
 import distmetrics as dm
-from distmetrics.layouts.mesh import Mesh, known
+from distmetrics.layouts.mesh import Mesh, sizes_and_ranks
 from distmetrics.testing import run
 
 
@@ -61,25 +61,23 @@ def test_megatron(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"pp": 2, "dp": 3, "cp": 1, "tp": 2}
     for rank in range(12):
         monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", of_megatron(sizes, rank))
-        mesh, roles = known("megatron", rank)
-        assert mesh == sizes
-        assert roles == {"pp": "last", "dp": "shard", "cp": "shard", "tp": "same"}
+        assert sizes_and_ranks("megatron", rank) == (sizes, [])
 
 
 def test_megatron_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     state = of_megatron({"tp": 2, "dp": 3}, 1)
     monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", state)
     with pytest.raises(dm.ConfigurationError, match="in another order"):
-        known("megatron", 1)
+        sizes_and_ranks("megatron", 1)
 
 
 def test_megatron_that_is_not_loaded() -> None:
-    with pytest.raises(dm.ConfigurationError, match="not loaded"):
+    with pytest.raises(dm.InputTypeError, match=r"once megatron\.core is loaded"):
         dm.layout.of("megatron")
 
 
 def test_an_accelerator_without_a_mesh() -> None:
-    with pytest.raises(dm.ConfigurationError, match="parallelism_config"):
+    with pytest.raises(dm.InputTypeError, match="parallelism_config"):
         dm.layout.of(SimpleNamespace(torch_device_mesh=None))
 
 
