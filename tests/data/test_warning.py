@@ -48,9 +48,7 @@ def evaluate(val_loader: Any, metric: Any = None) -> Any:
     return sync_and_compute(metric)
 
 
-WANTED = (
-    "1 of 12 samples that a loader of a Tensor dealt out are repeats: evaluate with distmetrics.data.exact(loader)."
-)
+WANTED = "1 of 12 samples that a loader of a Tensor dealt out are repeats: evaluate with distmetrics.data.exact(loader)"
 
 
 @pytest.mark.parametrize("make", [lambda: MetricCollection([MeanMetric(), SumMetric()]), Mean])
