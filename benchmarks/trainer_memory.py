@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from distmetrics.collectives.objects import all_gather_object
+from distmetrics.collectives.ops import all_gather_object
 from distmetrics.strategies import FSDPSpawn
 from distmetrics.train import Callback, Module, RunContext, Trainer
 

@@ -33,10 +33,10 @@ except ModuleNotFoundError as _error:
     raise MissingDependencyError.of("torch", "import distmetrics") from None
 
 from distmetrics.collectives.gather_samples import gather_samples
-from distmetrics.collectives.objects import all_gather_object
 from distmetrics.collectives.ops import (
     all_gather,
     all_gather_cat,
+    all_gather_object,
     all_true,
     any_true,
     barrier,

@@ -32,7 +32,7 @@ from distmetrics.cli.doctor_ranks import (
     rendezvous,
     versions,
 )
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import DistmetricsError

@@ -124,6 +124,11 @@ def dtype_of(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def is_dtensor(x: Any) -> bool:
+    """True for a DTensor."""
+    return hasattr(x, "full_tensor")
+
+
 @functools.cache
 def unsendable(dtype: torch.dtype, form: torch.layout, is_meta: bool) -> tuple[str, str]:
     """Return why such tensors cannot be sent, and what to do; two empty texts if they can."""

@@ -57,11 +57,6 @@ class Shared(Message, frozen=True):
     about: str
 
 
-def is_dtensor(x: Any) -> bool:
-    """True for a DTensor."""
-    return hasattr(x, "full_tensor")
-
-
 def replica(x: Any) -> Tensor | None:
     """Return a DTensor's data where every rank of its mesh has all of it; else None."""
     sizes = zip(x.placements, x.device_mesh.mesh.shape, strict=True)
@@ -100,14 +95,15 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
         if len(line) == 1:
             continue
         if kind not in ("Replicate", "Partial", "Shard"):
-            raise _refusal(where, x, f"and {kind} is not known here")
+            raise _refusal(where, placements_of(x), f", and {kind} is not known here")
         _check_role(comm, line, placement, where)
         inside = [rank for rank in line if rank in ranks]
         if kind == "Replicate":
             counts = counts and inside[0] == me
         elif inside != sorted(line):
             outside = sorted({*line} - {*inside})
-            raise _refusal(where, x, f"of which ranks {outside}, which are not asked, have parts")
+            why = f", of which ranks {outside}, which are not asked, have parts"
+            raise _refusal(where, placements_of(x), why)
         elif kind == "Partial":
             op = placement.reduce_op
             pending[op] = pending.get(op, 1) * len(line)
@@ -122,17 +118,14 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
 def whole_part(part: Part, where: str) -> Tensor:
     """Return a tensor of which every rank has all; raise InputTypeError for another."""
     if part.pending or part.pieces:
-        raise InputTypeError(f"{where} is a DTensor of {part.placements}", do=WHOLE)
+        raise _refusal(where, part.placements)
     return part.local
 
 
 def rows_of(part: Part, where: str) -> Tensor:
     """Return the rows that this rank adds to a join along dim 0."""
     if part.pending or {*part.pieces} - {0}:
-        raise InputTypeError(
-            f"{where} is a DTensor of {part.placements}, and only pieces of dimension 0 are joined",
-            do=WHOLE,
-        )
+        raise _refusal(where, part.placements, ", and only pieces of dimension 0 are joined")
     return part.local if part.counts else part.local[:0]
 
 
@@ -140,9 +133,7 @@ def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
     """Return what this rank adds to a reduction by ``op``."""
     of_sum = {"sum", "avg"} if op == "sum" else {op}
     if part.pieces or {*part.pending} - of_sum:
-        raise InputTypeError(
-            f"{where} is a DTensor of {part.placements}, which {op} cannot reduce", do=WHOLE
-        )
+        raise _refusal(where, part.placements, f", which {op} cannot reduce")
     if op in ("max", "min"):  # a copy more changes nothing
         return part.local
     if not part.counts:
@@ -156,8 +147,8 @@ def placements_of(x: Any) -> str:
     return ", ".join(f"{n} {p!r}" for n, p in zip(names, x.placements, strict=True))
 
 
-def _refusal(where: str, x: Any, why: str) -> InputTypeError:
-    return InputTypeError(f"{where} is a DTensor of {placements_of(x)}, {why}", do=WHOLE)
+def _refusal(where: str, placements: str, why: str = "") -> InputTypeError:
+    return InputTypeError(f"{where} is a DTensor of {placements}{why}", do=WHOLE)
 
 
 def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:

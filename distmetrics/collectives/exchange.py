@@ -18,8 +18,10 @@ import functools
 import hashlib
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import torch
@@ -27,21 +29,29 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header, agree
-from distmetrics.collectives.history import (
-    KEPT,
-    check_lines,
-    check_reads,
-    reads_of,
-    refuse_histories,
-)
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Communicator, gather_padded
-from distmetrics.errors import InputError, Ranks
-from distmetrics.message import LARGEST_DATA, LARGEST_HEADER, decode, not_ours, reading
+from distmetrics.comm.verdict import left_a_call
+from distmetrics.errors import DistmetricsError, InputError, MismatchError, Ranks, who
+from distmetrics.guard.settings import current_settings
+from distmetrics.message import (
+    LARGEST_DATA,
+    LARGEST_HEADER,
+    Message,
+    decode,
+    encode,
+    not_ours,
+    parse,
+    reading,
+)
 
+_PASSES_KEPT = 4  # passes over streams that travel with a call
+_PASSES = 1 << 20  # more than anybody makes over one loader
+_BATCHES = 1 << 31
+_LINES_KEPT = 64  # calls from unequal lines, since ranks were last at one line
 # Mark and protocol; bytes of the header and of the data; the number of this call, and a hash of
 # what else the rank has done; what it has read of streams.
-_HEAD = struct.Struct(f"<5Q{2 * KEPT}Q")
+_HEAD = struct.Struct(f"<5Q{2 * _PASSES_KEPT}Q")
 _LENGTH = struct.Struct(">Q")  # of a header, before its compressed bytes; starts with a zero
 _MARK = 0x646D6574_00000008  # "dmet", protocol 8
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
@@ -132,7 +142,7 @@ class Round:
         if not self.frames:
             return [self.mine]
         if len({*self.blobs}) > 1 or comm.state.uneven_lines:
-            check_lines(comm, self.headers())
+            _check_lines(comm, self.headers())
         capacity = inline_capacity(comm.world_size)
         sizes = [each.data_bytes if each.data_bytes > capacity else 0 for each in self.frames]
         if not any(sizes):
@@ -173,16 +183,15 @@ def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:
     take(comm, header.call())
     comm.state.count += 1
     if comm.world_size > LARGE_WORLD and _all_alike(comm, header, data):
-        frame = _Frame(header.encode(), 0, data.numel(), (0, 0), reads_of(comm), data)
+        frame = _Frame(header.encode(), 0, data.numel(), (0, 0), _reads_of(comm), data)
         frames = [frame] * comm.world_size
     else:
         frames = _gather_frames(comm, header, data)
     if len({frame.step for frame in frames}) > 1:
         raise refuse_histories(comm)
-    if any(any(frame.reads) for frame in frames):
-        check_reads(comm, [frame.reads for frame in frames])
-    blobs = tuple(_inflated(frame.header, rank) for rank, frame in enumerate(frames))
-    return Round(comm, blobs, data, frames)
+    if any(frames[0].reads):
+        _check_reads(comm, [frame.reads for frame in frames])
+    return Round(comm, tuple(frame.header for frame in frames), data, frames)
 
 
 def exchange_alike(comm: Communicator, header: Header, data: Tensor, do: str = "") -> list[Tensor]:
@@ -228,7 +237,7 @@ def _all_alike(comm: Communicator, header: Header, data: Tensor) -> bool:
 def _head(comm: Communicator, header_bytes: int, data: Tensor) -> bytes:
     state = comm.state
     sizes = header_bytes, data.numel()
-    return _HEAD.pack(_MARK, *sizes, state.count, state.past, *reads_of(comm))
+    return _HEAD.pack(_MARK, *sizes, state.count, state.past, *_reads_of(comm))
 
 
 def _gather_frames(comm: Communicator, header: Header, data: Tensor) -> list[_Frame]:
@@ -276,7 +285,8 @@ def header_of(blob: bytes, rank: int) -> Header:
     Raises:
         MismatchError: it has sent something else.
     """
-    return decode(Header, blob, "what it tells of its call", rank)
+    with reading("what it tells of its call", rank):
+        return parse(Header, _inflated(blob) if blob[:1] == b"\0" else blob)
 
 
 @functools.lru_cache(maxsize=64)
@@ -284,17 +294,154 @@ def _deflated(blob: bytes) -> bytes:
     return _LENGTH.pack(len(blob)) + zlib.compress(blob, level=1)
 
 
-@functools.lru_cache(maxsize=64)
-def _inflated(blob: bytes, rank: int) -> bytes:
+def _inflated(blob: bytes) -> bytes:
     """Return the bytes of a header, of which no more are made than were announced."""
-    if blob[:1] != b"\0":  # of a length
-        return blob
-    with reading("what it tells of its call", rank):
-        (length,) = _LENGTH.unpack_from(blob)
-        if not 0 < length <= LARGEST_HEADER:
-            raise ValueError(f"a length of {length} bytes")
-        inflater = zlib.decompressobj()
-        plain = inflater.decompress(blob[_LENGTH.size :], length)
-        if len(plain) < length or not inflater.eof:
-            raise ValueError(f"another length than {length} bytes")
-        return plain
+    (length,) = _LENGTH.unpack_from(blob)
+    if not 0 < length <= LARGEST_HEADER:
+        raise ValueError(f"a length of {length} bytes")
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(blob[_LENGTH.size :], length)
+    if len(plain) < length or not inflater.eof:
+        raise ValueError(f"another length than {length} bytes")
+    return plain
+
+
+# What ranks did before this call. Calls that agree one by one can still be the wrong ones: two
+# lines that make the same call, reached in another order on two ranks, pair up silently. And what
+# is called on a communicator directly is not agreed upon at all: each rank counts it into a hash,
+# so that a slip comes to light in the next call. So does a checksum of all that a rank has read of
+# a stream, since a rank may leave a loop early, and ranks can't wait for each other at its end.
+
+
+class _History(Message, frozen=True):
+    """The number of a rank's call, its last direct calls, and how it has left calls."""
+
+    count: int
+    direct_calls: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def refuse_histories(comm: Communicator) -> DistmetricsError:
+    """Build the error for ranks that have made or left other calls; every rank must call this."""
+    state, ranks = comm.state, comm.members
+    mine = _History(state.count, tuple(state.direct_calls), tuple(state.left))
+    frames = _gather_frames(comm, Header("earlier calls", body=encode(mine)), from_bytes(b""))
+    per_rank = []
+    for rank, frame in enumerate(frames):
+        body = header_of(frame.header, rank).body
+        per_rank.append(decode(_History, body, "its earlier calls", rank))
+    lefts = {rank: history.left for rank, history in zip(ranks, per_rank, strict=True)}
+    if len({*lefts.values()}) > 1:
+        peers = tuple(rank for rank, left in lefts.items() if left)
+        state.verdict = left_a_call(
+            peers,
+            f"{who(peers)} left a call by an exception and went on, so the ranks are out of step",
+            {rank: left[-1] if left else "left none" for rank, left in lefts.items()},
+        )
+        return state.verdict.error(ranks[comm.rank])
+    calls = [(f"{each.count} calls of distmetrics", *each.direct_calls) for each in per_rank]
+    columns = [*zip_longest(*calls, fillvalue="no further call")]
+    return MismatchError(
+        "ranks disagree on calls that were made on the communicator directly, before this one",
+        per_rank=dict(enumerate(next((x for x in columns if len({*x}) > 1), columns[0]))),
+        notes=["What those calls returned may be wrong on every rank."],
+        likely="a collective under a condition, or in a loop, that not all ranks share.",
+        do="make every rank call the same collectives; distmetrics.all_reduce and its kin "
+        "compare before data moves.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+    )
+
+
+def _check_lines(comm: Communicator, headers: Sequence[Header]) -> None:
+    """Refuse equal calls that ranks make from two lines in another order.
+
+    In strict mode, any equal calls from different lines. Two lines alone are no error otherwise: a
+    condition may have the same call on both its ways.
+    """
+    since = comm.state.uneven_lines
+    sites = [header.site for header in headers]
+    if len({*sites}) == 1:  # what was before is in order
+        since.clear()
+        return
+    mode = current_settings().mode
+    if mode == "strict":
+        headline = "ranks make the same call from different lines, which the strict guard refuses"
+        raise _refused(comm, headers, [sites], headline)
+    if mode == "off" or headers[0].name:  # the user's own name says that it is one call
+        return
+    since.append(sites)
+    del since[:-_LINES_KEPT]
+    first = [calls[0] for calls in since]
+    for rank in range(1, comm.world_size):
+        lines = [calls[rank] for calls in since]
+        if lines != first and Counter(lines) == Counter(first):
+            raise _refused(comm, headers, since, "ranks made the same calls in another order")
+
+
+def _refused(
+    comm: Communicator, headers: Sequence[Header], since: Sequence[Sequence[object]], headline: str
+) -> DistmetricsError:
+    """Build the error for calls, every rank's lines each time, that come in another order."""
+    lines = {}
+    for rank, header in enumerate(headers):
+        sites = ", then ".join(str(calls[rank]) for calls in since[-4:])
+        lines[rank] = f"{header.call().op}  {sites}"
+    return MismatchError(
+        headline,
+        per_rank=lines,
+        notes=["What earlier ones of these calls returned may be wrong on every rank."],
+        likely="a set, or a dict, that ranks walk in another order.",
+        do="make every rank call the same collectives, in the same order; a name= for each lets "
+        "ranks tell them apart.",
+        rank=comm.rank,
+        peers=range(comm.world_size),
+        site=headers[comm.rank].site,
+    )
+
+
+def note_read(comm: Communicator, stream: int, number: int, batches: int, crc: int) -> None:
+    """Note what this rank has read, to be compared at the next call on a communicator.
+
+    Args:
+        comm: of the ranks that read the stream.
+        stream: its number, from 1, the same on all ranks.
+        number: of the pass, from 1; 0 for the first batches.
+        batches: how many were read; of an order, how many samples it has.
+        crc: their checksum.
+    """
+    reads = comm.state.reads
+    reads[stream * _PASSES + number % _PASSES] = (batches % _BATCHES << 32) + crc
+    while len(reads) > _PASSES_KEPT:
+        del reads[next(iter(reads))]
+
+
+def _reads_of(comm: Communicator) -> tuple[int, ...]:
+    """Return what is noted and was not compared yet, as numbers of a frame."""
+    pairs = chain.from_iterable(comm.state.reads.items())
+    return (*pairs, *[0] * 2 * (_PASSES_KEPT - len(comm.state.reads)))
+
+
+def _check_reads(comm: Communicator, reads: Sequence[Sequence[int]]) -> None:
+    """Compare the passes that all ranks have noted; raise InputError where they differ."""
+    per_rank = [dict(zip(numbers[::2], numbers[1::2], strict=True)) for numbers in reads]
+    for key in sorted(set.intersection(*map(set, per_rank)) - {0}):
+        comm.state.reads.pop(key, None)
+        digests = [divmod(noted[key], 1 << 32) for noted in per_rank]
+        if len({*digests}) == 1:
+            continue
+        lines = [f"{count} items with checksum {crc:08x}" for count, crc in digests]
+        raise InputError(
+            "exact: the ranks' data are not alike, and each rank must read all of the data, in one "
+            "order",
+            per_rank=dict(enumerate(lines)),
+            notes=["So some samples do not count, or count twice. No data was moved."],
+            likely="each rank's stream or sampler gives its own share already (split by rank or "
+            "node); or ranks shuffle by seeds of their own; or a rank's stream ends early.",
+            do="where each rank's stream is its own share, say exact(loader, dealt=True): prepare, "
+            "setup_dataloaders and attach take dealt=True too, a Trainer and a Runner that loader. "
+            "A loader whose sampler gives each rank its own share needs no exact(…). "
+            "Else seed the order alike on all ranks. dealt=False compares nothing: for samples "
+            "that come in one order, and are drawn anew when they are read (augmentation).",
+            rank=comm.rank,
+        )

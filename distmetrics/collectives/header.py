@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import Layout, LeafSpec, pack, unsendable
+from distmetrics.collectives.buckets import Layout, LeafSpec, is_dtensor, pack, unsendable
 from distmetrics.collectives.dtensor import (
     Part,
     Shared,
-    is_dtensor,
     part_of,
     whole_part,
 )
@@ -37,7 +36,7 @@ from distmetrics.errors import (
     by_line,
     error_class,
 )
-from distmetrics.message import LARGEST_HEADER, Message, encode, reading
+from distmetrics.message import Message, encode, reading
 from distmetrics.tree import Spec, flatten
 
 _SHOWN = 3  # leaves, keys, or groups of ranks, spelt out in one line of a report
@@ -70,7 +69,6 @@ class Header(Message, frozen=True):
         leaves: the tensors, in the order in which they travel.
         site: the user's line; ranks may differ in it.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
-        reported_site: the line that reports show instead, where another one has asked for the call.
         dtensors: what the ranks that hold a DTensor together must tell alike.
         allow_pickle: whether objects of any class are sent, and unpickled on every rank.
         body: the message of the layer above, by a schema of its own; not compared here.
@@ -83,7 +81,6 @@ class Header(Message, frozen=True):
     leaves: tuple[LeafSpec, ...] = ()
     site: Site | None = None
     problem: Problem | None = None
-    reported_site: Site | None = None
     dtensors: tuple[Shared, ...] = ()
     allow_pickle: bool = False
     body: bytes = b""
@@ -95,24 +92,17 @@ class Header(Message, frozen=True):
 
     def content(self) -> bytes:
         """Return the bytes of what ranks that hold the same samples have alike."""
-        return _encoded(self.but(site=None, reported_site=None))
+        return _encoded(self.but(site=None))
 
     def call(self) -> Call:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
-        return Call(op, self.detail or shorten(self.leaves), self.reported_site or self.site)
+        return Call(op, self.detail or shorten(self.leaves), self.site)
 
 
 # Most often a call is the one that was made at this line before.
-@functools.lru_cache(maxsize=64)
-def _encoded(header: Header) -> bytes:
-    data = encode(header)
-    if len(data) <= LARGEST_HEADER:
-        return data
-    what = f"describing the call takes {len(data)} bytes, and {LARGEST_HEADER} are the most"
-    problem = Problem("InputError", what, "send fewer, larger tensors.")
-    return _encoded(Header(header.op, site=header.site, problem=problem))
+_encoded = functools.lru_cache(maxsize=64)(encode)
 
 
 def _refuse_problems(headers: Sequence[Header], rank: int) -> None:

@@ -9,16 +9,15 @@ communicator: every later call on it raises, on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import (
-    LeafSpec,
-    dtype_of,
     from_bytes,
     layout,
     to_bytes,
@@ -28,9 +27,11 @@ from distmetrics.collectives.dtensor import Part, rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
 from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.message import Message, decode, encode, reading
+from distmetrics.errors import InputTypeError, Site
+from distmetrics.message import Message, decode, encode, is_raised_by_user, reading
 
 _CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
 
@@ -158,8 +159,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
         per_rank.append(unpack(run, layout(header.leaves)))
     leaves = []
     for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
-        rows = [part for part in parts if part.shape != (0,)]
-        rows = rows or [max(parts, key=_weight)]
+        rows = [part for part in parts if part.shape != (0,)] or [parts[0]]
         with reading("rows to be joined"):
             leaves.append(torch.cat(rows).to(old.device))
     result: T = mine.spec.unflatten(leaves)
@@ -174,9 +174,9 @@ def _rows(part: Part, where: str) -> Tensor:
 def _fill_in(headers: Sequence[Header]) -> list[Header]:
     """Give a rank's ``torch.empty(0)`` the dtype and trailing shape of the ranks that have data."""
     if len({len(header.leaves) for header in headers}) > 1:
-        return list(headers)  # the trees differ, which is for agree() to say
+        return [*headers]  # a rank has a problem, or another tree: for agree() to say
     columns = zip(*(header.leaves for header in headers), strict=True)
-    known = [max(column, key=_weight) for column in columns]
+    known = [next((x for x in column if x.shape != (0,)), column[0]) for column in columns]
     filled = []
     for header in headers:
         leaves = []
@@ -186,12 +186,6 @@ def _fill_in(headers: Sequence[Header]) -> list[Header]:
             leaves.append(leaf)
         filled.append(header.but(leaves=tuple(leaves)))
     return filled
-
-
-def _weight(leaf: LeafSpec | Tensor) -> tuple[bool, bool]:
-    """Rank what leaves say of dtype and shape: one with rows most, then one with a chosen dtype."""
-    dtype = leaf.dtype if isinstance(leaf, Tensor) else dtype_of(leaf.dtype)
-    return leaf.shape != (0,), dtype != torch.get_default_dtype()
 
 
 @one_call
@@ -271,6 +265,79 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
         problem = Problem("InputTypeError", what)
     comm = chosen(comm)
     return _gather_rows(prepare(op, name, bool(flag), comm, problem=problem), comm)[0]
+
+
+@one_call
+def all_gather_object(
+    obj: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+) -> list[Any]:
+    """Return every rank's object, in rank order.
+
+    What travels is data: numbers, strings, bytes, None, dtypes, tensors, NumPy arrays, and lists,
+    tuples, sets and dicts of such. Tensors come back detached, on the CPU where they were there,
+    else on the communicator's device.
+
+    Args:
+        obj: this rank's.
+        allow_pickle: take objects of any class too, by pickling them. Unpickling runs code that the
+            sender chooses, so it is for ranks that you trust.
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Raises:
+        InputTypeError: the object cannot be sent from some rank (on every rank).
+        MismatchError: ranks differ in ``allow_pickle``.
+
+    >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
+    ['rank 0', 'rank 1']
+    """
+    site = call_site()
+    return gather_objects(obj, None, name, site, comm=chosen(comm), allow_pickle=allow_pickle)
+
+
+@one_call
+def gather_objects(
+    obj: Any,
+    read: Callable[[Any], Any] | None,
+    name: str,
+    site: Site | None = None,
+    *,
+    comm: Communicator,
+    allow_pickle: bool = False,
+    op: str = "all_gather_object",
+    problem: Problem | None = None,
+) -> list[Any]:
+    """Do what :func:`all_gather_object` does, for a caller of ours.
+
+    Args:
+        obj: to gather.
+        read: makes of an object of a peer what the caller needs; raises if it is malformed.
+        name: of the call.
+        site: the user's line, as ranks compare it.
+        comm: who talks.
+        allow_pickle: see :func:`all_gather_object`.
+        op: the name of the operation.
+        problem: why this rank cannot make the call, if it cannot.
+    """
+    data = torch.empty(0, dtype=torch.uint8, device=comm.device)
+    try:
+        data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
+    except InputTypeError as error:
+        problem = Problem.of(error)
+    except Exception as error:  # any class may raise anything from its own pickling
+        if is_raised_by_user(error) and not allow_pickle:  # by the handler of a signal
+            raise
+        what = f"a {type(obj).__name__} cannot be pickled: {error}"
+        problem = Problem("InputTypeError", what)
+    header = Header(op, name, site=site, problem=problem, allow_pickle=allow_pickle)
+    if comm.wants_proof:
+        comm.witness(header.content(), {"the object": data})
+    objects = []
+    for rank, run in enumerate(exchange_alike(comm, header, data)):
+        with reading("its object", rank):
+            theirs = deserialize(run, allow_pickle=allow_pickle, accelerator=comm.device)
+            objects.append(theirs if read is None else read(theirs))
+    return objects
 
 
 def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:

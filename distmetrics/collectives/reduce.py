@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import layout, pack, short_name, unpack
-from distmetrics.collectives.dtensor import Part, is_dtensor, replica, term_of
+from distmetrics.collectives.buckets import is_dtensor, layout, pack, short_name, unpack
+from distmetrics.collectives.dtensor import Part, replica, term_of
 from distmetrics.collectives.exchange import exchange_alike, inline_capacity
 from distmetrics.collectives.header import Prepared, Problem, prepare
 from distmetrics.comm.call_lock import one_call

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from distmetrics.call_site import call_site
+from distmetrics.collectives.exchange import note_read
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.history import note_read
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen, current

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.collectives.objects import all_gather_object
-from distmetrics.collectives.ops import all_gather
+from distmetrics.collectives.ops import all_gather, all_gather_object
 from distmetrics.comm.communicator import Communicator, current
 from distmetrics.data.same_stream import SameStream
 from distmetrics.data.sharding import EvaluationSampler, set_epoch

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from distmetrics.collectives.buckets import to_bytes, unsendable
-from distmetrics.collectives.history import note_read
+from distmetrics.collectives.exchange import note_read
 from distmetrics.collectives.ops import meet
 from distmetrics.comm.communicator import Communicator
 

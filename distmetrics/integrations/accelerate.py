@@ -17,8 +17,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-from distmetrics.collectives.objects import gather_objects
-from distmetrics.collectives.ops import all_gather_cat
+from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import RankLoader, Step

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import RankLoader, being_read

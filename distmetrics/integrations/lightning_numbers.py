@@ -16,7 +16,7 @@ import torchmetrics
 from torch import nn
 from torchmetrics import MeanMetric
 
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import mean
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import compose

@@ -17,7 +17,7 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import denumpify_detensorize
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import StreamPart

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.dtensor import is_dtensor, lines_of, placements_of, ranks_asked
+from distmetrics.collectives.buckets import is_dtensor
+from distmetrics.collectives.dtensor import lines_of, placements_of, ranks_asked
 from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large

@@ -13,7 +13,7 @@ from torch import Tensor
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import Round, check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Header
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.wire import DEEPEST
 from distmetrics.comm.communicator import Communicator, brief
 from distmetrics.errors import Ranks, StateError

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from distmetrics.collectives.buckets import is_dtensor
 from distmetrics.collectives.dtensor import (
     Part,
     Shared,
-    is_dtensor,
     part_of,
     rows_of,
     term_of,

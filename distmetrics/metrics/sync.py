@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.dtensor import is_dtensor
+from distmetrics.collectives.buckets import is_dtensor
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call

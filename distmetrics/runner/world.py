@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.call_site import call_site
 from distmetrics.collectives import ops, reduce
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError, DistmetricsError, InputError, InputTypeError

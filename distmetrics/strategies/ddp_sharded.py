@@ -10,7 +10,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from distmetrics.collectives.objects import all_gather_object
+from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.writers import Logger

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from distmetrics.collectives.objects import gather_objects
+from distmetrics.collectives.ops import gather_objects
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, who

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
-from distmetrics.collectives.history import refuse_histories
+from distmetrics.collectives.exchange import refuse_histories
 from distmetrics.comm import call_lock
 from distmetrics.comm.communicator import Call
 from distmetrics.comm.verdict import Departure

@@ -15,7 +15,8 @@ from torchmetrics import Accuracy, CatMetric, MaxMetric, MeanMetric, Metric, Sum
 from torchmetrics.classification import BinaryAUROC
 
 import distmetrics as dm
-from distmetrics.collectives.dtensor import is_dtensor, part_of, rows_of, term_of
+from distmetrics.collectives.buckets import is_dtensor
+from distmetrics.collectives.dtensor import part_of, rows_of, term_of
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.testing import run
 
