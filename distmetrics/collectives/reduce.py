@@ -55,7 +55,7 @@ def all_reduce(
     comm = chosen(comm)
     take, problem = partial(_term, op=op), _problem_of(op)
     mine = prepare(f"all_reduce {op}", name, tree, comm, take=take, problem=problem)
-    wide = [tensor.detach().to(_wide_dtype(tensor.dtype)) for tensor in mine.tensors]
+    wide = [tensor.detach().to(wide_dtype(tensor.dtype)) for tensor in mine.tensors]
     result: T = _rebuilt(mine, _reduce(comm, mine, wide, op), op, comm.rank)
     return result
 
@@ -193,7 +193,7 @@ def _term(part: Part, where: str, op: str) -> Tensor:
     return term_of(part, where, op)
 
 
-def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return a dtype in which reducing loses nothing, and that transports know."""
     if dtype.is_complex:
         return torch.promote_types(dtype, torch.complex64)

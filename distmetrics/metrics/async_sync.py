@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from functools import partial
 from typing import Any
@@ -11,11 +10,10 @@ import torch
 
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
-from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import StateError
-from distmetrics.metrics.adapters.base import communicator_of, parts_of, targets
+from distmetrics.comm.communicator import Communicator
+from distmetrics.metrics.adapters.base import parts_of
 from distmetrics.metrics.metric_set import MetricSet
-from distmetrics.metrics.sync import global_values, sync_and_compute
+from distmetrics.metrics.sync import global_values, read, sync_and_compute
 
 
 def sync_async(
@@ -46,35 +44,22 @@ def sync_async(
     >>> run(2, score)
     [tensor(0.7500), tensor(0.7500)]
     """
-    talking = chosen(comm)
-    if comm is None:
-        try:
-            talking = communicator_of(targets(metrics), talking)
-        except StateError:  # told to all ranks where the state is read
-            talking = chosen(comm)
+    local, talking = read(metrics, comm)
+    # Copied here: copying a tensor by deepcopy takes ten times as long, and mean average precision
+    # has thousands.
+    copies: dict[int, Any] = {}
+    for _, _, _, value in local.states:
+        for part in parts_of(value):
+            if type(part) is torch.Tensor:
+                copies[id(part)] = part.detach().clone()
     try:
-        snapshot = _snapshot(metrics)
+        snapshot = copy.deepcopy(metrics, copies)
     except Exception as error:  # noqa: BLE001  (of the metrics' own; result() raises it)
         kind = type(metrics).__name__
         what = f"a {kind} cannot be copied: {type(error).__name__}: {error}"
         problem = Problem("StateError", what, "keep what cannot be copied out of the metric.")
         return start(partial(_refused, problem, allow_pickle, name), talking)
     return start(partial(_computed, snapshot, allow_pickle, name), talking)
-
-
-def _snapshot(metrics: Any) -> Any:
-    """Return a copy that later updates do not change.
-
-    States are copied here: copying a tensor by ``deepcopy`` takes ten times as long, and mean
-    average precision has thousands.
-    """
-    copies: dict[int, Any] = {}
-    with contextlib.suppress(StateError):  # told to all ranks where the state is read
-        for _, _, _, value in MetricSet(targets(metrics)).states:
-            for part in parts_of(value):
-                if type(part) is torch.Tensor:
-                    copies[id(part)] = part.detach().clone()
-    return copy.deepcopy(metrics, copies)
 
 
 def _computed(metrics: Any, allow_pickle: bool, name: str, comm: Communicator) -> Any:

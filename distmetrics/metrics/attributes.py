@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,19 +34,12 @@ _LACKING = ("", "None")  # texts
 
 
 class Attribute(NamedTuple):
-    """What ranks compare of an attribute.
+    """What ranks compare of an attribute."""
 
-    Attributes:
-        text: equal where values are; "" where there is no such attribute.
-        travels: True for plain values, small tensors, and lists, tuples, sets and dicts of such.
-        is_partial: True where the text tells of a part of the value alone: the whole is too large.
-        value: what travels, or None.
-    """
-
-    text: str = ""
-    travels: bool = True
-    is_partial: bool = False
-    value: Any = None
+    text: str = ""  # equal where values are; "" where there is no such attribute
+    # Plain values, small tensors, and lists, tuples, sets and dicts of such travel.
+    travels: Literal["yes", "no", "too large"] = "yes"
+    value: Any = None  # what travels
 
 
 def described(value: Any, depth: int = 0) -> Attribute:
@@ -57,24 +50,29 @@ def described(value: Any, depth: int = 0) -> Attribute:
         return Attribute(repr(value), value=value)
     if kind in (list, tuple, dict, set, frozenset):
         if depth > DEEPEST or len(value) > _LONGEST:
-            return Attribute(f"a {name} of {len(value)}, too large to be sent", False, True)
+            return Attribute(f"a {name} of {len(value)}, too large to be sent", "too large")
         texts = []
         for item in value.items() if isinstance(value, dict) else value:
             part = described(item, depth + 1)
-            if not part.travels:
-                return Attribute(f"a {name}", False, part.is_partial)
+            if part.travels != "yes":
+                return Attribute(f"a {name}", part.travels)
             texts.append(part.text)
         ordered = texts if isinstance(value, list | tuple) else sorted(texts)
         return Attribute(f"{name}({', '.join(ordered)})", value=value)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
+        name = brief(value.dtype, value.shape)
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
-        data = to_bytes(flat[:: _step(value.nbytes, len(flat))])
-        return _of_elements(value, brief(value.dtype, value.shape), data)
-    if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
-        data = value.reshape(-1)[:: _step(value.nbytes, value.size)].tobytes()
-        return _of_elements(value, f"{value.dtype}{list(value.shape)}", data)
-    name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-    return Attribute(f"a {name}", travels=False)
+        sample = to_bytes(flat[:: _step(value.nbytes, len(flat))])
+    elif kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
+        name = f"{value.dtype}{list(value.shape)}"
+        sample = value.reshape(-1)[:: _step(value.nbytes, value.size)].tobytes()
+    else:
+        name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
+        return Attribute(f"a {name}", "no")
+    text = f"{name} {hashlib.blake2b(sample, digest_size=8).hexdigest()}"
+    if value.nbytes > _LARGEST:
+        return Attribute(f"{text}, too large to be sent", "too large")
+    return Attribute(text, value=value)
 
 
 def _step(nbytes: int, count: int) -> int:
@@ -82,21 +80,10 @@ def _step(nbytes: int, count: int) -> int:
     return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
 
 
-def _of_elements(value: Any, kind: str, data: bytes) -> Attribute:
-    text = f"{kind} {hashlib.blake2b(data, digest_size=8).hexdigest()}"
-    if value.nbytes <= _LARGEST:
-        return Attribute(text, value=value)
-    return Attribute(f"{text}, too large to be sent", travels=False, is_partial=True)
-
-
 def borrow(
     plan: SyncPlan, every: Sequence[Target], header: Header, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
-    """Return the attributes that metrics without an update take over, by the metric's place.
-
-    Raises:
-        StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
-    """
+    """Return the attributes that metrics without an update take over, by the metric's place."""
     targets = [every[place] for place in plan.borrowing]
     mine = []
     for target in targets:
@@ -119,12 +106,14 @@ def _read(data: Any, count: int) -> list[dict[str, Attribute]]:
     if len(data) != count:
         raise ValueError(f"attributes of {len(data)} metrics, not of {count}")
     return [
-        {
-            str(name): Attribute(str(text), bool(travels), bool(is_partial), value)
-            for name, (text, travels, is_partial, value) in attributes.items()
-        }
-        for attributes in data
+        {str(name): _attribute(*about) for name, about in attributes.items()} for attributes in data
     ]
+
+
+def _attribute(text: str, travels: str, value: Any) -> Attribute:
+    if travels not in ("yes", "no", "too large"):
+        raise ValueError(f"{travels!r} of an attribute")
+    return Attribute(str(text), travels, value)  # type: ignore[arg-type]
 
 
 def agreed(
@@ -136,13 +125,6 @@ def agreed(
 ) -> dict[str, Any]:
     """Return what ranks without an update take over of one metric, by name.
 
-    Args:
-        path: of the metric.
-        per_rank: every rank's attributes.
-        updated: the ranks with updates.
-        header: of the sync, for errors.
-        rank: this one, for errors.
-
     Raises:
         StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
     """
@@ -152,27 +134,27 @@ def agreed(
         if len({each.text for each in column}) == 1:
             continue
         have = [column[r] for r in updated]
-        travels = all(each.travels for each in have)
+        ways = {each.travels for each in have}
         is_needed = any(e.text in _LACKING for r, e in enumerate(column) if r not in updated)
-        if travels and len({each.text for each in have}) == 1:
+        if ways == {"yes"} and len({each.text for each in have}) == 1:
             result[name] = have[-1].value
-        elif travels or is_needed or any(each.is_partial for each in have):
+        elif ways != {"no"} or is_needed:
             texts = {r: column[r].text[:_SHOWN] for r in updated}
-            raise _refused(f"{path}.{name}".lstrip("."), texts, travels, header, rank, len(column))
+            why = "cannot be sent" if ways - {"yes"} else "differs between ranks with data"
+            raise _refused(f"{path}.{name}".lstrip("."), why, texts, header, rank, len(column))
     return result
 
 
 def _refused(
-    path: str, texts: Mapping[int, str], travels: bool, header: Header, rank: int, world: int
+    path: str, why: str, texts: Mapping[int, str], header: Header, rank: int, world: int
 ) -> StateError:
     name = path.rpartition(".")[2]
     lacking = Ranks(sorted(set(range(world)) - texts.keys()))
-    why: list[str | Ranks] = ["cannot be sent to ", lacking, f": it is {max(texts.values())}"]
-    if travels:
-        why = ["its values on ", Ranks(texts), " cannot be combined: they differ, and ", lacking]
-        why.append(" needs one" if len(lacking) == 1 else " need one")
     return StateError(
-        [f"{header.call().op}: the attribute {path} is no state, and ", *why],
+        [
+            f"{header.call().op}: the attribute {path} is no state, {why}, and is missing on ",
+            lacking,
+        ],
         per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},
         notes=["Every metric keeps its local state."],
         likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",

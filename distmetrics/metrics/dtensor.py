@@ -23,12 +23,12 @@ from distmetrics.collectives.dtensor import (
     term_of,
     whole_part,
 )
-from distmetrics.collectives.reduce import reduce_large
+from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
 from distmetrics.metrics.adapters.base import Piece, StateSpec, compute, parts_of
-from distmetrics.metrics.metric_set import ABSENT, HALF, MetricSet
+from distmetrics.metrics.metric_set import ABSENT, MetricSet
 from distmetrics.metrics.plan import StatePlan
 from distmetrics.tree import map_leaves
 
@@ -37,45 +37,34 @@ _PLAIN = "update the metric with plain tensors: x.full_tensor(), or x.to_local()
 
 
 def take_parts(local: MetricSet, comm: Communicator) -> None:
-    """Read this rank's part of each state that is a DTensor.
-
-    Args:
-        local: of which the states are replaced; the metrics stay as they are.
-        comm: that syncs them.
+    """Read this rank's part of each state that is a DTensor; the metrics stay as they are.
 
     Raises:
         StateError: the states of a metric cannot be synced, or not together.
         LayoutError: a role says something else of an axis than a placement.
     """
-    for place, target in enumerate(local.targets):
-        if not local.updates[place]:
+    mixed = {at for _, at, _, value in local.states if local.updates[at] and _dtensors(value)}
+    rows: dict[int, set[str]] = {place: set() for place in mixed}  # placements of lists
+    for at, (path, place, spec, value) in enumerate(local.states):
+        if place not in mixed or value is ABSENT or (isinstance(value, list) and not value):
             continue
-        indices = [at for at, state in enumerate(local.states) if state[1] == place]
-        if not any(_dtensors(local.states[at][3]) for at in indices):
-            continue
-        rows: set[str] = set()  # lists of one metric belong together, row by row
-        shared = []
-        for at in indices:
-            path, _, spec, value = local.states[at]
-            if value is ABSENT or (isinstance(value, list) and not value):
-                continue
-            try:
-                spec, value, parts = _taken(path, spec, value, comm)
-            except InputTypeError as error:
-                raise StateError(f"the state {error.what}", do=_PLAIN) from error
-            local.states[at] = path, place, spec, value
-            about = sorted({part.placements for part in parts})
-            rows.update(about if spec.kind in ("cat", "items") else ())
-            text = f"{'; '.join(about)}, {local.updates[place]} updates"
-            shared.append(Shared(spec.name, parts[0].holders, text))
-        if len(rows) > 1:
-            name = target.path or type(target.metric).__name__
+        try:
+            spec, value, parts = _taken(path, spec, value, comm)
+        except InputTypeError as error:
+            raise StateError(f"the state {error.what}", do=_PLAIN) from error
+        local.states[at] = path, place, spec, value
+        about = sorted({part.placements for part in parts})
+        rows[place].update(about if spec.kind in ("cat", "items") else ())
+        text = f"{'; '.join(about)}, {local.updates[place]} updates"
+        local.shared[place] += (Shared(spec.name, parts[0].holders, text),)
+    for place, placements in rows.items():  # lists of one metric belong together, row by row
+        if len(placements) > 1:
+            target = local.targets[place]
             raise StateError(
-                f"the lists of {name} hold DTensors of {' and '.join(sorted(rows))}: their rows "
-                "would not go together",
+                f"the lists of {target.path or type(target.metric).__name__} hold DTensors of "
+                f"{' and '.join(sorted(placements))}: their rows would not go together",
                 do=_PLAIN,
             )
-        local.shared[place] = tuple(shared)
 
 
 def _dtensors(value: Any) -> list[Any]:
@@ -157,9 +146,9 @@ def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
     if len(state.ranks) < comm.world_size:
         group = group.subgroup(state.ranks)
         take(group, call_under_way() or Call("sync of metrics"))
-    wide = piece.float() if piece.dtype in HALF else piece
     assert state.piece is not None
-    return reduce_large(group, wide.to(group.device), state.piece.op).to(piece.dtype)
+    wide = piece.to(group.device, wide_dtype(piece.dtype))
+    return reduce_large(group, wide, state.piece.op).to(piece.dtype)
 
 
 def compute_replicated(metrics: Any) -> Any:

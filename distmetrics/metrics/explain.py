@@ -10,7 +10,7 @@ and needs no agreement before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from distmetrics.metrics.metric_set import MetricSet, describe
 from distmetrics.metrics.plan import FIXED, SyncPlan, count_of, plan, reductions
 
 _PROOF = 32  # bytes
-_WORLD = "world"  # the axis of a mesh without a layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,93 +64,57 @@ class Explanation:
     Attributes:
         plan: what the shards send, and how it is combined.
         metrics: number of metrics with states.
+        shards, owners, ranks: numbers of ranks: with other samples, with values, and all.
+        sync: the cost of the sync among the shards.
+        proof: the cost of proving that ranks which are said to hold the same do.
+        handed: what it costs to give ranks without values the results, if those fit into a frame.
         one_by_one: the cost of torchmetrics' own sync, which gathers state by state.
         growing: paths of the states that grow with the data: their bytes are those of now.
-        mesh: of the layout, or of the world as one axis.
+        mesh: of the layout, if there is one.
     """
 
     plan: SyncPlan
     metrics: int
+    shards: int
+    owners: int
+    ranks: int
+    sync: Cost
+    proof: Cost
+    handed: Cost
     one_by_one: Cost
     growing: tuple[str, ...]
-    mesh: Mesh
+    mesh: Mesh | None
 
     @property
     def cost(self) -> Cost:
         """What a rank with values pays: collectives, and bytes that it receives."""
         return self.sync + self.proof + self.handed
 
-    @property
-    def sync(self) -> Cost:
-        """What the sync among the shards costs."""
-        return cost_of(self.plan) if _along(self.mesh, SHARD) > 1 else Cost()
-
-    @property
-    def proof(self) -> Cost:
-        """What the proof costs that ranks which are said to hold the same do."""
-        owners = _along(self.mesh, SHARD, SAME)
-        return _reduced(_PROOF, owners) if self.mesh.axes(SAME) and owners > 1 else Cost()
-
-    @property
-    def handed(self) -> Cost:
-        """What it costs to give ranks without values the results, if those fit into a frame."""
-        given = len(self.mesh.ranks) // _along(self.mesh, SHARD, SAME)
-        return _gathered(frame_size(given), given) if given > 1 else Cost()
-
     def __str__(self) -> str:
-        ranks, shards = len(self.mesh.ranks), _along(self.mesh, SHARD)
-        text = f"sync of {count_of(self.metrics, 'metric')} over {count_of(ranks, 'rank')}"
-        one_by_one = f"state by state, as torchmetrics does it: {self.one_by_one} received"
-        if _WORLD in self.mesh.sizes:
-            lines = [f"{text}: {self.cost} received by each rank", f"{one_by_one} by each rank"]
+        shards, is_synced = count_of(self.shards, "shard"), self.shards > 1
+        text = f"sync of {count_of(self.metrics, 'metric')} over {count_of(self.ranks, 'rank')}"
+        theirs = f"state by state, as torchmetrics does it: {self.one_by_one} received"
+        if self.mesh is None:
+            lines = [f"{text}: {self.cost} received by each rank", f"{theirs} by each rank"]
         else:
-            lines = [f"{text}, {count_of(shards, 'shard')}, bytes as received by each rank"]
-            lines += self._layout()
-            lines += [f"among the shards alone, {one_by_one}"] * (shards > 1)
-        if shards > 1:
-            lines.append(self.plan.describe())
+            lines = [f"{text}, {shards}, bytes as received by each rank", *_axes(self.mesh)]
+            lines.append(f"a rank with values, of {self.owners}: {self.cost}")
+            lines += [f"  {self.sync}, among {shards}"] * is_synced
+            if self.proof.rounds:
+                lines.append(f"  {self.proof}, for the proof, among {self.owners} ranks")
+            if self.owners < self.ranks:
+                given = self.ranks // self.owners
+                lines += [
+                    f"  {self.handed}, to hand results over to {count_of(given - 1, 'rank')};",
+                    f"    a second where results take more than {_size(inline_capacity(given))}",
+                    f"a rank without, of {self.ranks - self.owners}: {self.handed}",
+                ]
+            lines += [f"among the shards alone, {theirs}"] * is_synced
+        lines += [self.plan.describe()] * is_synced
         if self.growing:
             shown = ", ".join(self.growing[:3]) + (", …" if len(self.growing) > 3 else "")
             lines.append(f"  what grows with the data is shown as it is now: {shown}")
         return "\n".join(lines)
-
-    def _layout(self) -> list[str]:
-        """Say what the axes mean, and which ranks pay what."""
-        mesh = self.mesh
-        width = max(len(f"{axis} {size}") for axis, size in mesh.sizes.items())
-        lines = [
-            f"  {f'{axis} {n}':{width}}  {_meaning(mesh, axis)}" for axis, n in mesh.sizes.items()
-        ]
-        owners, ranks, shards = _along(mesh, SHARD, SAME), len(mesh.ranks), _along(mesh, SHARD)
-        lines.append(f"a rank with values, of {owners}: {self.cost}")
-        if shards > 1:
-            lines.append(f"  {self.sync}, among {shards} shards")
-        if self.proof.rounds:
-            lines.append(f"  {self.proof}, for the proof, among {owners} ranks")
-        if owners < ranks:
-            given = ranks // owners
-            lines += [
-                f"  {self.handed}, to hand results over to {count_of(given - 1, 'rank')};",
-                f"    a second where results take more than {_size(inline_capacity(given))}",
-                f"a rank without, of {ranks - owners}: {self.handed}",
-            ]
-        return lines
-
-
-def _along(mesh: Mesh, *roles: str) -> int:
-    """Return the number of ranks that differ along the axes with some roles."""
-    return math.prod(mesh.sizes[axis] for axis in mesh.axes(*roles))
-
-
-def _meaning(mesh: Mesh, axis: str) -> str:
-    role, size = mesh.roles[axis], mesh.sizes[axis]
-    if size == 1:
-        return "one rank"
-    if role == SHARD:
-        return "other samples: reduced over"
-    if role == SAME:
-        return f"the same samples: counted once, not {size} times, and proved to be the same"
-    return f"only rank {role} has values: what the others pass is not looked at"
 
 
 def explain(
@@ -191,27 +154,56 @@ def explain(
         world_size = max(2, comm.world_size)
         layout = layout or (comm if comm.is_layout else None)
     mesh = getattr(layout, "mesh", None)
-    if layout is None:
-        mesh = Mesh({_WORLD: world_size}, {_WORLD: SHARD})
-    elif not isinstance(mesh, Mesh):
+    if layout is not None and not isinstance(mesh, Mesh):
         mesh = Mesh.of(layout, usual_roles(layout) | dict(roles))
-    if layout is not None:
-        world_size = max(2, _along(mesh, SHARD))
+    shards = owners = ranks = world_size
+    is_proved = False
+    if mesh is not None:
+        shards, owners, ranks = _along(mesh, SHARD), _along(mesh, SHARD, SAME), len(mesh.ranks)
+        world_size = max(2, shards)
+        is_proved = bool(mesh.axes(SAME)) and owners > 1
     if world_size < 2:
         raise InputError(
             f"explain: a world of {world_size} has nothing to sync", do="pass world_size=2 or more."
         )
     with torch.no_grad():
         local.updates = [1] * len(local.targets)  # as if each had been updated
-        outgoing = describe(local, "", None)
-    blobs = (outgoing.header.encode(),) * world_size
+        blobs = (describe(local, "", None).header.encode(),) * world_size
+    made = plan(blobs, local.order, 0, inline_capacity(world_size))
+    given = ranks // owners
     return Explanation(
-        plan(blobs, local.order, 0, inline_capacity(world_size)),
+        made,
         sum(bool(target.states) for target in local.targets),
+        shards,
+        owners,
+        ranks,
+        cost_of(made) if shards > 1 else Cost(),
+        _reduced(_PROOF, owners) if is_proved else Cost(),
+        _gathered(frame_size(given), given) if given > 1 else Cost(),
         _state_by_state([value for *_, value in local.states], world_size),
         tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
         mesh,
     )
+
+
+def _along(mesh: Mesh, *roles: str) -> int:
+    """Return the number of ranks that differ along the axes with some roles."""
+    return math.prod(mesh.sizes[axis] for axis in mesh.axes(*roles))
+
+
+def _axes(mesh: Mesh) -> Iterator[str]:
+    """Say what each axis means."""
+    width = max(len(f"{axis} {size}") for axis, size in mesh.sizes.items())
+    for axis, size in mesh.sizes.items():
+        role = mesh.roles[axis]
+        meaning = f"only rank {role} has values: what the others pass is not looked at"
+        if size == 1:
+            meaning = "one rank"
+        elif role == SHARD:
+            meaning = "other samples: reduced over"
+        elif role == SAME:
+            meaning = f"the same samples: counted once, not {size} times, and proved to be the same"
+        yield f"  {f'{axis} {size}':{width}}  {meaning}"
 
 
 def cost_of(plan: SyncPlan) -> Cost:

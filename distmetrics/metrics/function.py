@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -124,11 +124,16 @@ class FunctionMetric(Generic[T]):
                 "be lost",
                 do="update before or after the block of synced(…).",
             )
-        weight = self._weight(values)
+        weight = values.pop(_WEIGHT, None) if "mean" in self.reduce.values() else None
         added: dict[str, Any] = {}
         with torch.no_grad():
             for name, value in values.items():
-                for state, x in self._parts(name, _tensor(name, value), weight):
+                if name not in self.reduce:
+                    raise InputError(f"update: {name!r} is none of {', '.join(self.reduce)}")
+                parts = {name: _tensor(name, value)}
+                if self.reduce[name] == "mean":
+                    parts = _weighted(name, parts[name], weight)
+                for state, x in parts.items():
                     added[state] = _joined(name, self._states[state], self._held[state], x)
         self._held |= added
         self._held[COUNT] += 1
@@ -150,35 +155,22 @@ class FunctionMetric(Generic[T]):
         assert isinstance(value, Tensor)
         return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
 
-    def _weight(self, values: dict[str, Any]) -> float:
-        """Take the weight out of the values."""
-        means = [name for name in values if self.reduce.get(name) == "mean"]
-        weight = values.pop(_WEIGHT, None) if "mean" in self.reduce.values() else None
-        unknown = [name for name in values if name not in self.reduce]
-        if unknown:
-            raise InputError(f"update: {unknown[0]!r} is none of {', '.join(self.reduce)}")
-        if not means:
-            return 1.0
-        if weight is None:
-            raise InputError(
-                f"update: the mean {means[0]!r} needs a weight, or batches of different size "
-                "would count the same",
-                do=f"update({means[0]}=…, weight=len(batch)), or divide a sum by a count in the "
-                "function.",
-            )
-        if not 0 <= float(weight) < math.inf:
-            raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
-        return float(weight)
 
-    def _parts(self, name: str, x: Tensor, weight: float) -> Iterator[tuple[str, Tensor]]:
-        """Yield what one value adds to which states."""
-        if self.reduce[name] != "mean":
-            yield name, x
-            return
-        x = _wide(x.float() if not x.dtype.is_floating_point else x)
-        # The mean of no samples is NaN most often.
-        yield name, x * weight if weight else torch.zeros_like(x)
-        yield weight_of(name), torch.tensor(weight, dtype=x.dtype, device=x.device)
+def _weighted(name: str, x: Tensor, weight: Any) -> dict[str, Tensor]:
+    """Return what one value of a mean adds to which states."""
+    if weight is None:
+        raise InputError(
+            f"update: the mean {name!r} needs a weight, or batches of different size would count "
+            "the same",
+            do=f"update({name}=…, weight=len(batch)), or divide a sum by a count in the function.",
+        )
+    number = float(weight)
+    if not 0 <= number < math.inf:
+        raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
+    x = _wide(x.float() if not x.dtype.is_floating_point else x)
+    # The mean of no samples is NaN most often.
+    total = x * number if number else torch.zeros_like(x)
+    return {name: total, weight_of(name): torch.tensor(number, dtype=x.dtype, device=x.device)}
 
 
 def weight_of(name: str) -> str:

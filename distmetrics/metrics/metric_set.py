@@ -18,10 +18,10 @@ from torch import Tensor
 from distmetrics.collectives.buckets import Bucket, short_name, unsendable
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.reduce import reduce_large
+from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, Op, fold
-from distmetrics.errors import InputTypeError, Site, StateError
+from distmetrics.errors import Site, StateError
 from distmetrics.message import encode, is_raised_by_user, reading
 from distmetrics.metrics.adapters.base import Piece, StateSpec, Target, are_equal, parts_of
 from distmetrics.metrics.attributes import PLAIN, described
@@ -42,7 +42,6 @@ from distmetrics.metrics.plan import (
 from distmetrics.metrics.ragged import cut, join
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
-HALF = (torch.bfloat16, torch.float16)
 _OPS: dict[str, Op] = {"max": "max", "min": "min"}
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
@@ -51,25 +50,16 @@ _UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingErro
 
 
 class MetricSet:
-    """Metrics that are synced together, in an order that all ranks share.
-
-    Attributes:
-        targets: the metrics.
-        before: what each metric's storage held when this was made.
-        updates: how often each metric was updated here.
-        states: path, metric's place, description and local value of every state.
-        shared: for each metric, what the other ranks must know of states that are DTensors.
-        problem: why they cannot be synced, of which all ranks must hear.
-        plan: of the sync, once it has been made.
-    """
+    """Metrics that are synced together, in an order that all ranks share."""
 
     def __init__(self, targets: Sequence[Target], problem: Problem | None = None) -> None:
         self.targets = targets
-        self.problem = problem
+        self.problem = problem  # why they cannot be synced, of which all ranks must hear
         self.plan: SyncPlan | None = None
         self.before: Values = [dict(target.storage) for target in targets]
-        self.shared: list[tuple[Shared, ...]] = [() for _ in targets]
+        self.shared: list[tuple[Shared, ...]] = [() for _ in targets]  # states that are DTensors
         self.updates: list[int] = []  # most metrics say it in their storage
+        # Path, metric's place, description and local value of every state.
         self.states: list[tuple[str, int, StateSpec, Any]] = []
         for place, (target, storage) in enumerate(zip(targets, self.before, strict=True)):
             count = storage.get(target.adapter.counter)
@@ -101,10 +91,7 @@ class MetricSet:
                 raise
 
     def _put_back(self, written: Values) -> None:
-        """Put back what was in the metrics under the names of ``written``.
-
-        Where a metric was updated meanwhile, all that the update changed is undone.
-        """
+        """Put back what ``written`` has replaced, and undo all that an update changed meanwhile."""
         for target, before, new in zip(self.targets, self.before, written, strict=True):
             counter = target.adapter.counter
             names: Collection[str] = new
@@ -204,11 +191,6 @@ def describe(
     neither averaged nor counted in. What cannot be sent becomes the header's problem, so that
     every rank raises.
 
-    Args:
-        metrics: with their local values.
-        name: the user's name of the call.
-        site: the user's line.
-        allow_pickle: send objects of any class.
     """
     records: tuple[MetricRecord, ...] = ()
     entries: list[StateEntry] = []
@@ -254,11 +236,7 @@ def describe(
 def _sendable(
     value: Any, spec: StateSpec, path: str, allow_pickle: bool
 ) -> tuple[Tensor, SentKind, Tensor | None]:
-    """Return a state as one tensor, its kind, and the sizes of its items.
-
-    Raises:
-        StateError: there is no such tensor.
-    """
+    """Return a state as one tensor, its kind, and the sizes of its items; or raise StateError."""
     try:
         if spec.kind == "each":
             sent = value if spec.start is None else spec.start(value)
@@ -278,11 +256,9 @@ def _sendable(
                 joined, sizes = join(items)
                 return joined, "items", sizes
             raise StateError(f"the items of the list state {path} have more than one dtype")
-    except InputTypeError as error:
-        what = f"the state {path} cannot be sent: {error.what}"
-        raise StateError(what, do=error.do) from error
     except _UNSENDABLE as error:
-        raise StateError(f"the state {path} cannot be sent: {error}") from error
+        what = f"the state {path} cannot be sent: {getattr(error, 'what', error)}"
+        raise StateError(what, do=getattr(error, "do", "")) from error
     what = f"is a {type(value).__name__}; only tensors and lists can be synced"
     raise StateError(f"the state {path} {what}")
 
@@ -372,9 +348,8 @@ def combine(
 
     Args:
         plan: of the sync.
-        runs: what every rank has sent, in rank order.
-        inline: this rank's states of fixed size; where they do not ride along, ``comm`` reduces
-            them here.
+        runs: what every rank has sent, inline and bulk, in rank order.
+        inline: this rank's states of fixed size, to be reduced here where they do not ride along.
         comm: who talks.
     """
     rows = []
@@ -460,19 +435,14 @@ def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
 
 
 def _fold(views: Sequence[Tensor], bucket: Bucket, is_inline: bool, comm: Communicator) -> Tensor:
-    """Reduce a bucket, in its own dtype; a mean is left as the sum that is to be divided."""
+    """Reduce a bucket, wide; a mean is left as the sum that is to be divided.
+
+    The sum of bools is "any", as it is within one process.
+    """
     op: Op = _OPS.get(bucket.key, "sum")
-    dtype = bucket.dtype
-    is_mean = bucket.key == "mean"
-    if dtype in HALF:  # loses counts above 256 or 2048
-        views = [view.float() for view in views]
-    elif is_mean and not dtype.is_floating_point and not dtype.is_complex:
-        views = [view.long() for view in views]
-    elif dtype == torch.bool:  # the sum of bools is "any", as it is within one process
-        views = [view.to(torch.uint8) for view in views]
-        op = "max" if op == "sum" else op
-    whole = fold(views, op) if is_inline else reduce_large(comm, views[0], op)
-    return whole if is_mean else whole.to(dtype)
+    wide = [view.to(wide_dtype(bucket.dtype)) for view in views]
+    whole = fold(wide, op) if is_inline else reduce_large(comm, wide[0], op)
+    return whole if bucket.key == "mean" else whole.to(bucket.dtype)
 
 
 def _combine_lists(

@@ -45,16 +45,10 @@ _CAN_BE_ADDED = frozenset({
 
 
 class StateEntry(LeafSpec, frozen=True):
-    """One tensor that a rank sends: a state, or the sizes of the items of a list.
-
-    Attributes:
-        kind: how the ranks' values become one.
-        same_as: the path of a state whose tensor this one shares, or "".
-        piece: for "piece": how it is reduced, and which one it is.
-    """
+    """One tensor that a rank sends: a state, or the sizes of the items of a list."""
 
     kind: SentKind = "sum"
-    same_as: str = ""
+    same_as: str = ""  # the path of a state whose tensor this one shares
     piece: Piece | None = None
 
     def __str__(self) -> str:
@@ -64,25 +58,15 @@ class StateEntry(LeafSpec, frozen=True):
 
 
 class MetricRecord(Message, frozen=True):
-    """What the other ranks must know of one rank's metric.
+    """What the other ranks must know of one rank's metric."""
 
-    Attributes:
-        label: its path and class.
-        states: name, kind, and shape before the first update, of each state.
-        arguments: what it was made with: names and texts.
-        attributes: a digest of its other attributes that are not states.
-        is_updated: whether it was updated.
-        shared: its states that are DTensors.
-        shows: the path of another metric whose state it shows, or "".
-    """
-
-    label: str
-    states: tuple[tuple[str, str, Shape], ...]
+    label: str  # path and class
+    states: tuple[tuple[str, str, Shape], ...]  # name, kind, and shape before the first update
     arguments: tuple[tuple[str, str], ...]
-    attributes: str
+    attributes: str  # a digest
     is_updated: bool
     shared: tuple[Shared, ...] = ()
-    shows: str = ""
+    shows: str = ""  # the path of another metric whose state it shows
 
     @property
     def path(self) -> str:
@@ -121,16 +105,7 @@ class SyncSchema(Message, frozen=True):
 
 
 def check_states(states: Sequence[StateEntry], order: Sequence[str], rank: int) -> None:
-    """Check what a rank with the same metrics tells of its states.
-
-    Args:
-        states: of that rank.
-        order: paths of all states of the metrics.
-        rank: the rank, for errors.
-
-    Raises:
-        MismatchError: there can be no such states.
-    """
+    """Check what a rank with the same metrics tells of its states, whose paths are ``order``."""
     places = {path: place for place, path in enumerate(order)}
     previous = -1
     own: dict[str, StateEntry] = {}  # those that share no other's tensor
@@ -221,24 +196,14 @@ def _lost(path: str, shows: Mapping[int, str], header: Header, rank: int) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """One state: how it is combined, and from which ranks.
-
-    Attributes:
-        path: of the state: the metric's path and the state's name.
-        kind: how the ranks' values become one.
-        ranks: those that have something to add.
-        dtype: of the result, to which all ranks' values can be promoted.
-        shape: of one rank's value, for kinds of a fixed size.
-        same_as: the path of a state that shares its tensor with this one on all ranks, or "".
-        piece: for "piece": which one; ``ranks`` are those that hold it.
-    """
+    """One state: how it is combined, and from which ranks."""
 
     path: str
     kind: SentKind
-    ranks: tuple[int, ...]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    same_as: str = ""
+    ranks: tuple[int, ...]  # that have something to add; of a piece, that hold it
+    dtype: torch.dtype  # to which all ranks' values can be promoted
+    shape: tuple[int, ...]  # of one rank's value, for kinds of a fixed size
+    same_as: str = ""  # the path of a state that shares its tensor with this one on all ranks
     piece: Piece | None = None
 
 
@@ -248,17 +213,7 @@ def plan_of(
     headers: Sequence[Header],
     rank: int,
 ) -> StatePlan:
-    """Return how one state becomes one.
-
-    Args:
-        path: of the state.
-        by_path: what each rank tells of each state that it has touched.
-        headers: every rank's.
-        rank: the rank that asks.
-
-    Raises:
-        MismatchError: what the ranks have does not go together.
-    """
+    """Return how one state becomes one; raise MismatchError if what ranks have cannot."""
     leaves = by_path[path]
     kinds = {leaf.kind for leaf in leaves.values()}
     if kinds == {"piece"}:
@@ -333,11 +288,10 @@ class Run:
     paths: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, tensors: Sequence[StateEntry | StatePlan], keys: Sequence[str] | None = None
-    ) -> Run:
-        """Lay described tensors out."""
-        return cls(layout(tensors, keys), tuple(each.path for each in tensors))
+    def of(cls, tensors: Sequence[StateEntry | StatePlan]) -> Run:
+        """Lay described tensors out by kind."""
+        kinds = [each.kind for each in tensors]
+        return cls(layout(tensors, kinds), tuple(each.path for each in tensors))
 
     @property
     def nbytes(self) -> int:
@@ -355,16 +309,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where each state of one rank lies in the bytes that it sends, inline ones before bulk ones.
+    """Where each state of one rank lies in the bytes that it sends, inline before bulk."""
 
-    Attributes:
-        inline: the states of fixed size; ``bulk``: the rest, and the sizes of lists' items.
-        source: for each path, that of the state whose tensor it has: its own, or another's.
-    """
-
-    inline: Run
-    bulk: Run
-    source: Mapping[str, str]
+    inline: Run  # the states of fixed size
+    bulk: Run  # the rest, and the sizes of lists' items
+    source: Mapping[str, str]  # for each path, that of the state whose tensor it has
 
     def inline_bytes(self, capacity: int) -> int:
         """Return how many bytes of states of fixed size are sent: all that fit, or none."""
@@ -373,29 +322,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Everything that a sync will do.
+    """Everything that a sync will do."""
 
-    Attributes:
-        states: by path, in the order of the metrics; a state that no rank has touched is not among
-            them.
-        agreed: where the states of fixed size of all ranks lie while they are combined.
-        sent: what each rank sends.
-        is_inline: whether the states of fixed size fit into the first round.
-        follow: bytes of each rank that go in a second round: of those with lists that do not fit.
-        updated: for each metric, the ranks that have updated it.
-        borrowing: places of the metrics of which some rank has no update, and other attributes
-            than the ranks that have some.
-        pieces: the states of which ranks hold pieces.
-        allow_pickle: whether objects of any class are unpickled.
-    """
-
-    states: Mapping[str, StatePlan]
-    agreed: Run
-    sent: tuple[Sent, ...]
-    is_inline: bool
-    follow: tuple[int, ...]
-    updated: tuple[tuple[int, ...], ...]
-    borrowing: tuple[int, ...]
+    states: Mapping[str, StatePlan]  # by path: those that some rank has touched
+    agreed: Run  # where the states of fixed size of all ranks lie while they are combined
+    sent: tuple[Sent, ...]  # by each rank
+    is_inline: bool  # whether the states of fixed size fit into the first round
+    follow: tuple[int, ...]  # bytes of each rank in a second round: where lists do not fit
+    updated: tuple[tuple[int, ...], ...]  # for each metric, the ranks that have updated it
+    borrowing: tuple[int, ...]  # places of metrics that take over attributes on some rank
     pieces: tuple[StatePlan, ...]
     allow_pickle: bool
 
@@ -453,12 +388,12 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     Args:
         blobs: headers as sent, in rank order.
         order: paths of all states of the metrics, which the headers make equal on all ranks.
-        rank: the rank that asks, for errors' attributes.
+        rank: the rank that asks.
         capacity: bytes that ride along in the first round.
 
     Raises:
-        MismatchError: the metrics differ between ranks, or a state has shapes that do not go
-            together.
+        MismatchError: the metrics differ between ranks, or states do not go together.
+        StateError: ranks have merged other metrics in compute groups.
     """
     first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
     headers = [header_of(blob, first[blob]) for blob in blobs]
@@ -481,7 +416,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         path: plan_of(path, by_path, headers, rank) for path, leaves in by_path.items() if leaves
     }
     fixed = [state for state in states.values() if state.kind in FIXED and not state.same_as]
-    agreed = Run.of(fixed, [state.kind for state in fixed])
+    agreed = Run.of(fixed)
     sent = tuple(sent_by(schema.states) for schema in schemas)
     follow = []
     for each in sent:
@@ -507,7 +442,7 @@ def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
     inline = [entry for entry in own if entry.kind in FIXED]
     bulk = [entry for entry in own if entry.kind not in FIXED]
     source = {entry.path: entry.same_as or entry.path for entry in entries}
-    return Sent(Run.of(inline, [entry.kind for entry in inline]), Run.of(bulk), source)
+    return Sent(Run.of(inline), Run.of(bulk), source)
 
 
 def sizes_of(path: str) -> str:

@@ -109,7 +109,7 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    local, talking = _read(metrics, comm)
+    local, talking = read(metrics, comm)
     with _marked(local, type(metrics).__name__):
         values = global_values(local, talking, name, allow_pickle=allow_pickle, comm=chosen(comm))
         if len(local.targets) != len(values):
@@ -125,7 +125,7 @@ def synced(
         metric.reset()
 
 
-def _read(metrics: Any, comm: Communicator | None) -> tuple[MetricSet, Communicator]:
+def read(metrics: Any, comm: Communicator | None) -> tuple[MetricSet, Communicator]:
     """Return the metrics and who syncs them; what is wrong with them, all ranks must hear."""
     local, talking = MetricSet([]), chosen(comm)
     try:
@@ -162,10 +162,7 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
 
 @contextmanager
 def _marked(local: MetricSet, kind: str) -> Iterator[None]:
-    """Mark metrics as being synced for the length of the block; those that are so have a problem.
-
-    The other ranks must hear of it, in the round that they are waiting in.
-    """
+    """Mark metrics as being synced inside the block; it is a problem if they are already."""
     identities = {id(target.metric) for target in local.targets}
     try:
         with _lock:
@@ -190,16 +187,10 @@ def _marked(local: MetricSet, kind: str) -> Iterator[None]:
 def global_values(
     metrics: MetricSet, talking: Communicator, name: str, *, allow_pickle: bool, comm: Communicator
 ) -> Values:
-    """Return what each metric holds while the state of all ranks is in.
+    """Return what each metric holds while the state of all ranks is in; the plan is set.
 
-    Describe → agree → plan → move → combine.
-
-    Args:
-        metrics: this rank's; their plan is set.
-        talking: who syncs them.
-        name: the user's name of the call.
-        allow_pickle: sync objects of any class too.
-        comm: in force; the metrics may be synced by another one, of their process group.
+    Describe → agree → plan → move → combine, over ``talking``, which may be of the metrics' own
+    process group.
     """
     comm = talking
     if comm.world_size > 1 and metrics.problem is None:

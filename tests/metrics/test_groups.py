@@ -157,4 +157,4 @@ def test_what_is_no_group_is_refused() -> None:
     """torchmetrics takes anything as ``process_group``, for a ``dist_sync_fn`` of the user's."""
     for outcome in outcomes(2, no_group, backend="gloo"):
         assert isinstance(outcome.error, ConfigurationError)
-        assert "process_group='data parallel', which is no torch.distributed process group" in str(outcome.error)
+        assert "that is none of torch.distributed: 'data parallel'" in str(outcome.error)

@@ -242,15 +242,6 @@ def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[in
     assert text in str(error)
 
 
-def test_a_reduction_of_no_state_is_refused() -> None:
-    """A metric that sets torchmetrics' private attributes itself, and forgets one."""
-    metric = Holds("sum", 0.0)
-    metric._reductions["other"] = torch.sum
-    metric.other = torch.tensor(0.0)
-    with pytest.raises(StateError, match="Holds has 1 states and reductions for 2: state, other"):
-        run(2, lambda comm: sync_and_compute({"odd": metric}, comm=comm))
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_another_default_device(world_size: int) -> None:
     """What is sent and received lies where the transport wants it, whatever block the sync is made in."""

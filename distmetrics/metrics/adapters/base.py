@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from distmetrics.comm.communicator import Communicator
@@ -336,17 +335,11 @@ def _communicator(group: Any, path: str) -> Communicator:
     if (found := of_group(group)) is not None:
         return found
     what = f"the metric {path}" if path else "the metric"
-    if dist.is_available() and group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise ConfigurationError(
-            f"{what} was made for a process group that this rank is not in",
-            do="sync it on the ranks of its group alone, or pass comm=, which overrules "
-            "process_group.",
-        )
     raise ConfigurationError(
-        f"{what} was made with process_group={group!r}, which is no torch.distributed process "
-        "group",
-        do="pass what torch.distributed.new_group returned, or pass comm=, which overrules "
-        "process_group.",
+        f"{what} was made for a process group that this rank is not in, or that is none of "
+        f"torch.distributed: {group!r}",
+        do="sync it on the ranks of its group alone, pass what torch.distributed.new_group "
+        "returned, or pass comm=, which overrules process_group.",
     )
 
 

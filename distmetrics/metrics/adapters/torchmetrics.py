@@ -69,17 +69,11 @@ class TorchmetricsAdapter(Adapter):
         """Return the states in the order of their ``add_state`` calls; not those of a child."""
         if _holder(metric) is not metric:
             return ()
-        defaults, reductions = metric._defaults, metric._reductions
-        if defaults.keys() != reductions.keys():
-            raise StateError(
-                f"{type(metric).__name__} has {len(defaults)} states and reductions for "
-                f"{len(reductions)}: {', '.join(reductions)}",
-                do="make each state by add_state.",
-            )
-        shapes = [getattr(default, "shape", None) for default in defaults.values()]
-        return _specs(
-            type(metric), *zip(defaults, map(reductions.get, defaults), shapes, strict=True)
-        )
+        states = [
+            (name, reduction, getattr(metric._defaults.get(name), "shape", None))
+            for name, reduction in metric._reductions.items()
+        ]
+        return _specs(type(metric), *states)
 
     def updates(self, metric: Metric) -> int:
         """Return the update count; state that was loaded, not updated, counts as one update."""
@@ -128,10 +122,6 @@ class CollectionAdapter(Adapter):
     def states(self, metric: MetricCollection) -> tuple[StateSpec, ...]:
         """Return nothing: a collection has no state of its own."""
         return ()
-
-    def updates(self, metric: MetricCollection) -> int:
-        """Return 0."""
-        return 0
 
     def groups(self, metric: MetricCollection) -> list[list[Metric]]:
         """Return the compute groups; nothing before the first update, which forms them."""
