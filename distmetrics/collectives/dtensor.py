@@ -62,10 +62,11 @@ def replica(x: Any) -> Tensor | None:
     sizes = zip(x.placements, x.device_mesh.mesh.shape, strict=True)
     if any(size > 1 and type(placement).__name__ != "Replicate" for placement, size in sizes):
         return None
-    return _local(x)
+    return local_of(x)
 
 
-def _local(x: Any) -> Tensor:
+def local_of(x: Any) -> Tensor:
+    """Return what this rank holds of a DTensor."""
     local = x.to_local()
     whole: Tensor = local.wait() if hasattr(local, "wait") else local
     return whole
@@ -112,7 +113,7 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
             pieces[placement.dim] = f"{pieces.get(placement.dim, '')} {piece}".strip()
     members = {*mesh.mesh.flatten().tolist()}
     holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
-    return Part(_local(x), counts, pending, pieces, holders, placements_of(x))
+    return Part(local_of(x), counts, pending, pieces, holders, placements_of(x))
 
 
 def whole_part(part: Part, where: str) -> Tensor:

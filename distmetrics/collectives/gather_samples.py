@@ -37,7 +37,6 @@ from distmetrics.collectives.sample_columns import (
     read_share,
     read_tree,
     size_of,
-    sizes_of,
     take,
 )
 from distmetrics.collectives.wire import deserialize, serialize
@@ -308,7 +307,10 @@ def _rounds(comm: Communicator, mine: _Shard, order: Order, nbytes: int) -> Sequ
         return [order.first]
     sizes = torch.zeros(len(mine.ids), dtype=torch.int64)
     for column in mine.columns:
-        sizes += sizes_of(column)
+        if isinstance(column, Tensor):
+            sizes += column.nbytes // len(column)
+        else:
+            sizes += torch.tensor([*map(size_of, column)])
     read = functools.partial(_read_numbers, order.counts)
     in_order = torch.cat(_exchange(comm, mine.header, sizes, read, "sizes"))[order.first]
     number = (in_order.cumsum(0) - in_order) // ROUND
@@ -323,11 +325,7 @@ def _read_numbers(counts: Sequence[int], rank: int, numbers: Tensor) -> Tensor:
 
 
 def _read_ids(ids: Any, what: str = "ids") -> Ids:
-    """Return a caller's ids as int64 on the CPU, or as a list of strings.
-
-    Raises:
-        InputTypeError: they are neither.
-    """
+    """Return a caller's ids as int64 on the CPU, or as a list of strings."""
     if isinstance(ids, Tensor) and ids.ndim == 1 and ids.dtype == torch.int64:
         return ids.detach().cpu()
     # Numbers of more than 64 bits make torch raise.
@@ -368,13 +366,9 @@ def _read_shard(_: int, value: Any) -> tuple[int, Any, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Every id once, ascending, and where its samples are among those of all ranks, joined.
+    """Every id once, ascending; the place of each sample's id in them; and each id's first sample.
 
-    Attributes:
-        ids: numbers or strings.
-        place: for each sample, the place of its id in ``ids``.
-        first: for each id, the first of its samples, which counts.
-        counts: how many samples each rank has.
+    Samples are counted over all ranks, joined; ``counts`` are those of each rank.
     """
 
     ids: Ids
@@ -545,11 +539,7 @@ def _as_json(value: Any) -> Any:
 
 
 class LinesFile:
-    """Writes lines to a file beside ``path`` that takes its place at the end.
-
-    Raises:
-        OSError: the file cannot be made.
-    """
+    """Writes lines to a file beside ``path`` that takes its place at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -126,13 +126,6 @@ def size_of(value: Any) -> int:
     return value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
 
 
-def sizes_of(column: Any) -> Tensor:
-    """Return how many bytes each sample of a column takes, about."""
-    if isinstance(column, Tensor):
-        return torch.full((len(column),), column.nbytes // len(column))
-    return torch.tensor([*map(size_of, column)])
-
-
 def pack(column: Any) -> Any:
     """Return a column that is not empty in a form that can be serialized.
 
@@ -198,14 +191,7 @@ def read_share(empties: Sequence[Any], counts: Sequence[int], rank: int, share: 
 
 
 def joined(empty: Any, forms: Sequence[Any], order: Tensor, accelerator: torch.device) -> Any:
-    """Return a column of samples; the items of a list are made when they are first read.
-
-    Args:
-        empty: the column without rows.
-        forms: those that ranks have sent.
-        order: for each sample of the result, its place among those of all forms.
-        accelerator: where tensors go that were on one.
-    """
+    """Return a column of samples, of which ``order`` says the places among those of all forms."""
     if isinstance(empty, Tensor):
         rows = torch.cat([empty, *[form.to(empty.device) for form in forms]])
         return rows[order.to(empty.device)]

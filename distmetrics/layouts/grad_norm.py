@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import is_dtensor
-from distmetrics.collectives.dtensor import lines_of, placements_of, ranks_asked
+from distmetrics.collectives.dtensor import lines_of, local_of, placements_of, ranks_asked
 from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
@@ -42,7 +42,6 @@ class GradientNorm(Message, frozen=True):
         apart: the axes of the layout along which other ranks hold other gradients.
         piece: which piece is this rank's.
         norm: of this piece; NaN for a term that is still to be reduced.
-        is_double: whether some are of double precision.
     """
 
     what: str
@@ -70,14 +69,9 @@ class GradientNorms(Message, frozen=True):
 
 @dataclass
 class _Alike:
-    """Gradients that are placed alike.
+    """Gradients that are placed alike: what this rank holds of each, and their whole shapes.
 
-    Attributes:
-        told: what their placement alone tells.
-        device_mesh: of DTensors.
-        pending: dimensions of it over which terms are to be reduced, with their operations.
-        locals: what this rank holds of each gradient.
-        shapes: of the whole gradients.
+    ``pending`` are the dimensions of their mesh over which terms are to be reduced, and how.
     """
 
     told: GradientNorm
@@ -85,19 +79,6 @@ class _Alike:
     pending: dict[int, str] = field(default_factory=dict)
     locals: list[Tensor] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
-
-    def add(self, gradient: Any, where: str) -> None:
-        """Add a gradient.
-
-        Raises:
-            InputTypeError: it is not dense.
-        """
-        self.shapes.append(gradient.shape)
-        local = gradient if self.device_mesh is None else gradient.to_local()
-        if type(local) is not Tensor and hasattr(local, "wait"):  # of a collective under way
-            local = local.wait()
-        check_sendable(local, where)
-        self.locals.append(local)
 
     def measured(self, order: float) -> GradientNorm:
         """Return what the other ranks must know, with this rank's norm."""
@@ -125,33 +106,29 @@ class _Alike:
 def _gradients(
     parameters: Iterable[Any], shared: Mapping[str, Any], comm: Communicator, mesh: Mesh
 ) -> list[_Alike]:
-    """Return the gradients of parameters by placement; each parameter counts once.
-
-    Args:
-        parameters: those without a gradient are left out.
-        shared: weights that several stages hold, by name.
-        comm: of all ranks of the mesh.
-        mesh: what plain gradients are along its axes.
-    """
+    """Return the gradients of parameters by placement; each parameter counts once."""
     names = {parameter: str(name) for name, parameter in shared.items()}
-    groups: dict[tuple[Any, ...], _Alike] = {}
+    groups: dict[Any, _Alike] = {}
     for number, parameter in enumerate(dict.fromkeys([*parameters, *names])):
         gradient, name = parameter.grad, names.get(parameter, "")
         if gradient is None:
             continue
         where = f"the gradient of parameter {number}"
-        is_split = is_dtensor(gradient)
-        key = (name, gradient.device_mesh, gradient.placements) if is_split else (name,)
-        if key not in groups and is_split:
+        local, key = gradient, (name, None, ())
+        if is_dtensor(gradient):
+            local, key = local_of(gradient), (name, gradient.device_mesh, gradient.placements)
+        check_sendable(local, where)
+        if key not in groups:
             groups[key] = _placed(gradient, name, where, comm, mesh)
-        elif key not in groups:
-            groups[key] = _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
-        groups[key].add(gradient, where)
+        groups[key].locals.append(local)
+        groups[key].shapes.append(gradient.shape)
     return [*groups.values()]
 
 
 def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh) -> _Alike:
-    """Return what the placements of a DTensor say, without its data."""
+    """Return what the placements of a gradient say, without its data."""
+    if not is_dtensor(gradient):
+        return _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
     device_mesh, placements = gradient.device_mesh, placements_of(gradient)
     if device_mesh.get_coordinate() is None:
         raise InputTypeError(f"{where} is a DTensor of a mesh that this rank is no part of")
@@ -184,9 +161,9 @@ def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -
     Raises:
         InputError: it lies on some of the ranks along such an axis: are the others copies?
     """
-    apart = []
-    places = [mesh.place(number) for number, rank in enumerate(asked) if rank in {*ranks}]
-    for axis in mesh.axes(SHARD):
+    axes, held, apart = mesh.axes(SHARD), {*ranks}, []
+    places = [mesh.place(at) for at, rank in enumerate(asked) if axes and rank in held]
+    for axis in axes:
         extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
         if 1 < extent < size:
             raise InputError(
@@ -332,17 +309,7 @@ def _asked(
 
 
 def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
-    """Return the norm from the messages of all ranks. Pure.
-
-    Args:
-        norms: from each rank.
-        mesh: with the roles.
-        order: of the norm.
-        rank: the one that asks, for the error's attributes.
-
-    Raises:
-        LayoutError: ranks do not hold what they are said to.
-    """
+    """Return the norm from the messages of all ranks; raises LayoutError. Pure."""
 
     @functools.cache
     def stages(apart: tuple[str, ...]) -> list[tuple[int, ...]]:

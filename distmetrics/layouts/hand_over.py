@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from distmetrics.collectives.exchange import exchange
@@ -50,15 +51,8 @@ class HandedError(Message, frozen=True):
 
     def of_rank(self, rank: int) -> DistmetricsError:
         """Return the error as it is raised on a rank of the job."""
-        error = error_class(self.kind)(
-            self.what,
-            per_rank=self.per_rank,
-            notes=self.notes,
-            likely=self.likely,
-            do=self.do,
-            rank=rank,
-            peers=self.peers,
-        )
+        values = msgspec.structs.asdict(self)
+        error = error_class(values.pop("kind"))(rank=rank, **values)
         error.is_of_job = True
         return error
 

@@ -23,12 +23,7 @@ _ROLES = '"shard" (other samples), "same" (the same samples), "first", "last" or
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks along axes, each with a role.
-
-    Attributes:
-        sizes: number of ranks along each axis, by name.
-        roles: of each axis: "shard", "same", or the coordinate that alone has the values.
-    """
+    """Ranks along axes, each with a role: "shard", "same", or the number that alone has values."""
 
     sizes: Mapping[str, int]
     roles: Mapping[str, Role]

@@ -36,16 +36,18 @@ class Proof(Message, frozen=True):
 
 def note(digests: dict[str, str], call: bytes, tensors: Mapping[str, Tensor]) -> None:
     """Add to digests what would be sent: the call, without the line that makes it, and data."""
-    data = {_CALL: call}
+    _add(digests, _CALL, call)
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        data[name] = to_bytes(plain.view(-1).view(torch.uint8))
-    for name, each in data.items():
-        # Ranks are compared by it, not guarded from each other; where the processor has no
-        # instructions for it, it is still no slower than others.
-        digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
-        digest.update(each)
-        digests[name] = digest.hexdigest()
+        _add(digests, name, to_bytes(plain.view(-1).view(torch.uint8)))
+
+
+def _add(digests: dict[str, str], name: str, data: bytes) -> None:
+    # Ranks are compared by it, not guarded from each other; where the processor has no instructions
+    # for it, it is still no slower than others.
+    digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
+    digest.update(data)
+    digests[name] = digest.hexdigest()
 
 
 def note_error(digests: dict[str, str], error: Exception) -> None:

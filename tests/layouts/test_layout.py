@@ -13,6 +13,8 @@ from torchmetrics import MeanMetric, SumMetric
 from torchmetrics.classification import BinaryAUROC
 
 import distmetrics as dm
+from distmetrics.layouts.mesh import Mesh
+from distmetrics.layouts.proof import Proof, share
 from distmetrics.testing import run
 
 ROLES = ("shard", "same", "first", "last")
@@ -200,6 +202,14 @@ def test_a_false_claim_on_processes() -> None:
     results = run(4, claim, sizes, true, claimed, "sync", backend="gloo")
     assert {str(result) for result in results} == {str(results[0])}
     assert "along the axis tp" in str(results[0])
+
+
+@given(st.lists(st.sampled_from(["a", "b"]), min_size=6, max_size=6))
+def test_shares_sum_to_zero_only_if_the_same_ranks_have_the_same(held: list[str]) -> None:
+    """Also where two groups differ in the same two ways."""
+    mesh = Mesh.of({"dp": 2, "tp": 3}, {"dp": "shard", "tp": "same"})
+    shares = [share(mesh, rank, Proof({"state": text})) for rank, text in enumerate(held)]
+    assert bool(sum(shares).any()) is not (len({*held[:3]}) == len({*held[3:]}) == 1)  # type: ignore[union-attr]
 
 
 def bad_call(comm: Any, where: list[int]) -> Any:
