@@ -186,7 +186,7 @@ def _checked(
         if arguments.get("async_op", True):
             return original(**arguments)
         arguments["async_op"] = True
-        comm.run(header.call(), header.op, lambda: _work(original(**arguments)))
+        comm.run(header.op, lambda: _work(original(**arguments)))
     return None
 
 

@@ -9,6 +9,7 @@ not in a time-out.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import os
 import sys
@@ -25,11 +26,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.call_site import call_site
+from distmetrics.call_site import call_site, raise_sites
+from distmetrics.comm.call_lock import break_after
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
     Op,
+    Tasks,
+    call_under_way,
     check_parts,
     check_src,
     current_call,
@@ -38,8 +42,16 @@ from distmetrics.comm.communicator import (
     in_call,
 )
 from distmetrics.comm.patching import Name, Replacing
-from distmetrics.comm.work import WaitingCommunicator, Watcher
-from distmetrics.errors import ConfigurationError
+from distmetrics.comm.verdict import BROKEN, Verdict, reason
+from distmetrics.comm.work import (
+    SLICE,
+    PendingCall,
+    Watcher,
+    ended,
+    is_broken_connection,
+    is_connection_error,
+)
+from distmetrics.errors import ConfigurationError, DistmetricsError, Site, rank_ranges, who
 
 # In a forked child: the group of its parent's job, and the parent's rank.
 _inherited: tuple[weakref.ref[Any], int] | None = None
@@ -52,13 +64,9 @@ def _note_fork() -> None:
         _inherited = weakref.ref(dist.group.WORLD), dist.get_rank()
 
 
-def refuse_fork(world: Any) -> None:
-    """Raise in a forked child whose job's group ``world`` is its parent's.
-
-    Raises:
-        ConfigurationError: it is.
-    """
-    if _inherited is not None and world is not None and _inherited[0]() is world:
+def _refuse_fork() -> None:
+    """Raise in a forked child that has its parent's group still."""
+    if _inherited is not None and _inherited[0]() is dist.group.WORLD is not None:
         raise ConfigurationError(
             f"this process is a fork of rank {_inherited[1]} and is no rank",
             likely="a data loader's worker, or a child that multiprocessing forked, syncs.",
@@ -117,6 +125,13 @@ if not dist.is_initialized():
 # As it is now: our own calls are watched already, where guard.watch() replaces torch's.
 _barrier = dist.barrier
 
+_OWN_WORDS = 0.5  # seconds of the grace, where its process is gone, or nobody can be asked
+_MOMENT = 0.02  # seconds between two looks for who has left
+# Collectives that were sent and whose end nobody has seen: a thread of gloo that drops the last
+# hold on a tensor of Python's while the interpreter ends aborts the process. So these are never
+# freed.
+_never_freed: list[Any] = []
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_never_freed))
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _DEVICE_OF = {"nccl": "cuda", "xccl": "xpu"}  # the CPU for other backends
@@ -132,11 +147,15 @@ _REDUCIBLE = frozenset(
 )
 
 
-class GroupCommunicator(WaitingCommunicator):
+class GroupCommunicator(Communicator):
     """One rank's end of a process group.
 
     Args:
         group: the process group, or a ``DeviceMesh`` of one dimension; default the whole job.
+
+    Attributes:
+        calls: how many calls of the transport the group has made.
+        watcher: of this rank.
     """
 
     _by_group: ClassVar[weakref.WeakKeyDictionary[Any, GroupCommunicator]] = (
@@ -151,17 +170,20 @@ class GroupCommunicator(WaitingCommunicator):
         self._weak_group = weakref.ref(group)
         GroupCommunicator._any_made = True
         group = self._group
-        device = _transport_device(group)
-        members = dist.get_process_group_ranks(group)
-        rank, watcher = dist.get_rank(group), _find_watcher()
-        super().__init__(rank, group.group_name, members, device, watcher)
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.device = device = _transport_device(group)
+        self.calls, self.watcher = 0, _find_watcher()
+        self._name: str = group.group_name
+        self._ranks = dist.get_process_group_ranks(group)
+        self._me, self._members = self._ranks[self.rank], rank_ranges(self._ranks)
+        self.watcher.calls.count_by(self._name, self.issued, exactly=device.type != "cpu")
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
 
     @property
     def _group(self) -> Any:
-        refuse_fork(dist.group.WORLD)
+        _refuse_fork()
         group = self._weak_group()
         if group is None:
             raise ConfigurationError(
@@ -179,10 +201,10 @@ class GroupCommunicator(WaitingCommunicator):
             comm = cls._by_group[group] = cls(group)
         return comm
 
-    @classmethod
-    def register(cls, comm: GroupCommunicator) -> None:
-        """Make ``comm`` what :meth:`of` returns for its group."""
-        cls._by_group[comm._group] = comm
+    @property
+    def members(self) -> Sequence[int]:
+        """The ranks of the group, as the job numbers them."""
+        return self._ranks
 
     def subgroup(self, ranks: Sequence[int]) -> GroupCommunicator:
         """Return the communicator of some ranks of this one; each of them must ask for it."""
@@ -233,13 +255,13 @@ class GroupCommunicator(WaitingCommunicator):
             # of 16 a seventh.
             sent = flat.repeat(self.world_size)
             start = partial(self._group.alltoall_base, rows.view(-1), sent, [], [])
-            rows = self._run("all_gather", x, start, rows)
+            rows = self.run("all_gather", start, rows, x)
         else:
             # Of another kind with gloo: ranks that gather in different ways never meet, and the
             # guard must see it.
             kind = "all_gather of large data" if self._is_gloo else "all_gather"
             start = partial(self._group.allgather, [[*rows.unbind()]], [flat])
-            rows = self._run(kind, x, start, rows)
+            rows = self.run(kind, start, rows, x)
         return [*self._back(rows.view(-1), x, self.world_size).unbind()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -248,7 +270,7 @@ class GroupCommunicator(WaitingCommunicator):
             return fold(self.all_gather(x), op)
         moved = x.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
         start = partial(self._group.allreduce, [moved], _REDUCE[op])
-        reduced: Tensor = self._run(f"all_reduce {op}", x, start, moved)
+        reduced: Tensor = self.run(f"all_reduce {op}", start, moved, x)
         return reduced.to(x.device)
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -257,7 +279,7 @@ class GroupCommunicator(WaitingCommunicator):
         sent = torch.cat([self._bytes(part) for part in parts])
         received = torch.empty_like(sent)
         start = partial(self._group.alltoall_base, received, sent, [], [])
-        received = self._run("all_to_all", parts[0], start, received)
+        received = self.run("all_to_all", start, received, parts[0])
         return [*self._back(received, parts[0], self.world_size).unbind()]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
@@ -265,11 +287,11 @@ class GroupCommunicator(WaitingCommunicator):
         check_src(src, self.world_size)
         flat = self._bytes(x).clone()
         start = partial(self._group.broadcast, flat, src)
-        return self._back(self._run(f"broadcast from rank {src}", x, start, flat), x)
+        return self._back(self.run(f"broadcast from rank {src}", start, flat, x), x)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        self._run("barrier", None, partial(_barrier, group=self._group, async_op=True), None)
+        self.run("barrier", partial(_barrier, group=self._group, async_op=True))
 
     def _bytes(self, x: Tensor) -> Tensor:
         plain = x.detach().to(self.device).resolve_conj().resolve_neg().contiguous()
@@ -279,13 +301,144 @@ class GroupCommunicator(WaitingCommunicator):
     def _back(self, flat: Tensor, like: Tensor, *leading: int) -> Tensor:
         return flat.view(like.dtype).reshape([*leading, *like.shape]).to(like.device)
 
-    def _run(self, kind: str, x: Tensor | None, start: partial[Any], output: Any) -> Any:
-        """Make a collective; return ``output``, or what it was when the collective was sent.
+    def run(
+        self, kind: str, start: Callable[[], Any], output: Any = None, x: Tensor | None = None
+    ) -> Any:
+        """Start a call of the transport, wait for its end, and return what it has filled.
 
-        ``start`` calls the group itself: torch.distributed's functions of the same names may be
-        watched, by guard.watch().
+        Args:
+            kind: the transport's operation.
+            start: begins it. It calls the group itself: torch.distributed's functions of the same
+                names may be watched, by guard.watch().
+            output: the tensors that it fills.
+            x: what this rank sends.
+
+        Raises:
+            DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the
+                same.
+            RuntimeError: the backend refuses to make such a call.
         """
-        return self.run(current_call(kind, x), kind, start, output)
+        call = current_call(kind, x)
+        if self.state.verdict is not None:
+            raise self.state.verdict.error(self._me, call.site)
+        if call_under_way() is None:
+            self.state.note(self.state.direct_calls, f"{kind} {call.detail}", call.site)
+        self.calls += 1
+        pending = PendingCall(call, self._name, self._members, self.calls, kind)
+        self.watcher.calls.begin_call(pending)
+        work, is_over = None, False
+        try:
+            work = start()
+            self._wait(work, pending)
+            is_over = True
+        except RuntimeError as error:
+            # What the backend refuses is the caller's own error: nothing was sent.
+            if isinstance(error, DistmetricsError) or not (work or is_connection_error(error)):
+                raise
+            raise self._lost(pending, error) from error
+        except BaseException as error:
+            if work is not None or not isinstance(error, (ValueError, TypeError)):
+                break_after(error, self, call)
+            raise
+        finally:
+            if work is None:
+                self.calls -= 1
+            elif not is_over:
+                _never_freed.append((work, start, output))
+            self.watcher.calls.end_call(pending, begun=work is not None)
+        return output
+
+    def blame(self, error: BaseException) -> DistmetricsError | None:
+        """Return an error that names the rank behind a connection error of a call made elsewhere.
+
+        None for other errors, and where nothing says that a rank is lost. The group is broken then,
+        as it is where one of our own calls finds that out.
+        """
+        if not is_connection_error(error):
+            return None
+        doing = "was in a collective of torch.distributed's own (DDP, say)"
+        verdict = self._found_out(doing, error, lambda: self.watcher.departed(doing))
+        if not (verdict.peers or is_broken_connection(error)):
+            return None
+        site = next(iter(raise_sites(error)), None) or call_site()
+        return self._break(verdict, site).with_traceback(error.__traceback__)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Publish that this rank leaves the job: after an error, or at its end."""
+        if error is not None:
+            self.watcher.report(error)
+        self.watcher.leave_job(reason(error), failed=error is not None)
+
+    def report(self, error: DistmetricsError) -> None:
+        """Write this rank's report, where one is wanted: a call raises an error."""
+        self.watcher.report(error)
+
+    def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
+        """Tell the other ranks that this rank makes no further call on this communicator."""
+        self.watcher.break_off(self._name, verdict, at_once=at_once)
+
+    def give_up(self, error: BaseException, scope: str) -> None:
+        """Tell the others that this rank has left a block by an exception; refuse later calls."""
+        if self.state.verdict is not None:
+            return
+        left = f"left {scope}: {reason(error)}"
+        notes = ("The other ranks have been told.",)
+        verdict = Verdict("diverged", f"this rank has {left}", (self._me,), notes=notes)
+        self.state.verdict = verdict
+        self.watcher.depart(left)
+
+    @property
+    def tasks(self) -> Tasks:
+        """The calls that this rank makes in its background."""
+        return self.watcher.calls
+
+    def _wait(self, work: Any, pending: PendingCall) -> None:
+        patience = self.watcher.patience
+        while not ended(work, self.device, patience):
+            patience = SLICE
+            verdict = self.watcher.look(pending)
+            if verdict is not None:
+                raise self._break(verdict, pending.call.site)
+
+    def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
+        """Return the error for a broken connection."""
+        doing = f"waits in {pending.call}"
+        look = partial(self.watcher.look_after_loss, pending)
+        verdict = self._found_out(doing, error, look)
+        return self._break(verdict, pending.call.site)
+
+    def _found_out(
+        self, doing: str, error: BaseException, look: Callable[[], Verdict | None]
+    ) -> Verdict:
+        """Return why a connection broke; who watches a lost rank's process may be late to say."""
+        began = time.monotonic()
+        while True:
+            verdict, gone = look(), self.watcher.gone()
+            grace = self.watcher.grace
+            if gone or self.watcher.is_deaf():
+                grace = min(grace, _OWN_WORDS)
+            if verdict is not None or time.monotonic() - began >= grace:
+                break
+            time.sleep(_MOMENT)
+        return (
+            verdict
+            or self.watcher.departed(doing)
+            or Verdict(
+                "peer-lost",
+                f"the connection to {who(gone) if gone else 'another rank'} broke",
+                tuple(gone),
+                {self._me: doing} | dict.fromkeys(gone, "its process is gone"),
+                notes=(f"The backend says: {str(error).strip().splitlines()[-1]}", BROKEN),
+                do="look for the first error or kill in the other ranks' logs.",
+            )
+        )
+
+    def _break(self, verdict: Verdict, site: Site | None) -> DistmetricsError:
+        """Refuse every later call on this group, and return what this one raises."""
+        self.state.verdict = verdict
+        error = verdict.error(self._me, site)
+        self.watcher.fail(error)
+        return error
 
 
 _find_watcher: Callable[[], Watcher] = Watcher

@@ -73,9 +73,8 @@ def join_group(
     meet(PrefixStore("here", here), tombstones, rank, world_size)
     connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
     watcher = watcher_of_job(tombstones)  # the first of the job, so that it knows the tombstones
-    comm = GroupCommunicator()
+    comm = GroupCommunicator.of(dist.group.WORLD)
     comm.watcher = watcher
-    GroupCommunicator.register(comm)
     meet(PrefixStore("connected", here), tombstones, rank, world_size)
     return comm
 

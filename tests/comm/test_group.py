@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
-from distmetrics.comm.communicator import current_call
 from distmetrics.comm.process_group import _transport_device
 from distmetrics.errors import ConfigurationError, PeerLostError
 
@@ -48,7 +47,7 @@ def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> Non
         raise RuntimeError("first\nConnection closed by peer")
 
     with pytest.raises(PeerLostError, match="the connection to another rank broke") as caught:
-        comm.run(current_call("all_gather"), "all_gather", fails)
+        comm.run("all_gather", fails)
     assert "The backend says: Connection closed by peer" in str(caught.value)
     with pytest.raises(PeerLostError, match="the connection to another rank broke"):
         comm.barrier()

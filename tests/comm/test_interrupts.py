@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 import distmetrics as dm
-from distmetrics.comm.communicator import current_call
 from distmetrics.errors import PeerLostError
 from distmetrics.guard.watchdog import TombstoneWatcher
 from distmetrics.testing import run
@@ -245,6 +244,6 @@ def test_a_lost_peer_and_a_lost_store_are_one_error(tmp_path: Any) -> None:
             raise RuntimeError("Connection closed by peer")
 
         with pytest.raises(PeerLostError, match="the connection to another rank broke"):
-            comm.run(current_call("all_gather"), "all_gather", fails)
+            comm.run("all_gather", fails)
     finally:
         dist.destroy_process_group()
