@@ -22,7 +22,13 @@ _TORCH = (str(Path(torch.__file__).parent) + os.sep, "<eval_with_key>")
 _BETWEEN = (_PACKAGE, contextlib.__file__, *_TORCH)
 _GENERATED = "torchinductor_"  # part of the folder
 _STANDARD = str(Path(os.__file__).parent) + os.sep
-_of_thread = threading.local()  # the line that has begun what a thread of ours makes
+
+
+class _OfThread(threading.local):
+    site: Site | None = None  # the line that has begun what a thread of ours makes
+
+
+_of_thread = _OfThread()
 
 
 @contextlib.contextmanager
@@ -35,19 +41,14 @@ def begun_at(site: Site | None) -> Iterator[None]:
         _of_thread.site = None
 
 
-def call_site(frame: FrameType | None = None) -> Site | None:
-    """Return the nearest caller outside distmetrics: the line that a user must look at.
-
-    Args:
-        frame: where another thread is; default where this one is.
-    """
-    begun: Site | None = None if frame else getattr(_of_thread, "site", None)
-    frame = frame or sys._getframe(1)
+def call_site() -> Site | None:
+    """Return the nearest caller outside distmetrics: the line that a user must look at."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if site := users_line(frame, frame.f_lineno):
             return site
         frame = frame.f_back
-    return begun
+    return _of_thread.site
 
 
 def users_line(frame: FrameType, line: int) -> Site | None:

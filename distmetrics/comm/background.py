@@ -24,7 +24,14 @@ from distmetrics.errors import in_short
 
 R = TypeVar("R")
 _MOST = 8  # calls that may be under way
-_of_thread = threading.local()  # what this thread, a rank's own, has begun
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.queue: deque[Handle[Any]] = deque(maxlen=_MOST)  # what this thread has begun
+
+
+_of_thread = _OfThread()
 
 
 class Handle(Generic[R]):
@@ -57,9 +64,8 @@ class Handle(Generic[R]):
         self.error: BaseException | None = None
         self.is_heard = False
         # What the call reads, the device may still have to compute.
-        self._ready = _event() if comm.device.type == "cuda" else None
-        if self._ready is not None:
-            self._ready.record()
+        is_cuda = comm.device.type == "cuda"
+        self._ready = torch.cuda.current_stream().record_event() if is_cuda else None
         self._tasks.begin()
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
@@ -101,15 +107,12 @@ class Handle(Generic[R]):
 
     def tell_unheard(self) -> None:
         """Tell of an error, or a result for somebody else, that nobody has asked for."""
-        if self.is_heard:
-            return
-        self.is_heard = True
-        if self.error is not None:
-            what = f"a call in the background has failed: {in_short(self.error)}"
-            warnings.warn(f"{what}. Ask for its result(), which raises it.", stacklevel=3)
-        elif self._then is not None:
+        if not self.is_heard and (self.error is not None or self._then is not None):
             what = "nobody has asked for the result of a call in the background: it goes nowhere"
-            warnings.warn(f"{what}. Ask for its result(), which passes it on.", stacklevel=3)
+            if self.error is not None:
+                what = f"a call in the background has failed: {in_short(self.error)}"
+            warnings.warn(f"{what}. Ask for its result().", stacklevel=3)
+        self.is_heard = True
 
     def __del__(self) -> None:
         self.tell_unheard()
@@ -130,13 +133,10 @@ def start(
         comm: of the same ranks.
         then: see :class:`Handle`.
     """
-    twin = comm.background()
-    queue: deque[Handle[Any]] | None = getattr(_of_thread, "queue", None)
-    if queue is None:
-        queue = _of_thread.queue = deque(maxlen=_MOST)
-        if threading.current_thread() is threading.main_thread():
-            # What is registered last comes first: then the guard tells that this rank has left.
-            atexit.register(_finish_script, os.getpid())
+    twin, queue = comm.background(), _of_thread.queue
+    if not queue and threading.current_thread() is threading.main_thread():
+        # What is registered last comes first: then the guard tells that this rank has left.
+        atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
     handle = Handle(make, twin, queue[-1] if queue else None, then)
@@ -146,24 +146,18 @@ def start(
 
 def finish() -> None:
     """Wait until all is over that this thread has begun: the other ranks need it too."""
-    for handle in _begun():
+    for handle in [*_of_thread.queue]:
         handle.wait()
-
-
-def _begun() -> list[Handle[Any]]:
-    return [*getattr(_of_thread, "queue", ())]
 
 
 def _finish_script(pid: int) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
     if os.getpid() == pid and what_ended() is None:  # a forked child has none of these threads
         finish()
-        for handle in _begun():  # the queue holds them still, so that nothing else would tell
+        for (
+            handle
+        ) in _of_thread.queue:  # the queue holds them still, so that nothing else would tell
             handle.tell_unheard()
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

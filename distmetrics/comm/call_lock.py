@@ -25,17 +25,12 @@ R = TypeVar("R")
 
 
 class CallLock:
-    """One call of this thread, and the transports that it has taken.
-
-    Attributes:
-        call: that exchanges data; None before the first exchange.
-        takes: how often the call has begun to exchange data.
-        exchanged: whether the last exchange is over, so that errors from here on are its own.
-    """
+    """One call of this thread, and the transports that it has taken."""
 
     def __init__(self) -> None:
-        self.call: Call | None = None
-        self.takes, self.exchanged = 0, False
+        self.call: Call | None = None  # None before the first exchange of data
+        self.takes = 0  # how often it has begun to exchange data
+        self.exchanged = False  # the last exchange is over: errors from here on are its own
         self.thread = threading.get_ident()
         self.taken: list[Communicator] = []
         self._named_before = name_calls(None)
@@ -82,10 +77,7 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
             comm = chosen(kwargs.get("comm"))
             if not is_part:
                 lock = _of_thread.lock = CallLock()
-            if comm.is_layout:
-                result = comm.around(functools.partial(fn, *args, **kwargs))
-            else:
-                result = fn(*args, **kwargs)
+            result = comm.around(functools.partial(fn, *args, **kwargs))
             if lock is not None:
                 lock.release()
         except BaseException as error:

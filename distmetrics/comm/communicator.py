@@ -43,30 +43,20 @@ _PAIRWISE: dict[str, Callable[..., Tensor]] = {
 
 
 class CallState:
-    """The calls that one rank has made on one transport.
-
-    Attributes:
-        count: how many calls of ours have begun.
-        past: hash of what the other ranks must have done as well, besides these calls.
-        reads: checksums of what this rank has read of streams, to be compared with the others'.
-        uneven_lines: each rank's line of the last calls, since ranks were last at one line.
-        left: how this rank has left calls before it exchanged data in them.
-        direct_calls: the last calls that no function of ours made.
-        verdict: why every later call is refused.
-        refusal: why later calls are refused once the call under way is over.
-        holder: the call that is under way, set under ``lock``.
-    """
+    """The calls that one rank has made on one transport."""
 
     def __init__(self) -> None:
-        self.count = self.past = 0
-        self.reads: dict[int, int] = {}
+        self.count = 0  # calls of ours that have begun
+        self.past = 0  # hash of what the other ranks must have done as well, besides these calls
+        self.reads: dict[int, int] = {}  # checksums of streams, to be compared with the others'
+        # Each rank's line of the last calls, since ranks were last at one line.
         self.uneven_lines: list[list[Site | None]] = []
-        self.left: deque[str] = deque(maxlen=_KEPT)
-        self.direct_calls: deque[str] = deque(maxlen=_KEPT)
-        self.verdict: Verdict | None = None
-        self.refusal: Verdict | None = None
+        self.left: deque[str] = deque(maxlen=_KEPT)  # calls left before data were exchanged
+        self.direct_calls: deque[str] = deque(maxlen=_KEPT)  # that no function of ours made
+        self.verdict: Verdict | None = None  # why every later call is refused
+        self.refusal: Verdict | None = None  # the same, once the call under way is over
         self.lock = threading.Lock()
-        self.holder: Any = None
+        self.holder: Any = None  # the call that is under way, set under the lock
 
     def note(self, kept: deque[str], text: str, site: Site | None) -> None:
         """Add what no header compares to what ranks must share, and to what errors list."""
@@ -199,7 +189,6 @@ class Communicator(ABC):
 
     # What a layout changes: ranks that hold the same samples, and ranks without values.
 
-    is_layout = False
     hands_over = False  # whether some ranks are given the result of others
 
     @property
@@ -243,13 +232,9 @@ class PassingCommunicator(Communicator):
 
     @abstractmethod
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Return what a collective gives.
+        """Return what a collective gives: ``make(*sent)``, say.
 
-        Args:
-            op: its operation.
-            make: makes it; called with what is sent.
-            sent: the tensors that this rank sends.
-            alone: the result, had every other rank sent the same.
+        ``alone`` is the result, had every other rank sent the same.
         """
 
     def all_gather(self, x: Tensor) -> list[Tensor]:

@@ -7,15 +7,9 @@ from typing import Any, NamedTuple
 
 
 class Name(NamedTuple):
-    """A name of a module, and the value that it gets inside the block.
+    """A name of a module, and the value that it gets inside the block."""
 
-    Attributes:
-        where: the module's names.
-        name: one of them.
-        value: of it inside the block.
-    """
-
-    where: dict[str, Any]
+    where: dict[str, Any]  # the module's names
     name: str
     value: Any
 

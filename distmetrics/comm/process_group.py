@@ -134,7 +134,6 @@ _never_freed: list[Any] = []
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_never_freed))
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
-_DEVICE_OF = {"nccl": "cuda", "xccl": "xpu"}  # the CPU for other backends
 _REDUCE = {
     "sum": dist.ReduceOp.SUM,
     "prod": dist.ReduceOp.PRODUCT,
@@ -179,7 +178,7 @@ class GroupCommunicator(Communicator):
         self.watcher.calls.count_by(self._name, self.issued, exactly=device.type != "cpu")
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
-        self._is_gloo = device.type == "cpu" and "gloo" in str(dist.get_backend_config(group))
+        self._is_gloo = device.type == "cpu" and "gloo" in dist.get_backend_config(group)
 
     @property
     def _group(self) -> Any:
@@ -509,11 +508,8 @@ def _group_of(group: Any) -> Any:
 
 def _transport_device(group: Any) -> torch.device:
     """Return the device that the group's backend wants; the CPU, where it has one for that too."""
-    config = str(dist.get_backend_config(group))  # "gloo", or "cpu:gloo,cuda:nccl"
-    devices = []
-    for part in config.split(","):
-        device, separator, _ = part.partition(":")
-        devices.append(device if separator else _DEVICE_OF.get(part, "cpu"))
+    config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl", say
+    devices = [part.partition(":")[0] for part in config.split(",")]
     if "cpu" in devices:
         return torch.device("cpu")
     return torch.device(devices[0], torch.accelerator.current_device_index())

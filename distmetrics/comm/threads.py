@@ -70,15 +70,11 @@ class _Meeting:
 
 
 class Rendezvous:
-    """All collectives of one run of a world.
-
-    Attributes:
-        states: the calls of each rank in each group.
-        broken_by: by rank, the group that it has broken, and why; told if the rank returns.
-    """
+    """All collectives of one run of a world."""
 
     def __init__(self, world_size: int) -> None:
         self.states: defaultdict[tuple[int, Group], CallState] = defaultdict(CallState)
+        # By rank, the group that it has broken, and why; told if the rank returns.
         self.broken_by: dict[int, tuple[Group, Verdict]] = {}
         self._world_size = world_size
         self._lock = threading.RLock()

@@ -28,27 +28,16 @@ _KINDS: dict[str, type[DistmetricsError]] = {
 
 
 class Verdict(Message, frozen=True):
-    """Why a wait ends: the same on every rank of the group; the values of an error.
+    """Why a wait ends: the same on every rank of the group; the values of an error."""
 
-    Attributes:
-        kind: code of the error's class.
-        what: what is wrong.
-        peers: the ranks that it is about.
-        per_rank: what each rank did.
-        likely: the likely cause.
-        do: what to do.
-        notes: what became of the group.
-        groups: other groups than that of the wait, in which it ends waits as well.
-    """
-
-    kind: Literal["mismatch", "diverged", "peer-lost"]
+    kind: Literal["mismatch", "diverged", "peer-lost"]  # code of the error's class
     what: str
     peers: tuple[int, ...] = ()
     per_rank: Mapping[int, str] = {}
     likely: str = ""
     do: str = ""
     notes: tuple[str, ...] = (BROKEN,)
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # others than that of the wait, whose waits end as well
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
         """Return the error that ``rank`` raises for it; all ranks are the job's."""
@@ -70,12 +59,7 @@ class Verdict(Message, frozen=True):
 
 
 def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict:
-    """Return the verdict that ranks have left: those that failed, if one did.
-
-    Args:
-        left: departures of ranks that are needed.
-        lines: what the ranks do that need them.
-    """
+    """Return the verdict that ranks have left, which others need: those that failed, if any."""
     failed = sorted(rank for rank, departure in left.items() if departure.failed)
     peers = tuple(failed or sorted(left))
     per_rank = {**lines, **{rank: departure.why for rank, departure in left.items()}}
@@ -107,8 +91,7 @@ def left_a_call(peers: Sequence[int], what: str, lines: Mapping[int, str]) -> Ve
 def deadlock(what: str, peers: Sequence[int], lines: Mapping[int, str]) -> Verdict:
     """Return the verdict that ranks wait for each other in groups that overlap."""
     likely = "collectives of overlapping groups in a different order on different ranks."
-    do = "make every rank of a group call the same collectives, in the same order."
-    return Verdict("diverged", f"deadlock: {what}", tuple(peers), lines, likely, do)
+    return Verdict("diverged", f"deadlock: {what}", tuple(peers), lines, likely, SAME_ORDER)
 
 
 def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
@@ -125,19 +108,12 @@ def silent_store(rank: int, doing: str, seconds: float, error: str) -> Verdict:
 
 
 class Departure(Message, frozen=True):
-    """That a rank left, and why.
-
-    Attributes:
-        rank: of the job.
-        why: in a few words.
-        failed: whether it failed, or came to its end.
-        calls: how many calls of each process group it has made, by the group's name; nothing where
-            somebody else says that it left.
-    """
+    """That a rank of the job left, and why."""
 
     rank: int
     why: str
     failed: bool
+    # How many calls of each process group it has made; nothing where somebody else says it left.
     calls: Mapping[str, int] = {}
 
     def calls_of(self, group: str) -> int | None:

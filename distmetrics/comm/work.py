@@ -23,32 +23,18 @@ _CONNECTION_WORDS = (*_BROKEN_WORDS, "gloo", "NCCL")
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One call of a transport on this rank, from when it was begun until it is over.
-
-    Attributes:
-        call: in the user's terms.
-        group: name of the process group.
-        members: its ranks of the job, in short.
-        number: how many calls this group has made, this one included.
-        kind: the transport's operation.
-        started: when it was begun, in seconds since 1970.
-        ended: when it was over, or None.
-        serial: number among this rank's calls over all groups.
-        watched: whether the watcher has been asked why it lasts.
-        warned: whether the log has its verdict.
-        verdict: why it can't end, once that is known.
-    """
+    """One call of a transport on this rank, from when it was begun until it is over."""
 
     call: Call
-    group: str
-    members: str
-    number: int
-    kind: str
+    group: str  # its name
+    members: str  # its ranks of the job, in short
+    number: int  # of the group's calls
+    kind: str  # the transport's operation
     started: float = field(default_factory=time.time)
     ended: float | None = None
-    serial: int = 0
-    watched: bool = False
-    warned: bool = False
+    serial: int = 0  # among this rank's calls over all groups
+    watched: bool = False  # the watcher has been asked why it lasts
+    warned: bool = False  # the log has its verdict
     verdict: Verdict | None = None
 
 

@@ -72,8 +72,6 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     ['0.667', '0.667', '0.667', '0.667']
     """
 
-    is_layout = True
-
     def __init__(
         self,
         mesh: Any,

@@ -152,7 +152,7 @@ def explain(
     if world_size is None:
         comm = communicator_of(local.targets, current())
         world_size = max(2, comm.world_size)
-        layout = layout or (comm if comm.is_layout else None)
+        layout = layout or (None if comm.whole is comm else comm)
     mesh = getattr(layout, "mesh", None)
     if layout is not None and not isinstance(mesh, Mesh):
         mesh = Mesh.of(layout, usual_roles(layout) | dict(roles))
