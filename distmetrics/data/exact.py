@@ -15,7 +15,7 @@ from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameStream, checksum
-from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order
+from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order, order_of
 from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
@@ -88,8 +88,8 @@ def exact_by(
     unwrapped, drawn = Unwrapped(None, None), []
     try:
         unwrapped = unwrap(loader, dealt)
-        is_drawn = isinstance(unwrapped.loader, DataLoader) and not unwrapped.dealt
-        parts = list(parts_of(unwrapped.loader)) if is_drawn else []
+        whole = unwrapped.loader
+        parts = [*parts_of(whole)] if isinstance(whole, DataLoader) and not unwrapped.dealt else []
         drawn = random_state(parts)
         text = f"{_text(unwrapped)}{_lists(parts)}, drawn by {len(drawn)} seeds or generators, "
         text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
@@ -119,33 +119,24 @@ def part_of(
     in_rounds: bool = False,
     seed: int = 0,
 ) -> RankLoader:
-    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
-
-    ``fill`` and the seed are as for :class:`EvaluationSampler`, ``in_rounds`` as for
-    :class:`Sharding`.
-    """
-    whole, device = unwrapped.loader, unwrapped.device
-    if not getattr(whole, "in_order", True):
-        whole = clone(whole, in_order=True)  # what a batch is follows from its place
-    if unwrapped.dealt:
-        return Share(whole, device, equal_batches=fill, comm=comm or current())
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
+    whole, dealt = unwrapped.loader, unwrapped.dealt
+    common: dict[str, Any] = {"device": unwrapped.device, "equal_batches": fill, "dealt": dealt}
+    if dealt:
+        return Share(whole, comm=(comm or current()).whole, **common)
     if not has_order(whole):
-        same = None
-        if comm is not None and world_size > 1 and unwrapped.dealt is None:
-            same = SameStream(comm)
-        part = StreamPart(whole, device, equal_batches=fill, ranks=(world_size, rank), same=same)
-        part.dealt = unwrapped.dealt
-        return part
-    batches = whole.batch_sampler
-    order, layout = whole.sampler if batches is None else batches, Sharding(in_rounds=in_rounds)
-    if type(batches) is BatchSampler:
-        order = batches.sampler
-        multiple_of = batches.batch_size if batches.drop_last else 1
+        same = SameStream(comm) if comm and world_size > 1 and dealt is None else None
+        return StreamPart(whole, world_size=world_size, rank=rank, same=same, **common)
+    order, layout = order_of(whole), Sharding(in_rounds=in_rounds)
+    if type(order) is BatchSampler and order is whole.batch_sampler:
+        multiple_of = order.batch_size if order.drop_last else 1
         layout = Sharding(unwrapped.batch_size, multiple_of, in_rounds)
+        order = order.sampler
     own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
     own.is_order = True
-    name = "sampler" if batches is None else "batch_sampler"
-    return LoaderPart(clone(whole, **{name: own}), device, own)
+    name = "sampler" if whole.batch_sampler is None else "batch_sampler"
+    in_order = {"in_order": True}  # what a batch is follows from its place
+    return LoaderPart(clone(whole, **in_order, **{name: own}), own_sampler=own, **common)
 
 
 class _LoaderMessage(Message, frozen=True):
@@ -180,7 +171,7 @@ def _text(unwrapped: Unwrapped) -> str:
     whole = unwrapped.loader
     if not has_order(whole):
         return f"batches without an order, of a {type(whole).__name__}"
-    order, batched = whole.batch_sampler or whole.sampler, ""
+    order, batched = order_of(whole), ""
     if type(order) is BatchSampler:
         batched = f" in batches of {unwrapped.batch_size}" + " but for the last" * order.drop_last
         order = order.sampler

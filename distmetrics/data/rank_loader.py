@@ -30,19 +30,16 @@ _ABSENT = Step(None, is_full=False, is_absent=True)
 _AHEAD = 4  # batches that a rank reads before ranks tell each other how many they have
 
 
+@dataclass(eq=False)
 class RankLoader:
     """Batches of this rank's part; other attributes are the loader's that it reads."""
 
+    loader: Any
+    device: torch.device | None = None  # where batches go
+    equal_batches: bool = False
     dealt: bool | None = None  # what was said of a stream
     filler: int | None = None  # number of the first batch that only fills up, once it was read
-    is_alone = False  # made where no other rank was known
-
-    def __init__(
-        self, loader: Any, device: torch.device | None = None, *, equal_batches: bool = False
-    ) -> None:
-        self.loader = loader
-        self.equal_batches = equal_batches
-        self.device = device  # where batches go
+    is_alone: bool = False  # made where no other rank was known
 
     def __iter__(self) -> Iterator[Any]:
         if self.is_alone and current().world_size > 1:
@@ -83,14 +80,11 @@ class RankLoader:
         return getattr(self.loader, name)
 
 
+@dataclass(eq=False, kw_only=True)
 class LoaderPart(RankLoader):
     """A part that a sampler picks."""
 
-    def __init__(
-        self, loader: Any, device: torch.device | None, own_sampler: EvaluationSampler
-    ) -> None:
-        super().__init__(loader, device, equal_batches=own_sampler.fill)
-        self.own_sampler = own_sampler
+    own_sampler: EvaluationSampler
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
@@ -106,51 +100,42 @@ class LoaderPart(RankLoader):
         return least < most
 
 
+@dataclass(eq=False, kw_only=True)
 class StreamPart(RankLoader):
-    """Every ``world_size``-th batch of a loader without an order, which every rank reads whole.
+    """Every ``world_size``-th batch of a loader without an order, which every rank reads whole."""
 
-    A rank keeps its batch until it knows whether the round is full. Where the last round has none
-    for it, another rank's batch fills up.
-    """
-
-    def __init__(
-        self, *args: Any, ranks: tuple[int, int], same: SameStream | None, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._world_size, self._rank = ranks
-        self._same = same
+    world_size: int
+    rank: int
+    same: SameStream | None  # compares what ranks read
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
         kept: dict[int, Any] = {}  # of this round: the first batch, and this rank's
-        batches = self.loader if self._same is None else self._same.read(self.loader)
+        batches = self.loader if self.same is None else self.same.read(self.loader)
         for count, batch in enumerate(batches):
-            turn = count % self._world_size
-            if turn in (0, self._rank):
+            turn = count % self.world_size
+            if turn in (0, self.rank):
                 kept[turn] = batch
-            if turn == self._world_size - 1:
-                yield Step(kept[self._rank])
+            if turn == self.world_size - 1:
+                yield Step(kept[self.rank])
                 kept = {}
-        if self._rank in kept:
-            yield Step(kept[self._rank], is_full=self.equal_batches)
+        if self.rank in kept:
+            yield Step(kept[self.rank], is_full=self.equal_batches)
         elif kept:
             yield Step(kept[0], 0) if self.equal_batches else _ABSENT
 
     def __len__(self) -> int:
         count = len(self.loader)
         if self.equal_batches:
-            return -(-count // self._world_size)
-        return len(range(self._rank, count, self._world_size))
+            return -(-count // self.world_size)
+        return len(range(self.rank, count, self.world_size))
 
 
+@dataclass(eq=False, kw_only=True)
 class Share(RankLoader):
     """All batches of a stream that is this rank's share already, and what fills up."""
 
-    dealt = True
-
-    def __init__(self, *args: Any, comm: Communicator, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._comm = comm.whole
+    comm: Communicator
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
@@ -167,13 +152,13 @@ class Share(RankLoader):
         while True:
             ahead = [*itertools.islice(batches, _AHEAD)]
             mine = torch.tensor(len(ahead), device="cpu")
-            counts = all_gather(mine, comm=self._comm, name="exact").tolist()
+            counts = all_gather(mine, comm=self.comm, name="exact").tolist()
             if not any(counts):
                 return
             if filler is None:
                 filler = ahead[:1]
                 if not all(counts):
-                    ranks = all_gather_object(filler, comm=self._comm, name="exact")
+                    ranks = all_gather_object(filler, comm=self.comm, name="exact")
                     filler = next(first for first in (filler, *ranks) if first)
             for batch in ahead:
                 yield Step(batch)
@@ -218,11 +203,7 @@ def being_read(
 
 
 def rows_being_read() -> ValidRows | None:
-    """Return the valid rows of the innermost batch that is being read, if there is one.
-
-    Raises:
-        InputError: loaders are read in turn, and their batches have different numbers.
-    """
+    """Return the valid rows of the innermost batch that is being read, if there is one."""
     stack = _reading.stack
     if not stack:
         return None

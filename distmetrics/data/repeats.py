@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
-from distmetrics.data.sharding import has_order
+from distmetrics.data.sharding import has_order, order_of
 from distmetrics.data.unwrap import active_loader, inner_loader, is_sharded
 from distmetrics.guard.settings import MODE
 
@@ -51,9 +51,7 @@ def check(loader: Any) -> Repeats:
         loader = inner
     if not isinstance(loader, DataLoader):
         return Repeats()
-    shard: Any = loader.dataset
-    if has_order(loader):
-        shard = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    shard: Any = order_of(loader) if has_order(loader) else loader.dataset
     if hasattr(shard, "process_index"):
         dealer = shard
     return _of_sampler(shard) if dealer is None else _of_accelerate(dealer, loader, shard)

@@ -55,10 +55,7 @@ def restore(state: State) -> None:
 
 @contextmanager
 def as_at_first(state: State, epoch: int) -> Iterator[None]:
-    """Draw from the generators of a state inside the block; what drawing changes is put back.
-
-    A rank may have read a pass that others have not.
-    """
+    """Draw from the generators of a state inside the block; what drawing changes is put back."""
     generators = [each for each in state if each[1] == "generator"]
     with _drawing:
         before = random_state({id(part): part for part, *_ in state}.values())

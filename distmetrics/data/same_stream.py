@@ -34,11 +34,7 @@ class SameStream:
         self._passes = 0
 
     def read(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a pass.
-
-        Raises:
-            InputError: other ranks read other batches first (on every rank).
-        """
+        """Yield the batches of a pass."""
         self._passes += 1
         count = crc = 0
         for batch in batches:

@@ -62,11 +62,7 @@ def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int
 
 
 class RankSampler(Sampler[Any]):
-    """The part of an order that belongs to one rank.
-
-    ``is_order``: the source gives keys, and is no data set; to be set for other iterables than
-    samplers.
-    """
+    """The part of an order that belongs to one rank."""
 
     def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
         if world_size < 1 or not 0 <= rank < world_size:
@@ -75,7 +71,7 @@ class RankSampler(Sampler[Any]):
         self.world_size = world_size
         self.rank = rank
         self.seed = seed
-        self.is_order = isinstance(source, Sampler)
+        self.is_order = isinstance(source, Sampler)  # the source gives keys, and is no data set
         self.epoch = 0
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
@@ -103,26 +99,20 @@ class RankSampler(Sampler[Any]):
             return list(self.source)
 
     def _fillers(self) -> Sequence[Any]:
-        """Return the places, or batches of places, that only fill up."""
         return ()
 
     def _pick(self, order: Sequence[Any], step: Any) -> Any:
-        return order[step]
+        if isinstance(step, range):
+            return [*order[step.start : step.stop]]
+        return order[step % len(order)]
 
 
 class Sharding(NamedTuple):
-    """How an order is split in evaluation.
+    """How an order is split in evaluation."""
 
-    Attributes:
-        batch_size: the most samples in a batch; None gives single samples.
-        multiple_of: use a multiple of it, and leave out the rest, as ``drop_last`` does: the batch
-            size of one process.
-        in_rounds: the ranks' n-th steps are the next places of the order, instead of runs.
-    """
-
-    batch_size: int | None = None
-    multiple_of: int = 1
-    in_rounds: bool = False
+    batch_size: int | None = None  # the most samples in a batch; None gives single samples
+    multiple_of: int = 1  # what remains is left out, as ``drop_last`` does
+    in_rounds: bool = False  # the ranks' n-th steps are the next places of the order: no runs
 
 
 class EvaluationSampler(RankSampler):
@@ -199,9 +189,6 @@ class EvaluationSampler(RankSampler):
         filler = 0 if self.batch_size is None else range(1)
         return [filler] * (len(self) - self.counts()[0])
 
-    def _pick(self, order: Sequence[Any], step: Any) -> Any:
-        return order[step] if self.batch_size is None else [order[place] for place in step]
-
 
 class TrainingSampler(RankSampler):
     """One rank's samples in training: as many on every rank, so that all take the same steps.
@@ -239,24 +226,22 @@ class TrainingSampler(RankSampler):
         steps = count // self.world_size if self.drop_last else -(-count // self.world_size)
         return range(rank, rank + steps * self.world_size, self.world_size)
 
-    def _pick(self, order: Sequence[Any], step: int) -> Any:
-        return order[step % len(order)]
-
 
 def has_order(loader: Any) -> bool:
     """True if a loader has an order of samples that can be split."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
-def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Return a copy of a loader with other attributes; a subclass may take other arguments.
+def order_of(loader: DataLoader[Any]) -> Any:
+    """Return the batch sampler of a loader, or its sampler where it makes no batches."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
-    A loader's ``__setattr__`` refuses new samplers, which its iterators would not use; the copy has
-    no iterator yet.
-    """
+
+def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
+    """Return a copy of a loader with other attributes; a subclass may take other arguments."""
     clone = copy.copy(loader)
     for name, value in changed.items():
-        object.__setattr__(clone, name, value)
+        object.__setattr__(clone, name, value)  # the loader's own refuses new samplers
     clone._iterator = None
     return clone
 

@@ -35,15 +35,7 @@ class Unwrapped:
 
 
 def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
-    """Return the loader of the whole data that a loader of one rank's part was made from.
-
-    Looks through the loaders of Accelerate and Fabric, which hold another, through samplers and
-    batch samplers that split an order over ranks, and through ours.
-
-    Raises:
-        InputError: something in it deals out to ranks in a way that is not known here, or it leaves
-            out batches; InputTypeError: nothing can be read from it.
-    """
+    """Return the loader of the whole data that a loader of one rank's part was made from."""
     device = None
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
