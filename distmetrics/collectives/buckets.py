@@ -33,12 +33,8 @@ ALIGN = 16  # the widest element, complex128: a view as any dtype may start at a
 class Bucket:
     """Tensors of one dtype that lie side by side.
 
-    Attributes:
-        dtype: of all of them.
-        key: what else they share; may be empty.
-        members: their places in the list that was laid out.
-        shapes: theirs, in the order of ``members``.
-        start: first byte in the run; ``stop``: the byte after the last.
+    ``key``: what else they share; ``members``: their places in the list that was laid out;
+    ``start``, ``stop``: their bytes in the run.
     """
 
     dtype: torch.dtype
@@ -71,10 +67,9 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies: the buckets, the number of tensors, the number of bytes."""
+    """Where everything lies: the buckets, and the number of bytes."""
 
     buckets: tuple[Bucket, ...]
-    count: int
     nbytes: int
 
 
@@ -165,7 +160,7 @@ def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
         stop = start + dtype.itemsize * sum(map(math.prod, own))
         buckets.append(Bucket(dtype, key, tuple(places), own, start, stop))
         start = align(stop)
-    return Layout(tuple(buckets), len(shapes), start)
+    return Layout(tuple(buckets), start)
 
 
 def align(nbytes: int) -> int:
@@ -189,11 +184,10 @@ def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tens
 
 def unpack(run: Tensor, where: Layout) -> list[Tensor]:
     """Return the tensors of a run as views of it, in the order in which they were laid out."""
-    tensors: list[Tensor] = [run] * where.count
+    tensors: dict[int, Tensor] = {}
     for bucket in where.buckets:
-        for index, part in zip(bucket.members, bucket.split(bucket.view(run)), strict=True):
-            tensors[index] = part
-    return tensors
+        tensors |= zip(bucket.members, bucket.split(bucket.view(run)), strict=True)
+    return [tensors[index] for index in range(len(tensors))]
 
 
 def from_bytes(data: bytes) -> Tensor:

@@ -122,11 +122,11 @@ class Round:
         """
         return [header_of(blob, self.blobs.index(blob)) for blob in self.blobs]
 
-    def agree(self, do: str = "") -> None:
+    def agree(self) -> None:
         """Check that all ranks make the same call; see :func:`~header.agree`."""
         header = header_of(self.blobs[0], 0)
         if header.problem is not None or any(blob != self.blobs[0] for blob in self.blobs):
-            agree(self.headers(), self.comm.rank, do=do)
+            agree(self.headers(), self.comm.rank)
 
     def move(self, *, sparing: bool = False) -> list[Tensor]:
         """Return every rank's data, once all ranks mean the same call.
@@ -194,17 +194,10 @@ def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:
     return Round(comm, tuple(frame.header for frame in frames), data, frames)
 
 
-def exchange_alike(comm: Communicator, header: Header, data: Tensor, do: str = "") -> list[Tensor]:
-    """Exchange the data of a call that must be the same on all ranks; return every rank's.
-
-    Args:
-        comm: who talks.
-        header: what this rank is about to do.
-        data: uint8 on ``comm.device``.
-        do: advice for shapes that differ, where the operation has some.
-    """
+def exchange_alike(comm: Communicator, header: Header, data: Tensor) -> list[Tensor]:
+    """Exchange the data of a call that must be the same on all ranks; return every rank's."""
     met = exchange(comm, header, data)
-    met.agree(do)
+    met.agree()
     return met.move()
 
 

@@ -62,11 +62,8 @@ class Header(Message, frozen=True):
     """One rank's call: what it does, with which tensors, from which line; or why it cannot be made.
 
     Attributes:
-        op: the operation with all that must be equal: ``all_reduce sum``,
-            ``broadcast from rank 0``.
+        op: the operation with all that must be equal: ``all_reduce sum``.
         name: the user's name of the call.
-        tree: text of the tree's structure.
-        leaves: the tensors, in the order in which they travel.
         site: the user's line; ranks may differ in it.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
         dtensors: what the ranks that hold a DTensor together must tell alike.
@@ -124,14 +121,13 @@ def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
     )
 
 
-def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0, do: str = "") -> None:
+def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
     """Check that all ranks make the same call; raise the same error on every rank otherwise.
 
     Args:
         headers: every rank's, in rank order.
         rank: the rank that asks, for the error's attributes.
         first_axis: the one from which on shapes must be equal.
-        do: advice for shapes that differ, where the operation has some.
 
     Raises:
         MismatchError: operation, name, tree or leaves differ.
@@ -143,14 +139,15 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0, do: str 
     for leaves in columns:
         alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in leaves}
         if len(alike) > 1:
-            likely, advice = "shards of different size.", do or "make the shape equal on all ranks."
+            likely = "shards of different size."
+            do = "make the shape equal on all ranks; all_gather_cat joins uneven ones."
             if len({leaf.dtype for leaf in leaves}) > 1:
                 likely = (
                     "a rank without data built its tensor from Python numbers, and torch inferred "
                     "the dtype."
                 )
-                advice = "give the dtype, or keep the numbers in a metric."
-            raise _mismatch(headers, rank, "send", [*map(str, leaves)], likely, advice)
+                do = "give the dtype, or keep the numbers in a metric."
+            raise _mismatch(headers, rank, "send", [*map(str, leaves)], likely, do)
     agree_on_dtensors([header.dtensors for header in headers], headers, rank)
 
 

@@ -33,13 +33,11 @@ from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputTypeError, Site
 from distmetrics.message import Message, decode, encode, is_raised_by_user, reading
 
-_CAT_INSTEAD = "call all_gather_cat, which joins uneven shards along dim 0."
-
 
 def _gather_rows(mine: Prepared, comm: Communicator) -> list[Tensor]:
     """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
     where = layout(mine.tensors)
-    runs = exchange_alike(comm, mine.header, mine.pack(comm, where), _CAT_INSTEAD)
+    runs = exchange_alike(comm, mine.header, mine.pack(comm, where))
     per_rank = [unpack(run, where) for run in runs]
     rows = []
     for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
@@ -208,7 +206,10 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
     [tensor(1), tensor(1)]
     """
     comm = chosen(comm)
-    problem = _source_problem(src, comm.world_size)
+    problem = None
+    if not isinstance(src, int) or not 0 <= src < comm.world_size:
+        what = f"there is no rank {src!r} in a world of {comm.world_size}"
+        problem = Problem("InputError", what)
     mine = prepare(f"broadcast from rank {src}", name, tree, comm, problem=problem)
     where = layout(mine.tensors)
     data = mine.pack(comm, where)
@@ -220,14 +221,6 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
         copies.append(new.to(old.device, copy=True))
     result: T = mine.spec.unflatten(copies)
     return result
-
-
-def _source_problem(src: Any, world_size: int) -> Problem | None:
-    if not isinstance(src, int):
-        return Problem("InputTypeError", f"the source must be a rank, got a {type(src).__name__}")
-    if 0 <= src < world_size:
-        return None
-    return Problem("InputError", f"there is no rank {src} in a world of {world_size}")
 
 
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
@@ -305,7 +298,6 @@ def gather_objects(
     comm: Communicator,
     allow_pickle: bool = False,
     op: str = "all_gather_object",
-    problem: Problem | None = None,
 ) -> list[Any]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
@@ -317,9 +309,8 @@ def gather_objects(
         comm: who talks.
         allow_pickle: see :func:`all_gather_object`.
         op: the name of the operation.
-        problem: why this rank cannot make the call, if it cannot.
     """
-    data = torch.empty(0, dtype=torch.uint8, device=comm.device)
+    data, problem = torch.empty(0, dtype=torch.uint8, device=comm.device), None
     try:
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:

@@ -25,7 +25,6 @@ from distmetrics.errors import InputError, InputTypeError
 
 T = TypeVar("T")
 Reduction = Literal["sum", "max", "min", "prod"]
-_REDUCTIONS = get_args(Reduction)
 
 
 @one_call
@@ -53,25 +52,18 @@ def all_reduce(
     tensor([2, 1])
     """
     comm = chosen(comm)
-    take, problem = partial(_term, op=op), _problem_of(op)
+    problem = None
+    if op not in get_args(Reduction):
+        do = "use sum, max, min or prod; or mean(x, weight=len(batch)); weight=1 counts every rank "
+        problem = Problem("InputError", f"no reduction {op!r}", f"{do}alike.")
+    take = partial(_term, op=op)
     mine = prepare(f"all_reduce {op}", name, tree, comm, take=take, problem=problem)
     wide = [tensor.detach().to(wide_dtype(tensor.dtype)) for tensor in mine.tensors]
-    result: T = _rebuilt(mine, _reduce(comm, mine, wide, op), op, comm.rank)
+    leaves = []
+    for reduced, old in zip(_reduce(comm, mine, wide, op), mine.tensors, strict=True):
+        leaves.append(_narrowed(reduced, old.dtype, op, comm.rank).to(old.device))
+    result: T = mine.spec.unflatten(leaves)
     return result
-
-
-def _problem_of(op: str) -> Problem | None:
-    """Return why there is no such reduction, if there is none."""
-    if op == "mean":
-        return Problem(
-            "InputError",
-            "a mean over ranks takes the weight of each rank, since ranks may hold different "
-            "numbers of samples",
-            "mean(x, weight=len(batch)); weight=1 counts every rank alike.",
-        )
-    if op in _REDUCTIONS:
-        return None
-    return Problem("InputError", f"no reduction {op!r}", f"use one of {', '.join(_REDUCTIONS)}.")
 
 
 @one_call
@@ -112,7 +104,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
         weights = [number if leads.get(path, True) else 0.0 for path in paths]
     scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
-        x = tensor.detach().to(_average_dtype(tensor.dtype))
+        x = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
         scaled.append(x * number if number else torch.zeros_like(x))
     whole, *sums = _reduce(comm, mine, scaled, "sum")
     totals = whole.tolist()
@@ -126,8 +118,11 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             site=mine.header.site,
         )
     every = totals if shared else totals * len(sums)
-    means = [each / total for each, total in zip(sums, every, strict=True)]
-    result: T = _rebuilt(mine, means, "mean", comm.rank)
+    leaves = []
+    for each, total, old in zip(sums, every, mine.tensors, strict=True):
+        kept = old.is_floating_point() or old.is_complex()
+        leaves.append((each / total).to(old.device, old.dtype if kept else torch.float64))
+    result: T = mine.spec.unflatten(leaves)
     return result
 
 
@@ -202,25 +197,10 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.int64
 
 
-def _average_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex128 if dtype.is_complex else torch.float64
-
-
-def _rebuilt(mine: Prepared, results: Sequence[Tensor], op: str, rank: int) -> Any:
-    """Return the user's tree with results in the dtypes, and on the devices, that the user gets."""
-    leaves = []
-    for result, old in zip(results, mine.tensors, strict=True):
-        leaves.append(_narrowed(result, old, op, rank).to(old.device))
-    return mine.spec.unflatten(leaves)
-
-
-def _narrowed(result: Tensor, old: Tensor, op: str, rank: int) -> Tensor:
+def _narrowed(result: Tensor, dtype: torch.dtype, op: str, rank: int) -> Tensor:
     """Return a wide result in the dtype that the user gets."""
-    dtype = old.dtype
     if dtype.is_floating_point or dtype.is_complex:
         return result.to(dtype)
-    if op == "mean":
-        return result
     if dtype == torch.bool:
         return result.bool() if op in ("max", "min") else result
     limits = torch.iinfo(dtype)

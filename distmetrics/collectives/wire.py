@@ -88,16 +88,17 @@ def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
 
 def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Tensor], bytes]:
     """Return the tensors in a value, and all else as msgpack."""
-    writer = _Writer(native)
+    tensors: list[Tensor] = []
     try:
-        form = writer.form(value)
+        form = _form(value, native, tensors)
     except InputTypeError:
         if not allow_pickle:
             raise
-        writer, file = _Writer(native), io.BytesIO()
-        _Pickler(file, writer).dump(value)
+        tensors, file = [], io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.tensors = tensors
+        pickler.dump(value)
         form = ["pickle", file.getvalue()]
-    tensors = writer.tensors
     specs = tuple([LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors])
     return tensors, msgspec.msgpack.encode(_Sent(specs, form))
 
@@ -129,64 +130,56 @@ def deserialize(
         tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
     match sent.form:
         case "pickle", bytes(pickled) if allow_pickle:
-            return _Unpickler(io.BytesIO(pickled), tensors).load()
+            unpickler = _Unpickler(io.BytesIO(pickled))
+            unpickler.tensors = tensors
+            return unpickler.load()
     return _read(sent.form, tensors)
 
 
-class _Writer:
-    """Turns values into what msgpack holds; tensors, each once, are kept aside."""
+def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) -> Any:
+    """Return what msgpack holds of a value; tensors are kept aside. Raises InputTypeError."""
+    kind = type(value)
+    if kind in native:
+        return value
+    if depth > DEEPEST:
+        raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
+    if kind is deque:
+        tag, items = "deque", [value.maxlen, *value]
+    elif kind in _TAGS:
+        tag = _TAGS[kind]
+        items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
+    else:
+        return _form_of_scalar(value, kind, tensors)
+    inner = depth + 1
+    return [tag, *[x if type(x) in native else _form(x, native, tensors, inner) for x in items]]
 
-    def __init__(self, native: Set[type]) -> None:
-        self.tensors: list[Tensor] = []
-        self._native = native
-        self._places: dict[int, int] = {}
 
-    def form(self, value: Any, depth: int = 0) -> Any:
-        """Return a value's form. Raises InputTypeError if it cannot be sent."""
-        kind, native = type(value), self._native
-        if kind in native:
-            return value
-        if depth > DEEPEST:
-            raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
-        if kind is deque:
-            tag, items = "deque", [value.maxlen, *value]
-        elif kind in _TAGS:
-            tag = _TAGS[kind]
-            items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
-        else:
-            return self._of_scalar_or_array(value, kind)
-        inner = depth + 1
-        return [tag, *[x if type(x) in native else self.form(x, inner) for x in items]]
+def _form_of_scalar(value: Any, kind: type, tensors: list[Tensor]) -> list[Any]:
+    if (place := _place(value, tensors)) is not None:
+        return ["tensor", place]
+    if kind is int:
+        return ["int", f"{value:x}"]
+    if kind is str:
+        return ["str", value.encode(*_UTF8)]
+    if kind is complex:
+        return ["complex", value.real, value.imag]
+    if kind is torch.dtype:
+        return ["dtype", short_name(value)]
+    numpy = sys.modules.get("numpy")  # who has an array has it
+    is_array = numpy is not None and kind is numpy.ndarray
+    is_scalar = numpy is not None and issubclass(kind, numpy.generic)
+    if (is_array or is_scalar) and _ARRAY_DTYPE.fullmatch(value.dtype.str):
+        tag = "array" if is_array else "scalar"
+        return [tag, value.dtype.str, value.shape, value.tobytes()]
+    raise _refused(f"a {kind.__module__}.{kind.__qualname__} is no plain data")
 
-    def _of_scalar_or_array(self, value: Any, kind: type) -> list[Any]:
-        if (place := self.place(value)) is not None:
-            return ["tensor", place]
-        if kind is int:
-            return ["int", f"{value:x}"]
-        if kind is str:
-            return ["str", value.encode(*_UTF8)]
-        if kind is complex:
-            return ["complex", value.real, value.imag]
-        if kind is torch.dtype:
-            return ["dtype", short_name(value)]
-        numpy = sys.modules.get("numpy")  # who has an array has it
-        is_array = numpy is not None and kind is numpy.ndarray
-        is_scalar = numpy is not None and issubclass(kind, numpy.generic)
-        if (is_array or is_scalar) and _ARRAY_DTYPE.fullmatch(value.dtype.str):
-            tag = "array" if is_array else "scalar"
-            return [tag, value.dtype.str, value.shape, value.tobytes()]
-        raise _refused(f"a {kind.__module__}.{kind.__qualname__} is no plain data")
 
-    def place(self, value: Any) -> int | None:
-        """Return a plain tensor's place among the tensors, None for anything else."""
-        if type(value) is not Tensor:
-            return None
-        if any(unsendable(value.dtype, value.layout, value.is_meta)):
-            return None
-        if id(value) not in self._places:
-            self._places[id(value)] = len(self.tensors)
-            self.tensors.append(value)
-        return self._places[id(value)]
+def _place(value: Any, tensors: list[Tensor]) -> int | None:
+    """Return a plain tensor's place among the tensors, where it is put; None for anything else."""
+    if type(value) is not Tensor or any(unsendable(value.dtype, value.layout, value.is_meta)):
+        return None
+    tensors.append(value)
+    return len(tensors) - 1
 
 
 def _refused(what: str) -> InputTypeError:
@@ -235,22 +228,16 @@ _SCALARS: dict[str, Callable[..., Any]] = {
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves plain tensors to a writer."""
-
-    def __init__(self, file: io.BytesIO, writer: _Writer) -> None:
-        super().__init__(file)
-        self._writer = writer
+    tensors: list[Tensor]
 
     def persistent_id(self, obj: Any) -> int | None:
         """Return a tensor's place among the tensors, None for what is to be pickled."""
-        return self._writer.place(obj)
+        return _place(obj, self.tensors)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
+    tensors: list[Tensor]
 
     def persistent_load(self, pid: int) -> Tensor:
         """Return the tensor with that place."""
-        return self._tensors[pid]
+        return self.tensors[pid]

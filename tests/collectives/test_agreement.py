@@ -100,7 +100,7 @@ def test_text_of_uneven_shards() -> None:
         "\n"
         "No data was moved; every rank keeps what it had.\n"
         "Likely: shards of different size.\n"
-        "Do:     call all_gather_cat, which joins uneven shards along dim 0."
+        "Do:     make the shape equal on all ranks; all_gather_cat joins uneven ones."
     )
 
 
