@@ -44,13 +44,7 @@ class Part(NamedTuple):
 
 
 class Shared(Message, frozen=True):
-    """What a rank tells the others of a DTensor.
-
-    Attributes:
-        name: of the leaf or state.
-        holders: the ranks that hold it.
-        about: what must be equal on them.
-    """
+    """What a rank tells the others of a DTensor; ``about``: what must be equal on its holders."""
 
     name: str
     holders: tuple[int, ...]
@@ -73,12 +67,7 @@ def local_of(x: Any) -> Tensor:
 
 
 def part_of(x: Any, comm: Communicator, where: str) -> Part:
-    """Return this rank's part of a DTensor.
-
-    Args:
-        x: the DTensor.
-        comm: of the ranks among which it is to be counted once.
-        where: what errors call it.
+    """Return this rank's part of a DTensor, which is to be counted once among a communicator's.
 
     Raises:
         LayoutError: the communicator is a layout, and an axis has a role that says something else.

@@ -115,11 +115,7 @@ class Round:
     frames: Sequence[_Frame] = ()
 
     def headers(self) -> list[Header]:
-        """Return every rank's header.
-
-        Raises:
-            MismatchError: a peer has sent something else.
-        """
+        """Return every rank's header; raise MismatchError if a peer has sent something else."""
         return [header_of(blob, self.blobs.index(blob)) for blob in self.blobs]
 
     def agree(self) -> None:
@@ -167,12 +163,7 @@ def _broadcast_each(comm: Communicator, data: Tensor, sizes: Sequence[int]) -> l
 
 
 def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:
-    """Exchange headers, and data as far as it fits. Who calls it then agrees, or plans.
-
-    Args:
-        comm: who talks.
-        header: what this rank is about to do.
-        data: uint8 on ``comm.device``; travels in the frame where it fits.
+    """Exchange headers, and data (uint8, on ``comm.device``) if it fits; the caller then agrees.
 
     Raises:
         DivergedError, MismatchError: ranks are at other calls (on every rank).
@@ -220,8 +211,7 @@ def _all_alike(comm: Communicator, header: Header, data: Tensor) -> bool:
     """True if all ranks have the same header and sizes, by a max-reduce of a few numbers."""
     text = header.encode() + _head(comm, 0, data)
     digest = hashlib.blake2b(text, digest_size=HASH_BYTES).digest()
-    numbers = torch.tensor(struct.unpack(f"<{HASH_BYTES // 8}q", digest), device="cpu")
-    numbers >>= 1  # so that -h is in range as well
+    numbers = from_bytes(digest).view(torch.int64) >> 1  # so that -h is in range as well
     both = torch.cat([numbers, -numbers]).to(comm.device)
     largest, smallest = comm.all_reduce(both, "max").chunk(2)
     return torch.equal(largest, -smallest)
@@ -273,11 +263,7 @@ def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
 
 @functools.lru_cache(maxsize=64)
 def header_of(blob: bytes, rank: int) -> Header:
-    """Return the header that a rank has sent.
-
-    Raises:
-        MismatchError: it has sent something else.
-    """
+    """Return the header that a rank has sent; raise MismatchError for anything else."""
     with reading("what it tells of its call", rank):
         return parse(Header, _inflated(blob) if blob[:1] == b"\0" else blob)
 
@@ -396,12 +382,8 @@ def _refused(
 def note_read(comm: Communicator, stream: int, number: int, batches: int, crc: int) -> None:
     """Note what this rank has read, to be compared at the next call on a communicator.
 
-    Args:
-        comm: of the ranks that read the stream.
-        stream: its number, from 1, the same on all ranks.
-        number: of the pass, from 1; 0 for the first batches.
-        batches: how many were read; of an order, how many samples it has.
-        crc: their checksum.
+    Streams have numbers from 1, the same on all ranks; ``number``: of the pass, from 1; 0 for the
+    first batches; ``batches``: how many were read, or samples of an order.
     """
     reads = comm.state.reads
     reads[stream * _PASSES + number % _PASSES] = (batches % _BATCHES << 32) + crc

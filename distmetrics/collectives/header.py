@@ -39,9 +39,8 @@ from distmetrics.errors import (
 from distmetrics.message import Message, encode, reading
 from distmetrics.tree import Spec, flatten
 
-_SHOWN = 3  # leaves, keys, or groups of ranks, spelt out in one line of a report
-_LONG = 160  # characters of a tree's structure that a report shows
-_LONG_KEY = 60  # characters of a key
+_SHOWN = 3  # leaves, or groups of ranks, spelt out in one line of a report
+_LONG = 160  # characters of what differs that a report shows
 _NOTHING_MOVED = "No data was moved; every rank keeps what it had."
 
 
@@ -128,10 +127,6 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
         headers: every rank's, in rank order.
         rank: the rank that asks, for the error's attributes.
         first_axis: the one from which on shapes must be equal.
-
-    Raises:
-        MismatchError: operation, name, tree or leaves differ.
-        InputError: a rank cannot make the call at all.
     """
     agree_on_tree(headers, rank)
     with reading("its tensors"):  # as many as its tree has
@@ -181,10 +176,7 @@ def agree_on_dtensors(
 def agree_on_tree(headers: Sequence[Header], rank: int, keys: Sequence[Sequence[str]] = ()) -> None:
     """Check all but the leaves, as :func:`agree` does.
 
-    Args:
-        headers: every rank's, in rank order.
-        rank: the rank that asks, for the error's attributes.
-        keys: those in each rank's tree, for the error's text; default the paths of its leaves.
+    ``keys``: those in each rank's tree, for the error's text; default the paths of its leaves.
     """
     _refuse_problems(headers, rank)
     calls = [header.call().op for header in headers]
@@ -275,10 +267,8 @@ def _odd_keys(per_rank: Sequence[Iterable[str]]) -> list[str]:
 
 
 def _listed(keys: Sequence[str], word: str = "") -> str:
-    shown = [key if len(key) <= _LONG_KEY else f"{key[:_LONG_KEY]}…" for key in keys[:_SHOWN]]
-    texts = [key if key[0] in "[." else repr(key) for key in shown]  # paths in trees have quotes
-    rest = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return word + ", ".join(texts) + rest if keys else ""
+    texts = [key if key[0] in "[." else repr(key) for key in keys]  # paths in trees have quotes
+    return word + ", ".join(texts) if keys else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +310,7 @@ def prepare(
     Args:
         op: the operation with all that must be equal on all ranks.
         name: the user's name of the call.
-        tree: tensors, numbers and arrays, nested.
+        tree: of the user's.
         comm: who talks.
         take: called with this rank's part of each leaf and what errors call it; returns what is
             sent of it.

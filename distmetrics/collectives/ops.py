@@ -179,9 +179,8 @@ def _fill_in(headers: Sequence[Header]) -> list[Header]:
     for header in headers:
         leaves = []
         for leaf, like in zip(header.leaves, known, strict=True):
-            if leaf.shape == (0,):
-                leaf = like.but(shape=(0, *like.shape[1:]))
-            leaves.append(leaf)
+            is_empty = leaf.shape == (0,)
+            leaves.append(like.but(shape=(0, *like.shape[1:])) if is_empty else leaf)
         filled.append(header.but(leaves=tuple(leaves)))
     return filled
 
@@ -301,14 +300,7 @@ def gather_objects(
 ) -> list[Any]:
     """Do what :func:`all_gather_object` does, for a caller of ours.
 
-    Args:
-        obj: to gather.
-        read: makes of an object of a peer what the caller needs; raises if it is malformed.
-        name: of the call.
-        site: the user's line, as ranks compare it.
-        comm: who talks.
-        allow_pickle: see :func:`all_gather_object`.
-        op: the name of the operation.
+    ``read`` makes of an object of a peer what the caller needs; it raises if that is malformed.
     """
     data, problem = torch.empty(0, dtype=torch.uint8, device=comm.device), None
     try:
@@ -326,20 +318,13 @@ def gather_objects(
     objects = []
     for rank, run in enumerate(exchange_alike(comm, header, data)):
         with reading("its object", rank):
-            theirs = deserialize(run, allow_pickle=allow_pickle, accelerator=comm.device)
+            theirs = deserialize(run, allow_pickle=allow_pickle)
             objects.append(theirs if read is None else read(theirs))
     return objects
 
 
 def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:
-    """Return every rank's message of one type, in rank order.
-
-    Args:
-        comm: who talks.
-        message: this rank's.
-        header: of the call, the same on all ranks but for problems.
-        what: what errors call the message.
-    """
+    """Return every rank's message of one type, in rank order; ``what``: errors call it so."""
     data = from_bytes(encode(message)).to(comm.device)
     runs = exchange_alike(comm, header, data)
     kind = type(message)

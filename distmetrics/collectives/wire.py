@@ -60,10 +60,7 @@ class _Sent(Message, frozen=True):
 def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
     """Return a value as uint8, on the device of its tensors; on the CPU if they are on several.
 
-    Args:
-        value: numbers, strings, bytes, None, dtypes, tensors, NumPy arrays, and lists, tuples, sets
-            and dicts of such.
-        allow_pickle: pickle a value that is anything else.
+    With ``allow_pickle`` a value that is no data is pickled.
 
     Raises:
         InputTypeError: something in it is no data.
@@ -106,16 +103,13 @@ def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Te
 def deserialize(
     run: Tensor, *, allow_pickle: bool = False, accelerator: torch.device | None = None
 ) -> Any:
-    """Return what :func:`serialize` was given; tensors have memory of their own.
+    """Return what :func:`serialize` was given; raise any Exception if the bytes are malformed.
 
     Args:
         run: what it returned.
         allow_pickle: whether to unpickle, which runs code that the sender has chosen.
-        accelerator: where tensors go that were on one, with the others on the CPU; None leaves all
-            on the device of ``run``.
-
-    Raises:
-        Exception: the bytes are malformed.
+        accelerator: where tensors go that were on one, default the device of ``run``; all others
+            go to the CPU.
     """
     (length,) = _LENGTH.unpack(to_bytes(run[: _LENGTH.size]))
     end = _LENGTH.size + length
@@ -123,11 +117,11 @@ def deserialize(
     data = run[align(end) :]
     if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
         data = data.clone()
-    places = [run.device] * 2 if accelerator is None else [torch.device("cpu"), accelerator]
     tensors = []
     for spec, x in zip(sent.tensors, unpack(data, layout(sent.tensors)), strict=True):
+        device = accelerator or run.device if spec.note == _ACCELERATOR else "cpu"
         # Each of its own memory: it may be changed in place, or saved.
-        tensors.append(x.to(places[spec.note == _ACCELERATOR], copy=True))
+        tensors.append(x.to(device, copy=True))
     match sent.form:
         case "pickle", bytes(pickled) if allow_pickle:
             unpickler = _Unpickler(io.BytesIO(pickled))

@@ -85,4 +85,4 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
         if body:
             theirs = decode(HandedError, body, "what it hands over", src)
             return Ended(error=theirs.of_rank(comm.members[comm.rank]))
-        return Ended(deserialize(sent, accelerator=comm.device))
+        return Ended(deserialize(sent))
