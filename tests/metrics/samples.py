@@ -189,9 +189,10 @@ SAMPLES: dict[str, Sample] = {
 def lists_follow() -> Iterator[None]:
     """Send lists in a round of their own, as long ones are, however short they are; for all threads."""
 
-    def padded(tensors: Any, keys: Any = None) -> Layout:
-        where = layout(tensors, keys)
-        return replace(where, nbytes=where.nbytes + (1 << 15)) if keys is None and where.nbytes else where
+    def padded(tensors: Any, kinds: Any) -> Layout:
+        where = layout(tensors, kinds)
+        has_lists = not {*kinds} <= {*plan.FIXED}
+        return replace(where, nbytes=where.nbytes + (1 << 15)) if has_lists else where
 
     plan.plan.cache_clear()
     plan.sent_by.cache_clear()
