@@ -31,12 +31,7 @@ _PLAIN = {str, int, float, bool, bytes, type(None)}
 
 
 def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
-    """Return a tree of ``count`` samples in dicts, tuples, tensors and lists.
-
-    Raises:
-        InputTypeError: something in it is not a column.
-        InputError: a column has another length.
-    """
+    """Return a tree of samples in dicts, tuples, tensors and lists, or raise InputError."""
     tree = _plain(tree)
     where = path or "the tree"
     if depth > DEEPEST:
@@ -129,9 +124,6 @@ def size_of(value: Any) -> int:
 def pack(column: Any) -> Any:
     """Return a column that is not empty in a form that can be serialized.
 
-    Raises:
-        InputTypeError: an item cannot be sent.
-
     >>> unpack(pack([{"label": "a", "size": 3}]), torch.device("cpu"))
     [{'label': 'a', 'size': 3}]
     """
@@ -177,10 +169,7 @@ def unpack(form: Any, accelerator: torch.device) -> list[Any]:
 
 
 def read_share(empties: Sequence[Any], counts: Sequence[int], rank: int, share: Any) -> list[Any]:
-    """Return the forms of the columns that a rank has sent, none if no samples are its own.
-
-    Raises if they are malformed.
-    """
+    """Return the forms of the columns that a rank has sent, none if no samples are its own."""
     count = counts[rank]
     if count == 0:
         return []

@@ -401,7 +401,7 @@ def _checked(
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
     listed, shared = [*parameters], {} if shared is None else shared
-    tensors = [*listed, *(shared.values() if isinstance(shared, Mapping) else [None])]
+    tensors = [*listed, *(shared.values() if isinstance(shared, Mapping) else [[shared]])]
     for each in tensors:
         if not isinstance(each, Tensor):
             raise InputTypeError(
