@@ -63,7 +63,8 @@ def _of_sampler(batches: Any) -> Repeats:
     sampler: Any = batches.sampler if is_batched else batches
     if not isinstance(sampler, DistributedSampler):
         return Repeats()
-    inside = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around any sampler
+    dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
+    inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
         return Repeats()  # a sampler of the user's own
     world_size, size = sampler.num_replicas, batches.batch_size if is_batched else 1

@@ -224,13 +224,10 @@ class Odd(DistributedSampler[Any]):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda rank: DataLoader(range(9 + rank), batch_size=2), "must be alike"),
-        (lambda rank: DataLoader(range(9), batch_size=2 + rank), "must be alike"),
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(range(8), sampler=[*range(8)][rank::2]), "of a list with checksum"),
         (lambda rank: DataLoader(range(8), sampler=SubsetRandomSampler(range(8)[rank::2])), "with checksum"),
-        (lambda rank: None if rank else [1], "can't be dealt out"),
         (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
     ],
 )
@@ -241,27 +238,6 @@ def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str
         return str(refused.value)
 
     assert all(text in error for error in run(2, job))
-
-
-@pytest.mark.parametrize("options", [{"seed": 1}, {"equal_batches": True}])
-def test_options_of_one_rank_are_an_error_on_every_rank(options: Any) -> None:
-    def job(comm: Any) -> None:
-        with pytest.raises(InputError, match="must be alike"):
-            exact(DataLoader(range(9), batch_size=2, shuffle=True), **(options if comm.rank else {}))
-
-    run(2, job)
-
-
-def test_a_loader_from_before_there_were_ranks_is_refused() -> None:
-    """Every rank would read all of the data."""
-    loader = exact(DataLoader(range(9), batch_size=2))
-    assert len(flat([read(loader)])) == 9
-
-    def job(comm: Any) -> None:
-        with pytest.raises(InputError, match="now there are 2"):
-            read(loader)
-
-    run(2, job)
 
 
 def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
