@@ -6,6 +6,7 @@ none. In training every rank takes the same number of steps.
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -61,18 +62,21 @@ def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int
         start += size
 
 
+@dataclass(eq=False, repr=False)
 class RankSampler(Sampler[Any]):
     """The part of an order that belongs to one rank."""
 
-    def __init__(self, source: Any, world_size: int, rank: int, *, seed: int = 0) -> None:
-        if world_size < 1 or not 0 <= rank < world_size:
-            raise InputError(f"there is no rank {rank} in a world of {world_size}")
-        self.source = source
-        self.world_size = world_size
-        self.rank = rank
-        self.seed = seed
-        self.is_order = isinstance(source, Sampler)  # the source gives keys, and is no data set
+    source: Any
+    world_size: int
+    rank: int
+    _: KW_ONLY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise InputError(f"there is no rank {self.rank} in a world of {self.world_size}")
         self.epoch = 0
+        self.is_order = isinstance(self.source, Sampler)  # it gives keys, and is no data set
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
         """Return the place, or places, of each step of a rank in an order of ``count`` samples."""
@@ -115,6 +119,7 @@ class Sharding(NamedTuple):
     in_rounds: bool = False  # the ranks' n-th steps are the next places of the order: no runs
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
 
@@ -137,21 +142,14 @@ class EvaluationSampler(RankSampler):
     [[[0], [1]], [[2, 3], [4]]]
     """
 
-    def __init__(
-        self,
-        source: Any,
-        world_size: int,
-        rank: int,
-        *,
-        seed: int = 0,
-        layout: Sharding = Sharding(),  # noqa: B008  (a constant)
-        fill: bool = False,
-    ) -> None:
-        super().__init__(source, world_size, rank, seed=seed)
-        self.batch_size, self.multiple_of, self.in_rounds = layout
-        self.fill = fill
+    layout: Sharding = Sharding()  # noqa: RUF009  (a constant)
+    fill: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.batch_size, self.multiple_of, self.in_rounds = self.layout
         self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
-        self._state = random_state(samplers_in(source))
+        self._state = random_state(samplers_in(self.source))
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
         """Return the place, or the batch of places, of each step of a rank that has samples."""
@@ -190,6 +188,7 @@ class EvaluationSampler(RankSampler):
         return [filler] * (len(self) - self.counts()[0])
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TrainingSampler(RankSampler):
     """One rank's samples in training: as many on every rank, so that all take the same steps.
 
@@ -209,17 +208,7 @@ class TrainingSampler(RankSampler):
     [[0, 2, 4], [1, 3, 0]]
     """
 
-    def __init__(
-        self,
-        source: Any,
-        world_size: int,
-        rank: int,
-        *,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(source, world_size, rank, seed=seed)
-        self.drop_last = drop_last
+    drop_last: bool = False
 
     def steps(self, count: int, rank: int) -> range:
         """Return every ``world_size``-th place; the last may lie past the end."""
