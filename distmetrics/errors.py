@@ -213,16 +213,6 @@ def who(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
-def ranks_do(ranks: Iterable[int], does: str, do: str) -> str:
-    """Return ranks with what is said of one of them, or of several.
-
-    >>> ranks_do([1], "has", "have"), ranks_do([0, 2], "has", "have")
-    ('rank 1 has', 'ranks 0, 2 have')
-    """
-    ranks = {*ranks}
-    return f"{who(ranks)} {does if len(ranks) == 1 else do}"
-
-
 # How lines of ranks begin: said of one, and of several.
 _OF_SEVERAL = {
     "does": "do",
@@ -245,6 +235,15 @@ def said_of(ranks: Collection[int], line: str) -> str:
         if len(ranks) > 1 and line.startswith(f"{one} "):
             return several + line.removeprefix(one)
     return line
+
+
+def ranks_do(ranks: Collection[int], line: str) -> str:
+    """Return ranks with what is said of them.
+
+    >>> ranks_do([1], "has left"), ranks_do([0, 2], "has left")
+    ('rank 1 has left', 'ranks 0, 2 have left')
+    """
+    return f"{who(ranks)} {said_of(ranks, line)}"
 
 
 def first_line(text: object) -> str:

@@ -67,9 +67,8 @@ def departed(left: Mapping[int, Departure], lines: Mapping[int, str]) -> Verdict
         what = f"{who(peers)} failed and will never answer"
         do = f"mend the failure of {who(peers)} first."
         return Verdict("peer-lost", what, peers, per_rank, do=do)
-    has = "has returned, and others still wait for it"
-    have = "have returned, and others still wait for them"
-    what = ranks_do(peers, has, have)
+    it = "it" if len(peers) == 1 else "them"
+    what = ranks_do(peers, f"has returned, and others still wait for {it}")
     return Verdict("diverged", what, peers, per_rank, do=SAME_ORDER)
 
 

@@ -152,8 +152,8 @@ class JobSnapshot:
         if elsewhere := [rank for rank in self.missing if self._is_in_torchs_own(rank)]:
             yield Verdict(
                 "diverged",
-                f"{ranks_do(elsewhere, 'waits', 'wait')} in a collective of torch.distributed, and "
-                "this rank in another",
+                f"{ranks_do(elsewhere, 'waits in a collective of torch.distributed')}, and this "
+                "rank in another",
                 tuple(elsewhere),
                 self.lines(self.members),
                 "a collective that only some ranks reach, or in another order.",
@@ -180,10 +180,10 @@ class JobSnapshot:
     def _lasts_too_long(self) -> Iterator[Verdict]:
         """Yield why this wait has lasted too long, though it may be met."""
         if stopped := self._missing_in("stopped", STOPPED_FOR):
+            it = "it" if len(stopped) == 1 else "them"
             yield Verdict(
                 "peer-lost",
-                f"{ranks_do(stopped, 'is', 'are')} stopped by a signal (SIGSTOP), and others wait "
-                f"for {'it' if len(stopped) == 1 else 'them'}",
+                ranks_do(stopped, f"is stopped by a signal (SIGSTOP), and others wait for {it}"),
                 stopped,
                 self.lines(self.members),
                 "somebody, or the scheduler, has suspended the process.",
