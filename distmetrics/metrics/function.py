@@ -184,18 +184,17 @@ def _check(reduce: Mapping[str, str]) -> None:
             'from_function: reduce must name at least one value, such as reduce={"correct": "sum"}'
         )
     for name, reduction in reduce.items():
-        if not (isinstance(name, str) and name.isidentifier()):
-            raise InputError(f"from_function: {name!r} cannot be an argument of update")
+        is_taken = name == _WEIGHT and "mean" in reduce.values()
+        if is_taken or not (isinstance(name, str) and name.isidentifier()):
+            raise InputError(
+                f"from_function: {name!r} cannot be an argument of update",
+                do="give the value another name; beside a mean, 'weight' is that of update.",
+            )
         if reduction not in get_args(Reduction):
             known = ", ".join(get_args(Reduction))
             raise InputError(
                 f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}"
             )
-    if _WEIGHT in reduce and "mean" in reduce.values():
-        raise InputError(
-            "from_function: beside a mean, 'weight' is the weight of update; give the value "
-            "another name"
-        )
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -190,7 +190,6 @@ def describe(
     A metric that was never updated here sends no state: its default state is not data, and must be
     neither averaged nor counted in. What cannot be sent becomes the header's problem, so that
     every rank raises.
-
     """
     records: tuple[MetricRecord, ...] = ()
     entries: list[StateEntry] = []
@@ -390,14 +389,12 @@ def _neutral(state: StatePlan, device: torch.device) -> Tensor:
     """Return a tensor that changes nothing."""
     value: float = 0
     if state.kind in ("max", "min"):
+        ends: Sequence[float] = (-math.inf, math.inf)
         if state.dtype == torch.bool:
-            lowest, highest = 0.0, 1.0
-        elif state.dtype.is_floating_point:
-            lowest, highest = -math.inf, math.inf
-        else:
-            limits = torch.iinfo(state.dtype)
-            lowest, highest = limits.min, limits.max
-        value = lowest if state.kind == "max" else highest
+            ends = (0, 1)
+        elif not state.dtype.is_floating_point:
+            ends = (torch.iinfo(state.dtype).min, torch.iinfo(state.dtype).max)
+        value = ends[state.kind == "min"]
     return torch.full(state.shape, value, dtype=state.dtype, device=device)
 
 
@@ -419,18 +416,12 @@ def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -
 
 
 def _finished(part: Tensor, state: StatePlan, dtype: torch.dtype) -> Tensor:
-    """Return a state without the ranks that have nothing to add to it."""
-    if state.kind == "mean":
-        return _mean(part, len(state.ranks), dtype)
-    # One rank's state needs no stack.
-    return part[list(state.ranks)] if len(state.ranks) > 1 else part[state.ranks[0]]
-
-
-def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Divide a wide sum; the mean of integers is no integer, but one rank's value is as it is."""
-    if count == 1:
-        return total.to(dtype)
-    mean = total / count
+    """Return rows, or a mean, without the ranks that have nothing to add to it."""
+    count = len(state.ranks)
+    if state.kind == "stack":  # of which one rank's state needs none
+        return part[list(state.ranks)] if count > 1 else part[state.ranks[0]]
+    mean = part / count if count > 1 else part.to(dtype)
+    # The mean of integers is no integer.
     return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -88,13 +88,13 @@ class MetricRecord(Message, frozen=True):
             self.label == other.label
             and same_kinds
             and dict(self.arguments).items() <= dict(other.arguments).items()
-            and (self.differs(other) or str(self) == str(other))
+            and (self.held != other.held or str(self) == str(other))
         )
 
-    def differs(self, other: MetricRecord) -> bool:
-        """Return True if the two metrics have other attributes, arguments among them."""
-        mine, theirs = (self.attributes, self.arguments), (other.attributes, other.arguments)
-        return mine != theirs
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """Attributes and arguments, which are among them."""
+        return self.attributes, self.arguments
 
 
 class SyncSchema(Message, frozen=True):
@@ -154,7 +154,7 @@ def agree_on_metrics(
         shown.append({r: column[r].shows for r in ranks})
         if not 0 < len(ranks) < len(column):
             continue
-        if any(map(column[0].differs, column)):
+        if len({record.held for record in column}) > 1:
             borrowing.append(place)
         for r, record in enumerate(column):
             if not record.is_updated and record.may_become(column[ranks[0]]):

@@ -89,12 +89,15 @@ class TorchmetricsAdapter(Adapter):
         ``average="micro"`` hold the same. Those of other classes may differ between ranks for
         reasons of theirs.
         """
-        arguments = {}
-        for name in _argument_names(type(metric), tuple(vars(metric))):
-            value = vars(metric)[name]
-            if type(value) in _ARGUMENT_TYPES and name not in metric._defaults:
-                arguments[name] = repr(value)
-        return arguments
+        kind, held = type(metric), vars(metric)
+        if not _is_of_torchmetrics(kind):
+            return {}
+        return {
+            name: repr(held[name])
+            for name in _own_names(kind, tuple(held))
+            if type(held[name]) in _ARGUMENT_TYPES and name[0] != "_"
+            if name not in metric._defaults
+        }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
         """Return what is neither a state nor of the base class; modules and parameters too."""
@@ -148,17 +151,10 @@ class _Bare(Metric):
 @functools.lru_cache(maxsize=1024)
 def _own_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
     """Return what a metric's class has added, in order, without what each rank may choose."""
-    others = {*vars(_Bare()), *[state.name for state in _unregistered_states(kind)]}
+    others = {*vars(_Bare()), *_unregistered(kind)}
     if _is_of_torchmetrics(kind):
         others |= _OF_THE_RANK
     return sorted({*names} - others)
-
-
-@functools.lru_cache(maxsize=1024)
-def _argument_names(kind: type[Metric], names: tuple[str, ...]) -> list[str]:
-    if not _is_of_torchmetrics(kind):
-        return []
-    return [name for name in _own_names(kind, names) if name[0] != "_"]
 
 
 def _is_of_torchmetrics(kind: type[Metric]) -> bool:
@@ -200,10 +196,9 @@ def _holder(metric: Metric) -> Metric:
     )
 
 
-@functools.lru_cache(maxsize=1024)
-def _unregistered_states(kind: type[Metric]) -> list[StateSpec]:
-    names = {base.__name__ for base in kind.__mro__}
-    return [StateSpec(name, "sum") for owner, name in _UNREGISTERED if owner in names]
+def _unregistered(kind: type[Metric]) -> list[str]:
+    names = [base.__name__ for base in kind.__mro__]
+    return [_UNREGISTERED[name] for name in names if name in _UNREGISTERED]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -222,7 +217,7 @@ def _specs(
             specs.append(StateSpec(name, _KINDS[reduction], shape=tuple(shape)))
         else:
             specs.append(StateSpec(name, "stack", reduction, tuple(shape)))
-    return (*specs, *_unregistered_states(kind))
+    return (*specs, *[StateSpec(name, "sum") for name in _unregistered(kind)])
 
 
 def _at_most_two(rows: Tensor) -> Tensor:
@@ -241,4 +236,4 @@ def _at_most_two(rows: Tensor) -> Tensor:
 # Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
 # over all images that was never registered as a state.
 _FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
-_UNREGISTERED = (("RootMeanSquaredErrorUsingSlidingWindow", "rmse_map"),)
+_UNREGISTERED = {"RootMeanSquaredErrorUsingSlidingWindow": "rmse_map"}
