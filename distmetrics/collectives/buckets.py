@@ -11,8 +11,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +28,7 @@ _PIECE = 1 << 30  # bytes: a count of ctypes has 32 bits
 ALIGN = 16  # the widest element, complex128: a view as any dtype may start at any bucket
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Tensors of one dtype that lie side by side.
 
     ``key``: what else they share; ``members``: their places in the list that was laid out;
@@ -65,8 +63,7 @@ class Bucket:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Where everything lies: the buckets, and the number of bytes."""
 
     buckets: tuple[Bucket, ...]

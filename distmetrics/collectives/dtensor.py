@@ -87,11 +87,10 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
         if kind not in ("Replicate", "Partial", "Shard"):
             raise _refusal(where, placements_of(x), f", and {kind} is not known here")
         _check_role(comm, line, placement, where)
-        inside = [rank for rank in line if rank in ranks]
+        outside = [rank for rank in line if rank not in ranks]
         if kind == "Replicate":
-            counts = counts and inside[0] == me
-        elif inside != sorted(line):
-            outside = sorted({*line} - {*inside})
+            counts = counts and next(rank for rank in line if rank in ranks) == me
+        elif outside:
             why = f", of which ranks {outside}, which are not asked, have parts"
             raise _refusal(where, placements_of(x), why)
         elif kind == "Partial":

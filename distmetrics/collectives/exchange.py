@@ -20,7 +20,6 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
@@ -102,8 +101,7 @@ def inline_capacity(world_size: int) -> int:
     return 0 if world_size > LARGE_WORLD else frame_size(world_size) - header_area(world_size)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """The first round of a call: every rank's encoded header and frame, and this rank's data.
 
     In a world of one there are no frames.
@@ -344,38 +342,31 @@ def _check_lines(comm: Communicator, headers: Sequence[Header]) -> None:
         since.clear()
         return
     mode = current_settings().mode
-    if mode == "strict":
-        headline = "ranks make the same call from different lines, which the strict guard refuses"
-        raise _refused(comm, headers, [sites], headline)
-    if mode == "off" or headers[0].name:  # the user's own name says that it is one call
+    # The user's own name says that it is one call.
+    if mode == "off" or (mode != "strict" and headers[0].name):
         return
     since.append(sites)
     del since[:-_LINES_KEPT]
-    first = [calls[0] for calls in since]
-    for rank in range(1, comm.world_size):
-        lines = [calls[rank] for calls in since]
-        if lines != first and Counter(lines) == Counter(first):
-            raise _refused(comm, headers, since, "ranks made the same calls in another order")
-
-
-def _refused(
-    comm: Communicator, headers: Sequence[Header], since: Sequence[Sequence[object]], headline: str
-) -> DistmetricsError:
-    """Build the error for calls, every rank's lines each time, that come in another order."""
-    lines = {}
-    for rank, header in enumerate(headers):
-        sites = ", then ".join(str(calls[rank]) for calls in since[-4:])
-        lines[rank] = f"{header.call().op}  {sites}"
-    return MismatchError(
+    first, *others = zip(*since, strict=True)
+    headline = "ranks made the same calls in another order"
+    if not any(lines != first and Counter(lines) == Counter(first) for lines in others):
+        if mode != "strict":
+            return
+        headline = "ranks make the same call from different lines, which the strict guard refuses"
+    op = headers[0].call().op
+    per_rank = {}
+    for rank, lines in enumerate([first, *others]):
+        per_rank[rank] = f"{op}  {', then '.join(map(str, lines[-4:]))}"
+    raise MismatchError(
         headline,
-        per_rank=lines,
+        per_rank=per_rank,
         notes=["What earlier ones of these calls returned may be wrong on every rank."],
         likely="a set, or a dict, that ranks walk in another order.",
         do="make every rank call the same collectives, in the same order; a name= for each lets "
         "ranks tell them apart.",
         rank=comm.rank,
         peers=range(comm.world_size),
-        site=headers[comm.rank].site,
+        site=sites[comm.rank],
     )
 
 

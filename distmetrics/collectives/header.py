@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from os.path import commonprefix
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,8 +107,9 @@ def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
     if not problems:
         return
     first, problem = next(iter(problems.items()))
-    lines = {r: str(header.call()) for r, header in enumerate(headers)}
-    lines |= {r: f"{lines[r]}  {known.what}" for r, known in problems.items()}
+    lines = {}
+    for r, header in enumerate(headers):
+        lines[r] = f"{header.call()}  {header.problem.what if header.problem else ''}".rstrip()
     raise error_class(problem.kind)(
         [f"{headers[first].call().op}: {problem.what} (", Ranks(problems), ")"],
         per_rank=lines,
@@ -134,14 +135,14 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
     for leaves in columns:
         alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in leaves}
         if len(alike) > 1:
-            likely = "shards of different size."
-            do = "make the shape equal on all ranks; all_gather_cat joins uneven ones."
-            if len({leaf.dtype for leaf in leaves}) > 1:
-                likely = (
-                    "a rank without data built its tensor from Python numbers, and torch inferred "
-                    "the dtype."
-                )
-                do = "give the dtype, or keep the numbers in a metric."
+            likely = (
+                "shards of different size; or a rank without data that built its tensor from "
+                "Python numbers, of which torch inferred the dtype."
+            )
+            do = (
+                "make shape and dtype equal on all ranks; all_gather_cat joins uneven shards, and "
+                "a metric needs no numbers of a rank without data."
+            )
             raise _mismatch(headers, rank, "send", [*map(str, leaves)], likely, do)
     agree_on_dtensors([header.dtensors for header in headers], headers, rank)
 
@@ -271,8 +272,7 @@ def _listed(keys: Sequence[str], word: str = "") -> str:
     return word + ", ".join(texts) if keys else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """One rank's side of a call: its tensors, how to rebuild the tree, and the header."""
 
     tensors: list[Tensor]

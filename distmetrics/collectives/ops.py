@@ -283,8 +283,8 @@ def all_gather_object(
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']
     """
-    site = call_site()
-    return gather_objects(obj, None, name, site, comm=chosen(comm), allow_pickle=allow_pickle)
+    comm = chosen(comm)
+    return gather_objects(obj, None, name, call_site(), comm=comm, allow_pickle=allow_pickle)
 
 
 @one_call

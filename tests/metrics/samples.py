@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -192,7 +191,7 @@ def lists_follow() -> Iterator[None]:
     def padded(tensors: Any, kinds: Any) -> Layout:
         where = layout(tensors, kinds)
         has_lists = not {*kinds} <= {*plan.FIXED}
-        return replace(where, nbytes=where.nbytes + (1 << 15)) if has_lists else where
+        return where._replace(nbytes=where.nbytes + (1 << 15)) if has_lists else where
 
     plan.plan.cache_clear()
     plan.sent_by.cache_clear()
