@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,38 +43,27 @@ class Announced(Message, frozen=True):
 class Known:
     """What all ranks of a communicator know from earlier flushes.
 
-    Attributes:
-        sets: names by digest.
-        union: in a large world, the marked names that a rank sends which logs no others; None if
-            all log the same.
+    ``sets``: names by digest; ``union``: in a large world, the marked names that a rank sends which
+    logs no others; None if all log the same.
     """
 
     sets: dict[str, Names] = field(default_factory=dict)
     union: Names | None = None
 
-    def widened(self, mine: WindowSnapshot) -> WindowSnapshot:
-        """Return what a rank sends: all names of the union, if it has logged no others."""
-        union, kinds = self.union, mine.names.kinds
-        if union is None or any(union.kinds.get(name) != kind for name, kind in kinds.items()):
-            return mine
-        return mine._replace(names=union, numbers=placed(mine.numbers, mine.names, union))
-
-    def note(self, per_rank: Iterable[Names], row: Collection[str]) -> None:
-        """Note the union for the next flush, the same on all ranks: of a row, and who sent what."""
-        sent = dict.fromkeys(per_rank)
-        whole, _ = join(sent)
-        is_alike = len(sent) == 1 and not whole.is_marked
-        is_old = len(whole.kinds) > 2 * len(row) + _SPARE
-        self.union = None if is_alike or is_old else whole.but(is_marked=True)
-
 
 @one_call
 def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
     """Return the row of a flush; see :func:`merged`."""
-    sent, call = known.widened(mine.checked()), Header("Log.flush", site=mine.site)
+    sent, call, union = mine.checked(), Header("Log.flush", site=mine.site), known.union
+    if union is not None and mine.names.kinds.items() <= union.kinds.items():
+        sent = sent._replace(names=union, numbers=placed(mine.numbers, mine.names, union))
     row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
     if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
-        known.note(per_rank, row)
+        distinct = dict.fromkeys(per_rank)
+        whole, _ = join(distinct)
+        is_alike = len(distinct) == 1 and not whole.is_marked
+        is_old = len(whole.kinds) > 2 * len(row) + _SPARE
+        known.union = None if is_alike or is_old else whole.but(is_marked=True)
     return row
 
 
@@ -119,14 +108,13 @@ def merged(
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
         name = unlike[0]
-        raise _unlike(
+        raise refusal(
             comm,
-            mine,
-            name,
-            f"as a {names.kinds.get(name)}",
             f"ranks log {name!r} in two ways",
+            _lines(comm, mine, name, f"as a {names.kinds.get(name)}"),
             likely="one name for two things.",
             do="log a name in one way, or under two names.",
+            site=mine.site,
         )
     if all(each.size * numbers.itemsize <= capacity for each in per_rank):
         whole = _inline(runs, per_rank, union)
@@ -199,23 +187,22 @@ def _row(
     taken: set[str] = set()  # also by elements of arrays, as loggers get them
     twice: set[str] = set()
     for name, kind in union.kinds.items():
-        sums, maxima, mark = union.of_name(whole, name)
-        if mark and mark[0] < 0:
+        sums, maxima = union.of_name(whole, name)
+        if union.is_marked and maxima[-1] < 0:
             continue
-        if kind.rule.is_latest and not is_same(maxima):
-            raise _unlike(
+        if kind.rule.is_latest and not is_same(maxima[: kind.maxima]):
+            raise refusal(
                 comm,
-                mine,
-                name,
-                str(own_value(mine, name)),
                 f"{name!r} was logged as the same on all ranks, and is not",
+                _lines(comm, mine, name, str(own_value(mine, name))),
                 likely="a value of this rank's data, or ranks that are not at the same step.",
                 do="log.mean, .sum, .max or .min what differs between ranks.",
+                site=mine.site,
             )
         values = kind.read(name, sums, maxima)
-        of_name = values.keys() | numbers_of(values)
-        twice |= of_name & taken
-        taken |= of_name
+        own = values.keys() | numbers_of(values)
+        twice |= own & taken
+        taken |= own
         row |= values
     if twice:
         raise refusal(
@@ -233,27 +220,16 @@ def _row(
 
 def own_value(mine: WindowSnapshot, name: str) -> Any:
     """Return what this rank alone has logged under a name, or None."""
-    kind = mine.names.kinds.get(name)
-    if kind is None:
+    if name not in mine.sites:
         return None
-    sums, maxima, mark = (part.tolist() for part in mine.names.of_name(mine.numbers, name))
-    return None if mark and mark[0] < 0 else kind.read(name, sums, maxima).get(name)
+    sums, maxima = (part.tolist() for part in mine.names.of_name(mine.numbers, name))
+    return mine.names.kinds[name].read(name, sums, maxima).get(name)
 
 
-def _unlike(
-    comm: Communicator,
-    mine: WindowSnapshot,
-    name: str,
-    own: str,
-    what: str,
-    *,
-    likely: str,
-    do: str,
-) -> MismatchError:
-    """Return the error of a name, with what each rank has logged and the line that has."""
+def _lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
+    """Return what each rank has logged under a name, and at which line first."""
     line = f"{own}, first at {mine.sites[name]}" if name in mine.sites else "not logged"
-    lines = gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
-    return refusal(comm, what, lines, likely=likely, do=do, site=mine.site)
+    return gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
 
 
 def refusal(

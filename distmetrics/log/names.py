@@ -24,13 +24,10 @@ S = TypeVar("S", Sequence[float], Tensor)
 
 
 class Names(Message, frozen=True, eq=False, dict=True):
-    """Names and their kinds, in the order in which their numbers travel.
+    """Names and their kinds, in the order in which their numbers travel: all sums, then all maxima.
 
-    The numbers are sums first, then maxima, then marks.
-
-    Attributes:
-        kinds: by name, sorted.
-        is_marked: whether each name has a mark: 1 if it was logged, else -inf.
+    ``kinds``: by name, sorted; ``is_marked``: whether each name has one maximum more, its mark: 1
+    if it was logged, else -inf.
     """
 
     kinds: dict[str, Kind]
@@ -63,14 +60,13 @@ class Names(Message, frozen=True, eq=False, dict=True):
         return self.sums + maxima + self.is_marked * len(self.kinds)
 
     @cached_property
-    def places(self) -> dict[str, tuple[slice, slice, slice]]:
-        """Where the sums of each name lie, its maxima and its mark."""
-        places = {}
-        sums, maxima, mark = 0, self.sums, self.size - self.is_marked * len(self.kinds)
+    def places(self) -> dict[str, tuple[slice, slice]]:
+        """Where the sums of each name lie, and its maxima, of which a mark is the last."""
+        places, sums, maxima = {}, 0, self.sums
         for name, kind in self.kinds.items():
-            runs = slice(sums, sums + kind.sums), slice(maxima, maxima + kind.maxima)
-            places[name] = *runs, slice(mark, mark + self.is_marked)
-            sums, maxima, mark = runs[0].stop, runs[1].stop, mark + 1
+            ends = sums + kind.sums, maxima + kind.maxima + self.is_marked
+            places[name] = slice(sums, ends[0]), slice(maxima, ends[1])
+            sums, maxima = ends
         return places
 
     @cached_property
@@ -79,18 +75,10 @@ class Names(Message, frozen=True, eq=False, dict=True):
         found = [self.places[name][0] for name, kind in self.kinds.items() if kind.rule.is_centred]
         return torch.tensor([run.start for run in found], dtype=torch.int64, device="cpu")
 
-    def within(self, union: Names) -> Tensor:
-        """Return where each of these numbers lies among those of more names, [size]."""
-        indices: list[int] = []
-        for runs in zip(*(union.places[name] for name in self.kinds), strict=True):
-            for run in runs:
-                indices += range(run.start, run.stop)
-        return torch.tensor(indices, dtype=torch.int64, device="cpu")
-
-    def of_name(self, numbers: S, name: str) -> tuple[S, S, S]:
-        """Return the sums of a name among all numbers, its maxima and its mark."""
-        sums, maxima, mark = self.places[name]
-        return numbers[sums], numbers[maxima], numbers[mark]
+    def of_name(self, numbers: S, name: str) -> tuple[S, S]:
+        """Return the sums of a name among all numbers, and its maxima."""
+        sums, maxima = self.places[name]
+        return numbers[sums], numbers[maxima]
 
 
 def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
@@ -99,15 +87,20 @@ def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
     >>> from distmetrics.log.kinds import MAX
     >>> union = Names.of({"a": MAX, "b": MAX}, is_marked=True)
     >>> placed(torch.tensor([5.0]), Names.of({"a": MAX}), union)
-    tensor([5., -inf, 1., -inf])
+    tensor([5., 1., -inf, -inf])
     """
     if names.size == union.size:  # then they are the same names
         return numbers
-    if union.is_marked and not names.is_marked:
-        numbers = torch.cat([numbers, numbers.new_ones(len(names.kinds))])
+    sums, maxima, marks = list[int](), list[int](), list[int]()
+    for name, own in names.places.items():
+        first, second = union.places[name]
+        sums += range(first.start, first.stop)
+        maxima += range(second.start, second.start + own[1].stop - own[1].start)
+        marks += [second.stop - 1] if union.is_marked and not names.is_marked else []
     whole = numbers.new_full((union.size,), -math.inf)
     whole[: union.sums] = 0.0
-    whole[names.within(union).to(numbers.device)] = numbers
+    whole[torch.tensor(marks, dtype=torch.int64, device=whole.device)] = 1.0
+    whole[torch.tensor(sums + maxima, dtype=torch.int64, device=whole.device)] = numbers
     return whole
 
 
@@ -117,13 +110,11 @@ def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
     if len(parts) == 1:
         return parts[0], []
     kinds: dict[str, Kind] = {}
-    unlike, is_marked = set(), False
+    unlike = set[str]()
     for part in parts:
-        is_marked = is_marked or part.is_marked
-        for name, kind in part.kinds.items():
-            if kinds.setdefault(name, kind) != kind:
-                unlike.add(name)
-    return Names.of(kinds, is_marked=is_marked), sorted(unlike)
+        unlike |= {name for name, kind in part.kinds.items() if kinds.get(name, kind) != kind}
+        kinds |= part.kinds
+    return Names.of(kinds, is_marked=any(part.is_marked for part in parts)), sorted(unlike)
 
 
 def folded(parts: Sequence[Tensor], union: Names) -> Tensor:
