@@ -36,12 +36,10 @@ def _note(
     _WINDOWS[window].note(name, KINDS[kind], value.clone(), scale)
 
 
-def _tensor_of(value: Any, device: torch.device) -> Tensor:
+def _tensor_of(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    if isinstance(value, list | tuple):
-        return torch.tensor(value, dtype=torch.float64, device=device)
-    return torch.full((), value, dtype=torch.float64, device=device)
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
 Value = float | Tensor | Sequence[float]  # or what numpy has
@@ -99,10 +97,8 @@ class Log:
         if torch.compiler.is_compiling():
             values: Any = name if is_of_many else {name: value}
             for each, its_value in values.items():
-                number = _tensor_of(its_value, torch.device("cpu"))
-                is_weighted = kind in ("mean", "std")
-                scale = _tensor_of(weight, number.device) if is_weighted else None
-                _note(self._token, self._number, each, kind, number, scale)
+                scale = _tensor_of(weight) if kind in ("mean", "std") else None
+                _note(self._token, self._number, each, kind, _tensor_of(its_value), scale)
         elif is_of_many:
             self._window.note_all(name, KINDS[kind], weight)  # type: ignore[arg-type]
         else:

@@ -75,6 +75,23 @@ class Names(Message, frozen=True, eq=False, dict=True):
         found = [self.places[name][0] for name, kind in self.kinds.items() if kind.rule.is_centred]
         return torch.tensor([run.start for run in found], dtype=torch.int64, device="cpu")
 
+    def within(self, union: Names) -> tuple[Tensor, Tensor]:
+        """Return where each of these numbers lies among those of more names, and their marks."""
+        sums, maxima, marks = list[int](), list[int](), list[int]()
+        for name, kind in self.kinds.items():
+            first, second = union.places[name]
+            sums += range(first.start, first.stop)
+            maxima += range(second.start, second.start + kind.maxima + self.is_marked)
+            marks.append(second.stop - 1)
+        own = torch.tensor(sums + maxima, dtype=torch.int64, device="cpu")
+        return own, torch.tensor(marks, dtype=torch.int64, device="cpu")
+
+    def nothing(self, device: torch.device) -> Tensor:
+        """Return the numbers of who has logged none of them."""
+        numbers = torch.full((self.size,), -math.inf, dtype=torch.float64, device=device)
+        numbers[: self.sums] = 0.0
+        return numbers
+
     def of_name(self, numbers: S, name: str) -> tuple[S, S]:
         """Return the sums of a name among all numbers, and its maxima."""
         sums, maxima = self.places[name]
@@ -86,21 +103,16 @@ def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
 
     >>> from distmetrics.log.kinds import MAX
     >>> union = Names.of({"a": MAX, "b": MAX}, is_marked=True)
-    >>> placed(torch.tensor([5.0]), Names.of({"a": MAX}), union)
-    tensor([5., 1., -inf, -inf])
+    >>> placed(torch.ones(1, dtype=torch.float64), Names.of({"a": MAX}), union).tolist()
+    [1.0, 1.0, -inf, -inf]
     """
     if names.size == union.size:  # then they are the same names
         return numbers
-    sums, maxima, marks = list[int](), list[int](), list[int]()
-    for name, own in names.places.items():
-        first, second = union.places[name]
-        sums += range(first.start, first.stop)
-        maxima += range(second.start, second.start + own[1].stop - own[1].start)
-        marks += [second.stop - 1] if union.is_marked and not names.is_marked else []
-    whole = numbers.new_full((union.size,), -math.inf)
-    whole[: union.sums] = 0.0
-    whole[torch.tensor(marks, dtype=torch.int64, device=whole.device)] = 1.0
-    whole[torch.tensor(sums + maxima, dtype=torch.int64, device=whole.device)] = numbers
+    own, marks = (moved(each, numbers.device) for each in names.within(union))
+    whole = union.nothing(numbers.device)
+    if union.is_marked and not names.is_marked:
+        whole.index_fill_(0, marks, 1.0)
+    whole[own] = numbers
     return whole
 
 

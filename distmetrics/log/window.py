@@ -21,7 +21,7 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Problem
 from distmetrics.errors import InputError, Site
 from distmetrics.log.kinds import LARGEST_ARRAY, SQUARES, Kind, array_of, growth, squares_of
-from distmetrics.log.names import Names, folded
+from distmetrics.log.names import Names, folded, placed
 from distmetrics.log.values import (
     CPU,
     Number,
@@ -38,28 +38,29 @@ from distmetrics.message import convert
 _MOST = 1 << 17  # elements that wait to be added up
 _OF_A_CALL = 128  # how many a call counts as, so that at most 1024 calls wait: each keeps memory
 
+_FLAWED = 2.0  # the mark of a name of which a weight was negative or not finite
+
 
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, in the order of the names; ``flaws``: of each name that has weights,
-    positive where one was negative or not finite, on the device; ``sites``: the lines that logged
+    ``numbers``: float64, in the order of the names; ``marks``: of each name, where a
+    weight was negative or not finite, on the device; ``sites``: the lines that logged
     each name first; ``problem``: of a value that could not be counted; ``site``: the line that asks
     for the flush.
     """
 
     names: Names
     numbers: Tensor
-    flaws: Tensor
+    marks: Tensor
     sites: Mapping[str, Site | None]
     problem: Problem | None
     site: Site | None
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
-        weighted = [name for name, kind in self.names.kinds.items() if kind.rule.is_weighted]
-        for name, flaw in zip(weighted, self.flaws.tolist(), strict=True):
-            if flaw > 0 and self.problem is None:
+        for name, mark in zip(self.names.kinds, self.marks.tolist(), strict=True):
+            if mark == _FLAWED and self.problem is None:
                 what = "a weight is negative or not finite, first logged at"
                 problem = Problem("InputError", f"{name!r}: {what} {self.sites[name]}")
                 return self._replace(problem=problem)
@@ -68,16 +69,10 @@ class WindowSnapshot(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """Where a name's values go.
-
-    ``starts``: where its sums start, and its maxima; what has weights has one maximum, whether a
-    weight was negative or not finite. ``site``: the line that logged it first; ``window``: the
-    number of the last window that has counted a value of it.
-    """
+    """A name that was logged, first at the site; the last window that has counted a value of it."""
 
     name: str
     kind: Kind
-    starts: tuple[int, int]
     site: Site | None
     window: int = -1
 
@@ -88,29 +83,24 @@ _Noted = tuple[tuple[Slot, ...], Number, Number, int]
 
 
 @lru_cache(maxsize=64)
-def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(slots: tuple[Slot, ...], names: Names, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return where the sums and maxima of each element start, [n, size]; a number's size is 1."""
-    kind = slots[0].kind
-    starts = torch.tensor([slot.starts for slot in slots], device="cpu")
-    elements = torch.arange(kind.size or 1, device="cpu")
-    sums = starts[:, :1] + elements * kind.rule.sums
-    maxima = starts[:, 1:] + elements * kind.rule.maxima
+    rule = slots[0].kind.rule
+    starts = [[run.start for run in names.places[slot.name]] for slot in slots]
+    sums, maxima = torch.tensor(starts, device="cpu").unsqueeze(2).unbind(1)
+    elements = torch.arange(slots[0].kind.size or 1, device="cpu")
+    sums, maxima = sums + elements * rule.sums, maxima + elements * rule.maxima
     return moved(sums, device), moved(maxima, device)
 
 
 @lru_cache(maxsize=64)
-def _layout(slots: tuple[Slot, ...], device: torch.device) -> tuple[Names, Tensor, Tensor, Tensor]:
-    """Return names, and where their sums, maxima and flaws of weights lie, in the names' order."""
-    sums: list[int] = []
-    maxima: list[int] = []
-    flaws: list[int] = []
-    for slot in sorted(slots, key=lambda slot: slot.name):
-        sums += range(slot.starts[0], slot.starts[0] + slot.kind.sums)
-        maxima += range(slot.starts[1], slot.starts[1] + slot.kind.maxima)
-        flaws += [slot.starts[1]] if slot.kind.rule.is_weighted else []
-    places = [torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums, maxima, flaws)]
+def _layout(
+    slots: tuple[Slot, ...], whole: Names, device: torch.device
+) -> tuple[Names, Tensor, Tensor]:
+    """Return the names of slots, and where their numbers and marks lie."""
     names = Names.of({slot.name: slot.kind for slot in slots})
-    return names, *(moved(each, device) for each in places)  # type: ignore[return-value]
+    own, marks = names.within(whole)
+    return names, moved(own, device), moved(marks, device)
 
 
 def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
@@ -136,36 +126,30 @@ def _sort_of(number: Number) -> Any:
     return (number.dtype, number.device, number.shape) if isinstance(number, Tensor) else None
 
 
-def _with_room(x: Tensor, size: int, filler: float) -> Tensor:
-    return x if len(x) >= size else torch.cat([x, x.new_full((size - len(x),), filler)])
-
-
 class Window:
     """The values that this rank has logged since the last flush.
 
     ``problem``: of the first value that could not be counted.
     """
 
-    _sums: Tensor
-    _maxima: Tensor
     problem: Problem | None
+    _numbers: Tensor  # of all names, here and now
 
     def __init__(self) -> None:
         self._slots: dict[str, Slot] = {}
-        self._sizes = 0, 0  # of the sums and maxima of all slots
-        self._device = CPU  # of both; that of the latest value of another one than the host
+        self._names = Names.of({}, is_marked=True)  # that have been logged in any window
+        self._device = CPU  # of the numbers; that of the latest value of another one than the host
         self._noted: list[_Noted] = []
         self._waiting = 0  # elements of these
         self._number = 0  # of this window
         self.clear()
 
-    @torch.inference_mode(False)  # else they could not be changed in place when that mode ends
+    @torch.inference_mode(False)
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self._number += 1
         self.problem = None
-        self._sums = torch.empty(0, dtype=torch.float64, device=self._device)
-        self._maxima = torch.empty_like(self._sums)
+        self._numbers = self._names.nothing(self._device)
 
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
@@ -213,9 +197,7 @@ class Window:
         if known is None:
             if name.encode(errors="replace").decode() != name:
                 raise InputError(f"a name must be a string that UTF-8 can hold, got {name!r}")
-            known = self._slots[name] = Slot(name, kind, self._sizes, call_site())
-            sums, maxima = self._sizes
-            self._sizes = sums + kind.sums, maxima + kind.maxima + kind.rule.is_weighted
+            known = self._slots[name] = Slot(name, kind, call_site())
         elif known.kind != kind:
             first = f"{name!r} was logged as a {known.kind}, first at {known.site}"
             raise InputError(f"{first}; now as a {kind}")
@@ -225,6 +207,7 @@ class Window:
         if self.problem is None:
             self.problem = Problem("InputError", what, do)
 
+    @torch.inference_mode(False)  # else numbers could not be changed when that mode ends
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
         noted, self._noted, self._waiting = self._noted, [], 0
@@ -250,7 +233,12 @@ class Window:
             for sort in sorts:
                 if sort is not None and sort[1] != CPU:
                     self._device = sort[1]
-        self._make_room()
+        if len(self._names.kinds) < len(self._slots):
+            kinds = {slot.name: slot.kind for slot in self._slots.values()}
+            names = Names.of(kinds, is_marked=True)
+            self._numbers = placed(self._numbers, self._names, names)
+            self._names = names
+        self._numbers = moved(self._numbers, self._device)
         for (alike, _, of_weight), group in groups.items():
             per_value, values, weights, _ = zip(*group, strict=True)
             numbers, scales = (together(each, self._device) for each in (values, weights))
@@ -261,52 +249,44 @@ class Window:
                 numbers, scales = (x if x.ndim > 1 else x.unsqueeze(1) for x in (numbers, scales))
             self._add(slots, numbers, scales, is_checked=of_weight is None)
 
-    @torch.inference_mode(False)
-    def _make_room(self) -> None:
-        """Let the buffers be on their device, with room for all slots."""
-        sums, maxima = self._sizes
-        self._sums = _with_room(moved(self._sums, self._device), sums, 0.0)
-        self._maxima = _with_room(moved(self._maxima, self._device), maxima, -math.inf)
-
     def _add(
         self, slots: tuple[Slot, ...], values: Tensor, weights: Tensor, *, is_checked: bool
     ) -> None:
         """Add up values of n slots of a kind, [n, k], with weights, [n or 1, k or 1]."""
-        rule, sums, maxima = slots[0].kind.rule, self._sums, self._maxima
-        places = _places(slots, self._device)
+        rule, numbers = slots[0].kind.rule, self._numbers
+        places = _places(slots, self._names, self._device)
         starts, tops = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
         values = values.flatten()
         if rule.is_latest:  # what was there before does not count
             for offset in range(rule.maxima):
-                maxima.index_fill_(0, tops + offset, -math.inf)
+                numbers.index_fill_(0, tops + offset, -math.inf)
         if rule.is_weighted and not is_checked:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
-            maxima.scatter_reduce_(0, tops, (~is_good).to(torch.float64), "amax")
+            numbers.scatter_reduce_(0, tops, (~is_good).to(torch.float64) * _FLAWED, "amax")
         added, compared = rule.parts(values, weights)
-        before = sums.clone() if rule.is_centred else sums
+        before = numbers.clone() if rule.is_centred else numbers
         for offset, column in enumerate(added):
             where = starts + (rule.bucket(values) if rule.bucket else offset)
             # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
-            sums.index_put_((where,), column, accumulate=True)
+            numbers.index_put_((where,), column, accumulate=True)
         if rule.is_centred:
-            own = _places(tuple(dict.fromkeys(slots)), self._device)[0].flatten()
-            squares = squares_of(values, weights, sums, starts)
-            sums.index_add_(0, own + SQUARES, growth(before, sums, own))
-            sums.index_put_((starts + SQUARES,), squares, accumulate=True)
+            own = _places(tuple(dict.fromkeys(slots)), self._names, self._device)[0].flatten()
+            squares = squares_of(values, weights, numbers, starts)
+            numbers.index_add_(0, own + SQUARES, growth(before, numbers, own))
+            numbers.index_put_((starts + SQUARES,), squares, accumulate=True)
         for offset, column in enumerate(compared):
-            maxima.scatter_reduce_(0, tops + offset, column, "amax")
+            numbers.scatter_reduce_(0, tops + offset, column, "amax")
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change."""
         self.settle()
         slots = tuple([slot for slot in self._slots.values() if slot.window == self._number])
-        names, sums, maxima, flaws = _layout(slots, self._device)
-        numbers = torch.cat([self._sums[sums], self._maxima[maxima]]).to(device)
+        names, own, marks = _layout(slots, self._names, self._device)
+        numbers, marked = self._numbers[own].to(device), self._numbers[marks]
         sites = {slot.name: slot.site for slot in slots}
-        flawed = self._maxima[flaws]
-        return WindowSnapshot(names, numbers, flawed, sites, self.problem, call_site())
+        return WindowSnapshot(names, numbers, marked, sites, self.problem, call_site())
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
@@ -333,6 +313,7 @@ class Window:
         self.add(names, state["numbers"])
         self.problem = self.problem or problem
 
+    @torch.inference_mode(False)
     def add(self, names: Names, numbers: Tensor) -> None:
         """Count numbers once more, which a snapshot has had before.
 
@@ -346,6 +327,5 @@ class Window:
             if slot.kind.rule.is_latest and slot.window == self._number:  # what is there counts
                 names.of_name(numbers, slot.name)[1].fill_(-math.inf)
             slot.window = self._number
-        _, sums, maxima, _ = _layout(tuple(slots), self._device)
-        whole = folded([torch.cat([self._sums[sums], self._maxima[maxima]]), numbers], names)
-        self._sums[sums], self._maxima[maxima] = whole[: names.sums], whole[names.sums :]
+        numbers = placed(numbers, names, self._names)
+        self._numbers = folded([self._numbers, numbers], self._names)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from distmetrics.arguments import PATH, Takes, check, whole
-from distmetrics.errors import MissingDependencyError
+from distmetrics.errors import MissingDependencyError, in_short
 
 
 class RowLogger(Protocol):
@@ -40,35 +40,30 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def write(writers: Sequence[Writer], row: dict[str, Any], step: int) -> None:
+def write(writers: Sequence[Any], row: dict[str, Any], step: int) -> None:
     """Give each writer a copy of a row; only then raise the first error.
 
     A note on the error says which writer it was.
     """
-    failed: Exception | None = None
+    failed: list[Exception] = []
     for place, writer in enumerate(writers, 1):
+        own = copy.deepcopy(row)
         try:
-            _give(writer, copy.deepcopy(row), step)
-        except Exception as error:  # noqa: BLE001  (raised below, or noted)
-            name = getattr(writer, "__qualname__", type(writer).__name__)
-            which = f"writer {place} of {len(writers)}, {name}"
-            if failed is None:
-                failed = error
-                error.add_note(f"Raised by {which}, at step {step}; the other writers went on.")
+            if hasattr(writer, "log_metrics"):
+                writer.log_metrics(numbers(own), step)
+                if hasattr(writer, "save"):
+                    writer.save()
             else:
-                failed.add_note(f"So did {which}: {type(error).__name__}: {error}")
-    if failed is not None:
-        raise failed
-
-
-def _give(writer: Any, row: dict[str, Any], step: int) -> None:
-    """Give a function a row, or a logger the numbers of it, and let that make them safe."""
-    if not hasattr(writer, "log_metrics"):
-        writer(row, step)
-        return
-    writer.log_metrics(numbers(row), step)
-    if hasattr(writer, "save"):
-        writer.save()
+                writer(own, step)
+        except Exception as error:  # noqa: BLE001  (the first is raised below, with the others)
+            name = getattr(writer, "__qualname__", type(writer).__name__)
+            which = f"writer {place} of {len(writers)}, {name}, at step {step}"
+            error.add_note(f"Raised by {which}; the other writers went on.")
+            failed.append(error)
+    for other in failed[1:]:
+        failed[0].add_note(f"{in_short(other)}. {other.__notes__[-1]}")
+    if failed:
+        raise failed[0]
 
 
 def _is_writer(value: Any) -> bool:
@@ -297,9 +292,7 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = flat(params)
-            for name, value in plain.items():
-                plain[name] = "None" if value is None else value
+            plain = {k: "None" if v is None else v for k, v in flat(params).items()}
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

@@ -206,7 +206,7 @@ def test_several_writers_fail_at_once() -> None:
         log.flush()
     assert caught.value.__notes__ == [
         "Raised by writer 1 of 3, Kept, at step 1; the other writers went on.",
-        "So did writer 2 of 3, Kept: OSError: no space at 1",
+        "OSError: no space at 1. Raised by writer 2 of 3, Kept, at step 1; the other writers went on.",
     ]
     assert kept.rows == [(1, {})]
 
