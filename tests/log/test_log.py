@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
+from distmetrics.log import merge
+from distmetrics.log.kinds import LARGEST_ARRAY, MAX, MEAN, MIN, SAME, SUM, Kind, array_of
 from distmetrics.log.names import Names
+from distmetrics.log.window import WindowSnapshot
 from distmetrics.log.writers import numbers
 from distmetrics.message import decode, encode
 from distmetrics.testing import run
@@ -294,6 +297,28 @@ def test_a_fault_of_one_rank_is_an_error_of_all(fault: str) -> None:
 def test_what_a_peer_calls_a_kind_is_bounded(kind: Any) -> None:
     with pytest.raises(dm.MismatchError, match="rank 1 sent data that is no frame of distmetrics: names"):
         decode(Names, encode([{"x": kind}, False]), "names", 1)
+
+
+def flushed_by(comm: Any, liar: int, kind: Kind, count: int) -> tuple[str, dict[str, Any]]:
+    """Flush where one rank tells of more numbers than there is memory for, and sends none."""
+    names = Names.of({f"n{index}": kind for index in range(count if comm.rank == liar else 0)})
+    marks = torch.zeros(len(names.kinds))
+    snapshot = WindowSnapshot(names, torch.zeros(0, dtype=torch.float64), marks, {}, None, None)
+    with pytest.raises(dm.InputError) as caught:
+        merge.flushed(snapshot, merge.Known(), comm=comm)
+    log = dm.Log(comm)
+    log.sum("x", 1.0)
+    return str(caught.value), log.flush()
+
+
+@settings(max_examples=4)
+@given(st.integers(2, 3), st.integers(0, 1), st.sampled_from([MEAN, SUM, MAX, MIN, SAME]), st.floats(1, 1.1))
+def test_more_numbers_than_there_is_memory_for_are_refused(world_size: int, liar: int, op: Kind, times: float) -> None:
+    kind = array_of(op, LARGEST_ARRAY)
+    count = int(times * 2**47 / (8 * (kind.sums + kind.maxima)))  # an address has 47 bits
+    for text, row in run(world_size, flushed_by, liar, kind, count):
+        assert "has no memory" in text
+        assert row == {"x": 1.0 * world_size}
 
 
 def without_a_log(comm: Any) -> str:
