@@ -28,29 +28,17 @@ _Numbers = Sequence[float]
 
 @dataclass(frozen=True)
 class _Rule:
-    """How the values of a kind are combined.
-
-    Attributes:
-        sums: how many numbers are added up.
-        maxima: of how many numbers the largest counts.
-        parts: from values and weights, [n] each, what is added up and what is compared, in columns.
-        read: what users get, from the sums and maxima; several values by their labels.
-        bucket: to which of the sums a value is added; by default each column has its own.
-        is_latest: whether only a rank's latest value counts.
-        is_weighted: whether a weight counts.
-        of_samples: whether a one-dimensional value is samples of one number, not an array.
-        is_centred: whether the third of the sums is of squares about the mean of the first two.
-    """
-
-    sums: int
-    maxima: int
+    sums: int  # how many numbers are added up
+    maxima: int  # of how many the largest counts
+    # From values and weights, [n] each, what is added up and what is compared, in columns.
     parts: Callable[[Tensor, Tensor], tuple[Sequence[Tensor], Sequence[Tensor]]]
+    # What users get, from the sums and maxima; several values by their labels.
     read: Callable[[_Numbers, _Numbers], float | dict[str, float]]
-    bucket: Callable[[Tensor], Tensor] | None = None
-    is_latest: bool = False
+    bucket: Callable[[Tensor], Tensor] | None = None  # to which of the sums a value is added
+    is_latest: bool = False  # only a rank's latest value counts
     is_weighted: bool = False
-    of_samples: bool = False
-    is_centred: bool = False
+    of_samples: bool = False  # a value of one dimension is samples of one number, not an array
+    is_centred: bool = False  # the third sum is of squares about the mean of the first two
 
 
 class Kind(Message, frozen=True):
@@ -160,11 +148,7 @@ MEAN, SUM, MAX, MIN, SAME, STD, QUANTILE = KINDS.values()
 
 
 def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Add up the sums of several parts, in their order.
-
-    Args:
-        parts: float64, [n] each.
-        places: where the totals lie of what has squares, [k].
+    """Add up parts, [n] each, in their order; what has squares lies at the places, [k].
 
     >>> one, two = [torch.tensor([x, 1.0, 0.0], dtype=torch.float64) for x in (1e9, 1e9 + 2)]
     >>> summed([one, two], torch.tensor([0]))[SQUARES]
@@ -178,7 +162,7 @@ def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:
 
 
 def growth(part: Tensor, sums: Tensor, places: Tensor) -> Tensor:
-    """Return what a part's squares grow by if they are about the mean of other sums, [k]."""
+    """Return what a part's squares grow by if they are about the mean of the sums, [k]."""
     weights = part.index_select(0, places + _WEIGHT)
     means = part.index_select(0, places + _TOTAL) / weights
     return squares_of(means, weights, sums, places)

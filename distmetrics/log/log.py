@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Literal, overload
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, library
@@ -88,8 +88,7 @@ class Log:
         _WINDOWS[self._number] = self._window
         # Each note of compiled code changes it, so that they keep their order.
         self._token = torch.zeros((), device="cpu")
-        # By communicator: its ranks know the same names, and others know others.
-        self._known: WeakKeyDictionary[Communicator, Known] = WeakKeyDictionary()
+        self._known = Known()
         self._flush: tuple[Handle[Row], WindowSnapshot] | None = None  # under way
 
     def _note(self, name: str | Values, kind: str, value: Any, weight: Any = 1.0) -> None:
@@ -193,19 +192,18 @@ class Log:
         self._flushes += 1
         comm = chosen(self._comm)
         mine = self._window.snapshot(comm.device)
-        known = self._known.setdefault(comm, Known())
         then = None
         if comm.whole.rank == 0 and self._writers:
             step = self._flushes if step is None else step
             then = partial(write, self._writers, step=step)
         if not wait:
-            handle = start(lambda comm: flushed(mine, known, comm=comm), comm, then)
+            handle = start(lambda comm: flushed(mine, self._known, comm=comm), comm, then)
             self._flush = handle, mine
             self._window.clear()
             return handle
         self._window.clear()
         try:
-            row = flushed(mine, known, comm=comm)
+            row = flushed(mine, self._known, comm=comm)
         except DistmetricsError:  # on every rank: nobody has counted it
             self._window.add(mine.names, mine.numbers)
             raise
@@ -225,14 +223,13 @@ class Log:
         handle.wait()
         if isinstance(handle.error, DistmetricsError):
             self._window.add(mine.names, mine.numbers)
-        if handle.is_heard:
-            return None
-        try:
-            handle.result()
-        except Exception as error:
-            if handle.error is not None:
-                raise
-            return error
+        if not handle.is_heard:
+            try:
+                handle.result()
+            except Exception as error:
+                if handle.error is not None:
+                    raise
+                return error
         return None
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
-from distmetrics.collectives.exchange import Round, check_memory, exchange, inline_capacity
+from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.reduce import reduce_large
@@ -76,23 +76,17 @@ def merged(
     *,
     comm: Communicator,
 ) -> tuple[dict[str, Any], list[Names]]:
-    """Return the value of each name that any rank has logged; every rank gets the same bits.
+    """Return the value of each name that any rank has logged, and each rank's names.
 
-    Args:
-        mine: what this rank has logged.
-        known: names by digest, of earlier flushes among these ranks; changes.
-        call: how reports name the call.
-        label: returns what errors call the value of a name.
-        comm: who talks.
-
-    Returns: the row, and each rank's names.
+    Every rank gets the same bits. ``known``: names by digest, of earlier flushes among these ranks;
+    changes. ``label``: returns what errors call the value of a name.
 
     Raises:
         MismatchError: ranks log a name in two ways, what must be the same is not, or a row would
             have two values of a name.
         InputError: a value of some rank cannot be counted (each on every rank).
     """
-    names, numbers = mine.names, mine.numbers.to(comm.device)
+    names, numbers = mine.names, mine.numbers
     announced = Announced(names.digest, len(names.data), _digest_of(known))
     header = call.but(problem=mine.problem, body=encode(announced))
     if comm.wants_proof:  # one for each name takes its time
@@ -101,10 +95,8 @@ def merged(
     data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
     met.agree()
-    received = _announced(met)
     runs = met.move()
-    _learn(comm, received, names, known)
-    per_rank = [known[each.digest] for each in received]
+    per_rank = _learn(comm, met.headers(), names, known)
     union, unlike = join(dict.fromkeys(per_rank))
     if unlike:
         name = unlike[0]
@@ -129,33 +121,35 @@ def _digest_of(known: Iterable[str]) -> str:
     return hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
 
 
-def _announced(met: Round) -> list[Announced]:
-    bodies = [header.body for header in met.headers()]
-    what = "what it tells of its names"
-    received = {body: decode(Announced, body, what, bodies.index(body)) for body in {*bodies}}
-    return [received[body] for body in bodies]
-
-
 def _learn(
-    comm: Communicator, received: Sequence[Announced], names: Names, known: dict[str, Names]
-) -> None:
-    """Add the names that ranks have announced; those that some ranks may lack are sent."""
-    if len({each.known for each in received}) > 1 or len(known) > _MOST_KNOWN + comm.world_size:
+    comm: Communicator, headers: Sequence[Header], names: Names, known: dict[str, Names]
+) -> list[Names]:
+    """Return each rank's names; those that some ranks may lack are sent."""
+    bodies = [header.body for header in headers]
+    received: dict[bytes, Announced] = {}
+    for rank, body in enumerate(bodies):
+        if body not in received:
+            received[body] = decode(Announced, body, "what it tells of its names", rank)
+    if (
+        len({each.known for each in received.values()}) > 1
+        or len(known) > _MOST_KNOWN + comm.world_size
+    ):
         known.clear()
-    new = {each.digest: each for each in received if each.digest not in known}
-    if len({each.digest for each in received}) == 1:
-        known |= dict.fromkeys(new, names)
-        return
-    for digest, each in new.items():
-        src, what = received.index(each), "the names that it logged"
+    if len({each.digest for each in received.values()}) == 1:
+        known[names.digest] = names
+    for body, each in received.items():
+        if each.digest in known:
+            continue
+        src = bodies.index(body)
         check_memory(comm, each.nbytes)
-        data = names.data if names.digest == digest else bytes(each.nbytes)
+        data = names.data if names.digest == each.digest else bytes(each.nbytes)
         sent = to_bytes(comm.broadcast(from_bytes(data).to(comm.device), src))
-        with reading(what, src):
-            theirs = decode(Names, sent, what, src)
-            if theirs.digest != digest:
+        with reading("the names that it logged", src):
+            theirs = decode(Names, sent, "names", src)
+            if theirs.digest != each.digest:
                 raise ValueError("names that are not those of their digest")
-        known[digest] = theirs
+        known[each.digest] = theirs
+    return [known[received[body].digest] for body in bodies]
 
 
 def _inline(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> Tensor:

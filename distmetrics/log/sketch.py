@@ -37,12 +37,7 @@ def buckets(values: Tensor) -> Tensor:
 
 
 def quantiles(numbers: Sequence[float], largest: float) -> dict[str, float]:
-    """Return p50, p90, p99 and max of what was counted; all are NaN where NaN was, or nothing.
-
-    Args:
-        numbers: the counts, of all ranks.
-        largest: the largest value.
-    """
+    """Return p50, p90, p99 and max from counts; all are NaN where NaN was, or nothing."""
     if numbers[-1] or not any(numbers):
         return dict.fromkeys([*_QUANTILES, "max"], math.nan)
     totals = list(accumulate(numbers[:-1]))

@@ -159,7 +159,8 @@ class Window:
                 kind = _kind_of(name, kind, number, scale)
             self.put((self.slot(name, kind),), number, scale)
         except InputError as error:
-            self._note_problem(f"{error.what}, at {call_site()}", error.do)
+            what = f"{error.what}, at {call_site()}"
+            self.problem = self.problem or Problem("InputError", what, error.do)
 
     def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
         """Take a value of each of several names, which weigh the same.
@@ -203,10 +204,6 @@ class Window:
             raise InputError(f"{first}; now as a {kind}")
         return known
 
-    def _note_problem(self, what: str, do: str = "") -> None:
-        if self.problem is None:
-            self.problem = Problem("InputError", what, do)
-
     @torch.inference_mode(False)  # else numbers could not be changed when that mode ends
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
@@ -216,10 +213,9 @@ class Window:
             slots, value, weight, changes = each
             first = slots[0]
             if changes >= 0 and changes != changes_of(value, weight):
-                what = f"the value or weight of {first.name!r} was changed in place since"
-                self._note_problem(
-                    f"{what}, first logged at {first.site}", "log a copy, value.clone()."
-                )
+                what = f"the value or weight of {first.name!r} was changed in place since, first"
+                what, do = f"{what} logged at {first.site}", "log a copy, value.clone()."
+                self.problem = self.problem or Problem("InputError", what, do)
                 continue
             for slot in slots:
                 slot.window = self._number
@@ -258,9 +254,6 @@ class Window:
         starts, tops = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
         values = values.flatten()
-        if rule.is_latest:  # what was there before does not count
-            for offset in range(rule.maxima):
-                numbers.index_fill_(0, tops + offset, -math.inf)
         if rule.is_weighted and not is_checked:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
@@ -277,7 +270,10 @@ class Window:
             numbers.index_add_(0, own + SQUARES, growth(before, numbers, own))
             numbers.index_put_((starts + SQUARES,), squares, accumulate=True)
         for offset, column in enumerate(compared):
-            numbers.scatter_reduce_(0, tops + offset, column, "amax")
+            if rule.is_latest:  # what was there before does not count
+                numbers.index_copy_(0, tops + offset, column)
+            else:
+                numbers.scatter_reduce_(0, tops + offset, column, "amax")
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change."""

@@ -41,10 +41,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def write(writers: Sequence[Any], row: dict[str, Any], step: int) -> None:
-    """Give each writer a copy of a row; only then raise the first error.
-
-    A note on the error says which writer it was.
-    """
+    """Give each writer a copy of a row; only then raise the first error, and note whose it is."""
     failed: list[Exception] = []
     for place, writer in enumerate(writers, 1):
         own = copy.deepcopy(row)
@@ -127,13 +124,9 @@ _TAKES = {
 
 
 class FolderLogger(Logger):
-    """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's.
+    """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's."""
 
-    A relative folder is that of the moment, wherever the program goes later. ``package``: what must
-    be installed; "" for nothing.
-    """
-
-    package: ClassVar[str] = ""
+    package: ClassVar[str] = ""  # that must be installed
 
     def __init__(
         self,
@@ -174,20 +167,9 @@ class FolderLogger(Logger):
         self._version = settled
 
 
-def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested parameters as one mapping of numbers, texts and None.
-
-    >>> flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
-    {'lr': 0.1, 'model/sizes': '[8, 8]'}
-    """
-    flattened: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            flattened |= flat(value, f"{prefix}{name}/")
-        else:
-            is_plain = isinstance(value, bool | int | float | str | None)
-            flattened[f"{prefix}{name}"] = value if is_plain else str(value)
-    return flattened
+def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as numbers, texts and None."""
+    return {k: v if isinstance(v, int | float | None) else str(v) for k, v in params.items()}
 
 
 class CSVLogger(FolderLogger):
@@ -240,7 +222,7 @@ class CSVLogger(FolderLogger):
         if params:
             folder = Path(self.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "hparams.json").write_text(json.dumps(flat(params), indent=2) + "\n")
+            (folder / "hparams.json").write_text(json.dumps(_plain(params), indent=2) + "\n")
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.is_file():
@@ -292,7 +274,7 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {k: "None" if v is None else v for k, v in flat(params).items()}
+            plain = {k: "None" if v is None else v for k, v in _plain(params).items()}
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:
