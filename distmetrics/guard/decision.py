@@ -28,8 +28,8 @@ class JobSnapshot:
         timeout: seconds that it may wait for ranks that are alive and busy elsewhere.
         statuses: what each rank has published; nothing for one without a communicator yet.
         departures: of ranks that have left, as they or others say.
-        seconds: for how long a rank has "left", or its process, on this machine, is "gone" or
-            "stopped".
+        seconds: for how long a rank has ("left", rank), or its process, on this machine, is
+            ("gone", rank) or ("stopped", rank).
         answers: the latest answer of each rank that was asked where it is.
         suspects: for ranks of a circle of waits, which are seen waiting, the serial number of the
             wait, and that of the question that was put to them then.
@@ -41,7 +41,7 @@ class JobSnapshot:
     timeout: float
     statuses: Mapping[int, RankStatus]
     departures: Sequence[Departure]
-    seconds: Mapping[str, Mapping[int, float]]
+    seconds: Mapping[tuple[str, int], float]
     answers: Mapping[int, Answer | None]
     suspects: Mapping[int, tuple[int, int]]
 
@@ -70,9 +70,9 @@ class JobSnapshot:
     def _never_comes(self, departure: Departure) -> bool:
         calls = departure.calls_of(self.wait.group)
         if calls is None:  # it may have made this call; if so, the wait ends in a moment
-            return self.seconds["left"][departure.rank] >= OWN_WORD
+            return self.seconds["left", departure.rank] >= OWN_WORD
         # One that was interrupted in this very call has counted it, and is gone.
-        has_failed = departure.failed and departure.rank in self.seconds["gone"]
+        has_failed = departure.failed and ("gone", departure.rank) in self.seconds
         return calls < self.wait.number or has_failed
 
     @functools.cached_property
@@ -180,10 +180,9 @@ class JobSnapshot:
     def _lasts_too_long(self) -> Iterator[Verdict]:
         """Yield why this wait has lasted too long, though it may be met."""
         if stopped := self._missing_in("stopped", STOPPED_FOR):
-            it = "it" if len(stopped) == 1 else "them"
             yield Verdict(
                 "peer-lost",
-                ranks_do(stopped, f"is stopped by a signal (SIGSTOP), and others wait for {it}"),
+                ranks_do(stopped, "is stopped by a signal (SIGSTOP), and others wait"),
                 stopped,
                 self.lines(self.members),
                 "somebody, or the scheduler, has suspended the process.",
@@ -191,11 +190,10 @@ class JobSnapshot:
             )
         if self.waited >= self.timeout:
             late, within = tuple(self.missing), f"within {self.timeout:g} s"
-            it_is = "they are" if len(late) > 1 else "it is"
-            do = f"see where {it_is}, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
+            do = "see where each rank is, or allow more time: DISTMETRICS_TIMEOUT=SECONDS."
             if late:
                 what = f"{who(late)} did not come to a collective {within}"
-                likely = f"{it_is} busy with work that the others do not have, or stuck."
+                likely = "work that the other ranks do not have, or a rank that is stuck."
                 yield Verdict("diverged", what, late, self.lines(self.members), likely, do)
             what = f"all ranks came to a collective, and it did not end {within}"
             likely = "the network between the ranks is cut or very slow."
@@ -203,8 +201,7 @@ class JobSnapshot:
 
     def _missing_in(self, state: str, least: float) -> tuple[int, ...]:
         """Return the missing ranks that have been in some state for at least so many seconds."""
-        seconds = self.seconds[state]
-        return tuple(rank for rank in self.missing if seconds.get(rank, -1.0) >= least)
+        return tuple(r for r in self.missing if self.seconds.get((state, r), -1.0) >= least)
 
     def lines(self, ranks: Iterable[int]) -> dict[int, str]:
         """Return what ranks do."""
@@ -214,9 +211,9 @@ class JobSnapshot:
         """Return what is known of a rank, the surest first."""
         if rank in self.left:
             return self.left[rank].why
-        if rank in self.seconds["gone"]:
+        if ("gone", rank) in self.seconds:
             return "its process is gone"
-        if (seconds := self.seconds["stopped"].get(rank)) is not None:
+        if (seconds := self.seconds.get(("stopped", rank))) is not None:
             return f"is stopped, since {seconds:.1f} s"
         if rank in self.waits:
             return f"waits in {self.waits[rank].text}"

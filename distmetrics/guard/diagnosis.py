@@ -7,7 +7,6 @@ it still waits in that very call: it did so the whole time between.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,16 +25,10 @@ _ASK_AFTER = 0.3
 _ASK_AGAIN = 0.4  # seconds between two questions of one of the ranks that wait
 _LOOK, _SLOWEST = 0.1, 0.5  # seconds between two looks: at first, and of who finds out for itself
 _ASKED_AT_ONCE = 64  # ranks
-_SPREAD = 1e-4  # seconds a rank by which a large world spreads what it publishes
 _PATIENCE = 5e-4  # seconds a rank between two looks of who leaves the finding out to others
 _TAKE_OVER = 20.0  # seconds after the deadline in which those who find out must have spoken
 _FIRST_WORD = 5.0  # seconds before the log says whom a rank waits for; twice as long to the next
 _log = logging.getLogger("distmetrics.guard")
-
-
-def first_look(me: Identity) -> float:
-    """Return after how many seconds of waiting a rank publishes that it waits."""
-    return FIRST_LOOK + (me.rank * _SPREAD if me.world_size > ALL_ASK else 0.0)
 
 
 @dataclass
@@ -102,9 +95,7 @@ class Diagnosis:
             if rank in statuses:
                 facts.add((self.state_of(statuses[rank].process), rank))
         self._since = {fact: self._since.get(fact, now) for fact in facts}
-        seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
-        for (kind, rank), since in self._since.items():
-            seconds[kind][rank] = now - since
+        seconds = {fact: now - since for fact, since in self._since.items()}
         me, waited = self.me.rank, now - self.begun
         others = statuses, departures, seconds, answers, self._suspects
         return JobSnapshot(me, self.wait, waited, self.timeout, *others)

@@ -34,7 +34,7 @@ from distmetrics.comm.verdict import (
 from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
 from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
-from distmetrics.guard.diagnosis import ALL_ASK, Diagnosis, first_look
+from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis
 from distmetrics.guard.last_words import report_before_sigterm
 from distmetrics.guard.process_info import Stillness, process_state, this_process
 from distmetrics.guard.settings import MODE, Settings, current_settings
@@ -56,7 +56,7 @@ _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
 _ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
 _MOMENT = 0.01  # seconds between two looks whether the others have left
-_RETRY, _RETRY_AT_MOST = 0.5, 30.0  # seconds after which a store that failed is tried again
+_RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
 
 
@@ -144,7 +144,7 @@ class Watchdog(TombstoneWatcher):
         self, me: Identity, store: Any, settings: Settings, tombstones: Tombstones | None
     ) -> None:
         super().__init__(me.rank, tombstones)
-        self.grace, self.patience = NAMING_GRACE, first_look(me)
+        self.grace, self.patience = NAMING_GRACE, FIRST_LOOK
         self.settings = settings
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
@@ -233,13 +233,9 @@ class Watchdog(TombstoneWatcher):
         raised = what_ended()
         if raised is not None and self._says_goodbye:
             self.reports.write(raised)
-        speaks = self._says_goodbye and not self._connection.error
-        if speaks:
-            why, failed = reason(raised), raised is not None
-            within(_LAST, lambda: self._leave(self._tombstones, why, failed))
         self._thread.join(_LAST)
-        if speaks:
-            within(_FAREWELL + _LAST, self._say_goodbye)
+        if self._says_goodbye and not self._connection.error:
+            within(_FAREWELL + _LAST, lambda: self._say_goodbye(raised))
         if not self._thread.is_alive():
             self._connection.store = self._store.store = self._tombstones.store = None
 
@@ -248,8 +244,9 @@ class Watchdog(TombstoneWatcher):
         if is_rank and not self._connection.error and not self._closed.is_set():
             within(_LAST, tell)
 
-    def _say_goodbye(self) -> None:
-        """Say that this rank is done with the store, and with connecting to it."""
+    def _say_goodbye(self, raised: BaseException | None) -> None:
+        """Say why this rank leaves, and that it is done with the store."""
+        self._leave(self._tombstones, reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._store.count("bye", 1)
             # Rank 0 may host the store, in which others read a verdict, and abort if it is gone.
@@ -277,30 +274,32 @@ class Watchdog(TombstoneWatcher):
         if group != self._me.world:
             text += f"  (group of ranks {pending.members})"
         issued = self.log.issued().get(group)
-        issued = None if issued is None else issued - 1  # this call is the last of them
-        place = group, pending.members, pending.number, pending.kind
-        counted = issued, group in self.log.counts_exactly
-        wait = Wait(pending.serial, *place, text, *counted)
-        begun = time.monotonic() - (time.time() - pending.started)
-        timeout = self.settings.timeout
+        wait = Wait(
+            pending.serial,
+            group,
+            pending.members,
+            pending.number,
+            pending.kind,
+            text,
+            None if issued is None else issued - 1,  # this call is the last of them
+            group in self.log.counts_exactly,
+        )
+        begun, timeout = time.monotonic() - self.patience, self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._store, self._tombstones, begun)
 
     # What the guard's own thread does.
 
     def _watch(self) -> None:
         self._closed.wait(self._connection.delay)
-        retry = _RETRY
         while not self._closed.is_set():
             self._connection.begin()
             try:
                 pause = self._look()
                 self._connection.end()
-                retry = _RETRY
             except RuntimeError as error:  # of the store, which is tried again
                 self._connection.error = first_line(error)
                 self.connected.clear()
-                pause = _RETRY if self._open else retry
-                retry = min(2 * retry, _RETRY_AT_MOST)
+                pause = _RETRY
             self._bell.wait(pause)
             self._bell.clear()
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distmetrics.errors import rank_ranges
-from distmetrics.guard.diagnosis import Diagnosis, first_look
+from distmetrics.guard.diagnosis import FIRST_LOOK, Diagnosis
 from distmetrics.guard.process_info import ProcessId
 from distmetrics.guard.store import Answer, GuardStore, Identity, Wait
 from distmetrics.guard.tombstones import Tombstones
@@ -65,7 +65,7 @@ class Rank:
         self.diagnosis = Diagnosis(
             self.me, wait, timeout, self.store, Tombstones(self.job.store), begun, state_of=self.job.state_of
         )
-        self.next = begun + first_look(self.me)
+        self.next = begun + FIRST_LOOK
 
     def go_on(self) -> None:
         """The wait is over."""

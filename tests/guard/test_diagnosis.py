@@ -131,7 +131,7 @@ def test_a_process_that_is_stopped_may_go_on_soon() -> None:
     job.run(2.5)
     assert job.verdicts == [None, None]
     job.run(2)
-    assert job.verdicts == ["rank 1 is stopped by a signal (SIGSTOP), and others wait for it", None]
+    assert job.verdicts == ["rank 1 is stopped by a signal (SIGSTOP), and others wait", None]
 
 
 @pytest.mark.parametrize(

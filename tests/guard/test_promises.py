@@ -12,7 +12,7 @@ from distmetrics.comm.communicator import Call
 from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
 from distmetrics.guard.call_log import CallLog, ReportWriter
-from distmetrics.guard.diagnosis import first_look
+from distmetrics.guard.diagnosis import FIRST_LOOK
 from distmetrics.guard.postmortem import examine
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.store import GuardStore, Identity
@@ -74,7 +74,7 @@ def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:
 
 
 def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
-    assert first_look(ME) == 0.15
+    assert FIRST_LOOK == 0.15
 
 
 @pytest.mark.parametrize("world_size", [2, 64, 400, 4096])
