@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distmetrics.guard.postmortem import PostMortem, describe, examine, parting
+from distmetrics.guard.postmortem import PostMortem, describe, merge, parting, read
 
 
 def postmortem(*, folder: Path, as_json: bool) -> int:
@@ -18,7 +18,7 @@ def postmortem(*, folder: Path, as_json: bool) -> int:
     Raises:
         ConfigurationError: there is nothing to read, or it makes no sense.
     """
-    post = examine(folder)
+    post = merge(read(folder))
     print(json.dumps(to_dict(post), indent=1) if as_json else describe(post))  # noqa: T201
     return 0
 

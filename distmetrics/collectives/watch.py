@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.call_site import call_site, is_library, is_user_code, short_path
+from distmetrics.call_site import call_site, is_library, users_line
 from distmetrics.collectives.buckets import LeafSpec
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header
@@ -54,14 +54,14 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
     if current_settings().mode == "off":
         yield
         return
-    before = _calls(comm)
+    before = getattr(comm, "calls", 0)
     try:
         yield
     except BaseException as error:
         if isinstance(comm, GroupCommunicator):
             comm.give_up(error, f"guarded_epoch {name!r}" if name else "guarded_epoch")
         raise
-    made = f"{_calls(comm) - before} collectives"
+    made = f"{getattr(comm, 'calls', 0) - before} collectives"
     agree_on(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
 
 
@@ -73,10 +73,6 @@ def agree_on(header: Header, *, comm: Communicator) -> None:
         MismatchError: they differ (on every rank).
     """
     exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8, device=comm.device))
-
-
-def _calls(comm: Communicator) -> int:
-    return comm.calls if isinstance(comm, GroupCommunicator) else 0
 
 
 # Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
@@ -99,6 +95,7 @@ WATCHED: Mapping[str, str] = {
     "scatter": "tensor",
     "scatter_object_list": "",
 }
+_ENDS = ("src", "dst", "group_src", "group_dst")
 _CALLED = (dist.__name__, dist.distributed_c10d.__name__)
 _KEEP = ("torch", __name__.partition(".")[0])  # packages whose modules keep their names
 _replacing = Replacing()
@@ -133,8 +130,7 @@ def _names() -> list[Name]:
 
     Two of these are the modules that users call.
     """
-    originals = {name: getattr(dist, name) for name in WATCHED}
-    watched = {id(original): _watched(name, original) for name, original in originals.items()}
+    watched = {id(getattr(dist, name)): _watched(name, getattr(dist, name)) for name in WATCHED}
     names = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
@@ -179,7 +175,7 @@ def _communicator(group: Any) -> GroupCommunicator | None:
 def _checked(
     comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
-    header = _manifest(name, arguments)
+    header = _header(name, arguments)
     agree_on(header, comm=comm)
     with in_call(header.call()):
         # Not waited for here, or a function that can't be waited for in slices.
@@ -195,36 +191,28 @@ def _work(work: Any) -> Any:
     return Finished() if work is None or type(work).__name__ == "_IllegalWork" else work
 
 
-def _manifest(name: str, arguments: Mapping[str, Any]) -> Header:
+def _header(name: str, arguments: Mapping[str, Any]) -> Header:
+    """Return what ranks compare of a call: its function, operation, ranks, tensor and metric."""
     parts = [f"torch.distributed.{name}"]
     if "op" in arguments:
         parts.append(str(arguments["op"]).rpartition(".")[2].lower())
-    for end, word in (("src", "from"), ("dst", "to")):
-        rank, within = arguments.get(end), arguments.get(f"group_{end}")
-        if rank is not None:
-            parts.append(f"{word} rank {rank}")
-        elif within is not None:
-            parts.append(f"{word} rank {within} of the group")
+    parts += [f"{end} {arguments[end]}" for end in _ENDS if arguments.get(end) is not None]
     tensor = arguments.get(WATCHED[name])
-    leaves: tuple[LeafSpec, ...] = ()
-    if isinstance(tensor, Tensor):
-        leaves = (LeafSpec.of("", tensor),)
+    leaves = (LeafSpec.of("", tensor),) if isinstance(tensor, Tensor) else ()
     metric, site = _caller()
     return Header(" ".join(parts), tree=metric, leaves=leaves, site=site)
 
 
 def _caller() -> tuple[str, Site | None]:
     """Return the metric that calls, if one does, and the nearest line that is no library's."""
-    frame: FrameType | None = sys._getframe(1)
     metric = ""
-    while frame is not None:
-        file = frame.f_code.co_filename
+    for frame, line in walk_stack(None):
         owner = frame.f_locals.get("self")
         if not metric and hasattr(owner, "update") and hasattr(owner, "compute"):
             # Lightning's holder of a value that is logged has a name.
             logged = getattr(getattr(owner, "meta", None), "name", "")
             metric = f"{type(owner).__name__} {logged}".rstrip()
-        if is_user_code(file) and not is_library(file):
-            return metric, Site(short_path(file), frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
+        site = users_line(frame, line)
+        if site is not None and not is_library(frame.f_code.co_filename):
+            return metric, site
     return metric, call_site()

@@ -1,6 +1,7 @@
 """What a rank did last: its calls, and a file of them that a post-mortem reads."""
 
 import logging
+import math
 import os
 import platform
 import sys
@@ -26,23 +27,15 @@ _log = logging.getLogger("distmetrics.guard")
 
 
 class CallLog(Calls):
-    """The last calls of this rank over all its groups, and the thread that made the last one.
-
-    Attributes:
-        counts: how many calls each group has made.
-        serial: number of the last call.
-        counters: return how many collectives this rank has issued on a group.
-        counts_exactly: the groups that count no sends and receives with them.
-        over: set once a call is over about which the guard has been asked.
-    """
+    """The last calls of this rank over all its groups, and the thread that made the last one."""
 
     def __init__(self) -> None:
         self.calls: deque[PendingCall] = deque(maxlen=_KEPT)
-        self.counts: dict[str, int] = {}
-        self.serial = 0
-        self.counters: dict[str, Callable[[], int]] = {}
-        self.counts_exactly: set[str] = set()
-        self.over = threading.Event()
+        self.counts: dict[str, int] = {}  # of calls, by group
+        self.serial = 0  # of the last call
+        self.counters: dict[str, Callable[[], int]] = {}  # of collectives, by group
+        self.counts_exactly: set[str] = set()  # groups that count no sends and receives with them
+        self.over = threading.Event()  # set once a call is over about which the guard was asked
         # The thread that has made the last call, none of the background; until there is a call the
         # main thread.
         self._main = self._thread = threading.main_thread().ident or 0
@@ -126,8 +119,7 @@ class ReportWriter:
 
     def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
         self._folder, self._me, self._log = folder, me, log
-        self._is_final = False
-        self._error_at = -1  # the last call before the error that the report tells of
+        self._error_at = -1.0  # the last call before the error that the report tells of
         self._lock = threading.RLock()  # SIGTERM may come in the midst of it
 
     def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
@@ -137,10 +129,10 @@ class ReportWriter:
         # An exit or an interrupt that follows an error is not why the rank failed.
         is_cause = isinstance(error, Exception)
         with self._lock:
-            if self._is_final or (not is_cause and self._error_at == self._log.serial):
+            stands = self._error_at >= self._log.serial
+            if self._error_at == math.inf or (stands and not is_cause):
                 return
-            self._is_final = final
-            self._error_at = self._log.serial if is_cause else -1
+            self._error_at = math.inf if final else self._log.serial if is_cause else -1
             data = encode(self._report(error), msgspec.json.encode)
             try:
                 _replace(self._folder, f"rank-{self._me.rank}", data)

@@ -22,18 +22,7 @@ STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own th
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """What one rank that waits knows of the others. Ranks are those of the job.
-
-    Attributes:
-        timeout: seconds that it may wait for ranks that are alive and busy elsewhere.
-        statuses: what each rank has published; nothing for one without a communicator yet.
-        departures: of ranks that have left, as they or others say.
-        seconds: for how long a rank has ("left", rank), or its process, on this machine, is
-            ("gone", rank) or ("stopped", rank).
-        answers: the latest answer of each rank that was asked where it is.
-        suspects: for ranks of a circle of waits, which are seen waiting, the serial number of the
-            wait, and that of the question that was put to them then.
-    """
+    """What one rank that waits knows of the others. Ranks are those of the job."""
 
     me: int
     wait: Wait
@@ -41,8 +30,9 @@ class JobSnapshot:
     timeout: float
     statuses: Mapping[int, RankStatus]
     departures: Sequence[Departure]
-    seconds: Mapping[tuple[str, int], float]
+    seconds: Mapping[tuple[str, int], float]  # since a rank has "left", or is "gone" or "stopped"
     answers: Mapping[int, Answer | None]
+    # For ranks of a circle, the serial number of the wait, and that of the question put to them.
     suspects: Mapping[int, tuple[int, int]]
 
     @functools.cached_property

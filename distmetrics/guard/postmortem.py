@@ -34,10 +34,9 @@ class ReportedCall:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that a rank raised; ``peers`` are the ranks that it is about.
+    """The error that a rank raised; only one of ours has a likely cause and says what to do.
 
-    Ranks that raised the same have peers and a place of their own. Only an error of ours has a
-    likely cause and says what to do, if it can; both are None in other errors.
+    Ranks that raised the same have peers, which it is about, and a place of their own.
     """
 
     kind: str
@@ -56,13 +55,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank left behind.
-
-    Attributes:
-        error: what the rank raised, or None where it was elsewhere.
-        where: its stack in the user's code, innermost first.
-        calls: its last calls, oldest first.
-    """
+    """What one rank left behind: its stack in the user's code, innermost first, and last calls."""
 
     schema: Literal[1]
     rank: int
@@ -162,12 +155,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """All that the ranks of a job left behind.
-
-    Attributes:
-        missing: the ranks that left no file.
-        divergences: of the groups whose ranks differ, the earliest first.
-    """
+    """All that the ranks of a job left behind; divergences of groups, the earliest first."""
 
     world_size: int
     reports: Mapping[int, RankReport]
@@ -182,11 +170,6 @@ class PostMortem:
             if report.error:
                 ranks_of[report.error].append(rank)
         return dict(sorted(ranks_of.items(), key=lambda pair: pair[0].let_down))
-
-
-def examine(folder: Path) -> PostMortem:
-    """Read what the ranks of a job left in a folder, and put it side by side; see :func:`read`."""
-    return merge(read(folder))
 
 
 def merge(reports: Mapping[int, RankReport]) -> PostMortem:
@@ -245,12 +228,10 @@ def describe(post: PostMortem) -> str:
 def parting(post: PostMortem) -> str:
     """Return where the ranks part: what each did at that call, the likely cause, what to do."""
     if not post.divergences:
-        text = "the ranks came to the same calls, as far as their files tell"
         lines = {rank: _elsewhere(report) for rank, report in post.reports.items() if report.stuck}
-        if not lines:
-            return f"{text}, and none was left waiting"
-        likely = "a rank or the network between ranks was too slow"
-        return _listed(f"{text}; these were not done", lines, likely=likely)
+        likely = "a rank or the network between ranks was too slow" if lines else ""
+        text = "the ranks came to the same calls, as far as their files tell"
+        return _listed(text, lines, likely=likely)
     first, *later = post.divergences
     lines = {
         rank: _call(call) + ", no end" * (call.ended is None) for rank, call in first.calls.items()

@@ -66,9 +66,7 @@ class Place(NamedTuple):
         if not self.stack:
             return f"is in {self.doing}" if self.doing else "is in no code of the user's"
         at = self.at or self.stack[0]
-        if self.doing:
-            return f"is in {self.doing}  {at}"
-        return f"is at {at}" + (f", inside {self.stack[0]}" if at != self.stack[0] else "")
+        return f"is in {self.doing}  {at}" if self.doing else f"is at {at}"
 
 
 class Stillness:

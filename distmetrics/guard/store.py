@@ -35,24 +35,16 @@ Ranges = Annotated[str, Meta(pattern=r"^(\d{1,7}(-\d{1,7})?(, \d{1,7}(-\d{1,7})?
 
 
 class Wait(Message, frozen=True):
-    """What a rank waits in: one call of a process group, the ``number``-th of that.
+    """What a rank waits in: one call of a process group, the ``number``-th of that."""
 
-    Attributes:
-        serial: number of this rank's call over all groups: another number is another wait.
-        kind: the transport's operation, which must be the same on all ranks.
-        text: the call in the user's terms, with its line.
-        issued: how many collectives this rank had issued on the group before this call, ours and
-            torch's own; None where the group's backend does not count them.
-        counts_exactly: whether the group counts collectives alone. Gloo counts sends and receives
-            between two ranks as well.
-    """
-
-    serial: int
+    serial: int  # among this rank's calls over all groups
     group: str
     members: Ranges
     number: int
-    kind: str
+    kind: str  # the transport's operation, which must be the same on all ranks
     text: str
+    # How many collectives this rank had issued on the group before, ours and torch's own; None
+    # where its backend does not count them. Gloo counts sends and receives as well.
     issued: int | None = None
     counts_exactly: bool = False
 
@@ -74,25 +66,14 @@ class RankStatus(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """What a rank answers when it is asked where it is.
-
-    Attributes:
-        question: counts those put to this rank.
-        waits: the serial number of the wait that it is in, or 0; negative where another of its
-            threads may go on.
-        where: the user's line, and what it does there.
-        still: seconds for which it has stood in a collective of torch's own, or in a backward pass,
-            without using the processor; 0 elsewhere.
-        issued: how many collectives it has issued on each group: ours, and torch's own.
-        calls: how many of them were calls of ours.
-    """
+    """What a rank answers when it is asked where it is."""
 
     question: int
-    waits: int = 0
+    waits: int = 0  # the serial of its wait, or 0; negative where another thread of it may go on
     where: str = ""
-    still: float = 0.0
-    issued: Mapping[str, int] = {}
-    calls: Mapping[str, int] = {}
+    still: float = 0.0  # seconds in code of torch's that waits for all, without using the processor
+    issued: Mapping[str, int] = {}  # collectives on each group, ours and torch's own
+    calls: Mapping[str, int] = {}  # of ours
 
 
 class _Published(Message, frozen=True):
@@ -128,14 +109,13 @@ def _warn_once(kind: str, why: str) -> None:
 class GuardStore:
     """One rank's end of the guard's keys in a store.
 
-    The store is a connection of its own, since a call that blocks holds up all callers. ``pause``
-    is how many seconds to wait between two looks for a question.
+    The store is a connection of its own, since a call that blocks holds up all callers.
     """
 
     def __init__(self, store: Any, me: Identity) -> None:
         self.store, self._me = store, me
         self._status_keys = [f"at/{r}" for r in range(me.world_size)]
-        self.pause = max(_POLL, me.world_size * _POLL_A_RANK)
+        self.pause = max(_POLL, me.world_size * _POLL_A_RANK)  # between two looks for a question
 
     def publish(self, wait: Wait | None) -> None:
         """Say who this rank is, and what it waits in."""
@@ -225,11 +205,7 @@ def within(seconds: float, fn: Callable[[], object]) -> None:
 
 
 class StoreConnection:
-    """One rank's connection to the job's store.
-
-    Attributes:
-        delay: seconds after which this rank connects.
-        error: what the store said when it failed, or "".
+    """One rank's connection to the job's store, made after ``delay`` seconds.
 
     Raises:
         RuntimeError: the store can't be connected to a second time.
@@ -237,7 +213,7 @@ class StoreConnection:
 
     def __init__(self, store: Any, me: Identity) -> None:
         self.store = store
-        self.error = ""
+        self.error = ""  # of the store, when it failed
         self._since: float | None = None
         self._refused: bool | None = None
         while isinstance(store, PrefixStore):

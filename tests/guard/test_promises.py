@@ -13,7 +13,7 @@ from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import FIRST_LOOK
-from distmetrics.guard.postmortem import examine
+from distmetrics.guard.postmortem import merge, read
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.store import GuardStore, Identity
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text_is_written_by_its_bytes(tmp_path: Path) -> None:
     log = CallLog()
     log.begin_call(PendingCall(Call("barrier", site=Site("tr\udcffin.py", 1, "f")), "world", "0-1", 1, "barrier"))
     ReportWriter(tmp_path, ME, log).write()
-    assert examine(tmp_path).reports[0].calls[0].site == "tr\\udcffin.py:1 in f"
+    assert merge(read(tmp_path)).reports[0].calls[0].site == "tr\\udcffin.py:1 in f"
 
 
 def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:

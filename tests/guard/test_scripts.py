@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distmetrics.guard.postmortem import describe, examine
+from distmetrics.guard.postmortem import describe, merge, read
 from tests import warm
 from tests.guard.scripts import SCRIPT, ended
 
@@ -109,7 +109,7 @@ def test_a_mismatch_is_reported_by_every_rank(tmp_path: Path) -> None:
     written = reports(tmp_path / "left")
     assert [written[rank]["error"]["kind"] for rank in (0, 1)] == ["MismatchError"] * 2
     assert "script.py" in written[0]["where"][0]
-    assert "ranks 0-1 raised MismatchError at tests/guard/script.py" in describe(examine(tmp_path / "left"))
+    assert "ranks 0-1 raised MismatchError at tests/guard/script.py" in describe(merge(read(tmp_path / "left")))
 
 
 def test_who_is_left_under_torchrun_reports_before_it_is_ended(tmp_path: Path) -> None:
