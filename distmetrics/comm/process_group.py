@@ -42,8 +42,9 @@ from distmetrics.comm.communicator import (
     in_call,
 )
 from distmetrics.comm.patching import Name, Replacing
-from distmetrics.comm.verdict import BROKEN, Verdict, reason
+from distmetrics.comm.verdict import BROKEN, Departure, Verdict, departed, reason
 from distmetrics.comm.work import (
+    OWN_WORDS,
     SLICE,
     PendingCall,
     Watcher,
@@ -125,7 +126,6 @@ if not dist.is_initialized():
 # As it is now: our own calls are watched already, where guard.watch() replaces torch's.
 _barrier = dist.barrier
 
-_OWN_WORDS = 0.5  # seconds of the grace, where its process is gone, or nobody can be asked
 _MOMENT = 0.02  # seconds between two looks for who has left
 # Collectives that were sent and whose end nobody has seen: a thread of gloo that drops the last
 # hold on a tensor of Python's while the interpreter ends aborts the process. So these are never
@@ -378,13 +378,10 @@ class GroupCommunicator(Communicator):
 
     def give_up(self, error: BaseException, scope: str) -> None:
         """Tell the others that this rank has left a block by an exception; refuse later calls."""
-        if self.state.verdict is not None:
-            return
-        left = f"left {scope}: {reason(error)}"
-        notes = ("The other ranks have been told.",)
-        verdict = Verdict("diverged", f"this rank has {left}", (self._me,), notes=notes)
-        self.state.verdict = verdict
-        self.watcher.depart(left)
+        if self.state.verdict is None:
+            left = Departure(self._me, f"left {scope}: {reason(error)}", failed=True)
+            self.state.verdict = departed({self._me: left}, {})
+            self.break_off(self.state.verdict, at_once=True)
 
     @property
     def tasks(self) -> Tasks:
@@ -413,9 +410,7 @@ class GroupCommunicator(Communicator):
         began = time.monotonic()
         while True:
             verdict, gone = look(), self.watcher.gone()
-            grace = self.watcher.grace
-            if gone or self.watcher.is_deaf():
-                grace = min(grace, _OWN_WORDS)
+            grace = min(self.watcher.grace, OWN_WORDS) if gone else self.watcher.grace
             if verdict is not None or time.monotonic() - began >= grace:
                 break
             time.sleep(_MOMENT)
@@ -436,7 +431,7 @@ class GroupCommunicator(Communicator):
         """Refuse every later call on this group, and return what this one raises."""
         self.state.verdict = verdict
         error = verdict.error(self._me, site)
-        self.watcher.fail(error)
+        self.watcher.report(error)
         return error
 
 

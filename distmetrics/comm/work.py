@@ -15,6 +15,7 @@ from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import DistmetricsError
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
+OWN_WORDS = 0.5  # seconds of it, where its process is gone, or nobody can be asked
 SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
 _BROKEN_WORDS = ("Connection closed", "Connection reset", "Broken pipe")
@@ -80,21 +81,11 @@ class Watcher:
         """Return the ranks of this machine whose processes are gone."""
         return []
 
-    def is_deaf(self) -> bool:
-        """Return whether nobody can be asked."""
-        return False
-
-    def fail(self, error: DistmetricsError) -> None:
-        """Note that a group is broken by an error, which this rank raises."""
-
     def report(self, error: BaseException) -> None:
         """Write this rank's report, where one is wanted: it raises an error."""
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
-
-    def depart(self, why: str) -> None:
-        """Tell the other ranks that this rank makes no further call."""
 
     def leave_job(self, why: str, *, failed: bool) -> None:
         """Publish that this rank leaves the job, where its launcher reads it."""

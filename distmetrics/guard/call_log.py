@@ -1,7 +1,6 @@
 """What a rank did last: its calls, and a file of them that a post-mortem reads."""
 
 import logging
-import math
 import os
 import platform
 import sys
@@ -114,28 +113,30 @@ class CallLog(Calls):
 class ReportWriter:
     """Writes this rank's report into a folder, if there is one.
 
-    What broke the rank's group stands; another error does so until the rank makes a further call.
+    An error stands until the rank makes a further call.
     """
 
     def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
         self._folder, self._me, self._log = folder, me, log
-        self._error_at = -1.0  # the last call before the error that the report tells of
+        self._error_at = -1  # the last call before the error that the report tells of
         self._lock = threading.RLock()  # SIGTERM may come in the midst of it
 
-    def write(self, error: BaseException | None = None, *, final: bool = False) -> None:
-        """Write where this rank is, or the error that it raises; ``final``: its group is broken."""
+    def write(self, error: BaseException | None = None) -> None:
+        """Write where this rank is, or the error that it raises."""
         if self._folder is None or os.getpid() != self._me.process.pid:
             return
-        # An exit or an interrupt that follows an error is not why the rank failed.
-        is_cause = isinstance(error, Exception)
         with self._lock:
-            stands = self._error_at >= self._log.serial
-            if self._error_at == math.inf or (stands and not is_cause):
+            if self._error_at == self._log.serial:
                 return
-            self._error_at = math.inf if final else self._log.serial if is_cause else -1
+            if isinstance(error, Exception):  # an exit or an interrupt may follow from an error
+                self._error_at = self._log.serial
+            half = self._folder / f"rank-{self._me.rank}.part"
             data = encode(self._report(error), msgspec.json.encode)
             try:
-                _replace(self._folder, f"rank-{self._me.rank}", data)
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                half.touch(mode=0o600)
+                half.write_bytes(data)
+                half.replace(half.with_suffix(".json"))
             except OSError as failure:  # of the folder: the user's error must still be raised
                 text = "rank %d can't write its report into the folder of %s: %s"
                 _log.warning(text, self._me.rank, REPORT, failure)
@@ -165,12 +166,3 @@ def _reported(pending: PendingCall, world: str) -> ReportedCall:
     group = "world" if pending.group == world else pending.group
     site, times = str(call.site or ""), (pending.started, pending.ended)
     return ReportedCall(pending.number, group, call.op, call.detail, site, *times)
-
-
-def _replace(folder: Path, name: str, data: bytes) -> None:
-    """Write ``<name>.json``, whole or not at all, for its owner alone."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    half = folder / f"{name}.part"
-    half.touch(mode=0o600)
-    half.write_bytes(data)
-    half.replace(folder / f"{name}.json")

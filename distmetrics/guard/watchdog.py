@@ -31,7 +31,7 @@ from distmetrics.comm.verdict import (
     silent_store,
     what_ended,
 )
-from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
+from distmetrics.comm.work import NAMING_GRACE, OWN_WORDS, PendingCall, Watcher
 from distmetrics.errors import DistmetricsError, first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis
@@ -194,13 +194,9 @@ class Watchdog(TombstoneWatcher):
         """Return the ranks of this machine whose processes are gone."""
         return self.membership.in_state("gone")
 
-    def is_deaf(self) -> bool:
-        """Return whether the job's store can't be asked."""
-        return bool(self._connection.error)
-
     def fail(self, error: DistmetricsError) -> None:
         """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
-        self.reports.write(error, final=True)
+        self.reports.write(error)
         if self.settings.report is not None:
             self._tell(lambda: [self._store.ask(peer, report=True) for peer in error.peers])
 
@@ -294,12 +290,12 @@ class Watchdog(TombstoneWatcher):
         while not self._closed.is_set():
             self._connection.begin()
             try:
-                pause = self._look()
+                pause, self.grace = self._look(), NAMING_GRACE
                 self._connection.end()
             except RuntimeError as error:  # of the store, which is tried again
                 self._connection.error = first_line(error)
                 self.connected.clear()
-                pause = _RETRY
+                pause, self.grace = _RETRY, OWN_WORDS
             self._bell.wait(pause)
             self._bell.clear()
 

@@ -36,7 +36,7 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     log.begin_call(PendingCall(Call("barrier"), "world", "0-1", 1, "barrier"))
     reports.write()
     assert error() is None
-    reports.write(ValueError("broken"), final=True)
+    reports.write(ValueError("broken"))
     reports.write(ValueError("raised while that one was handled"))
     reports.write()
     assert error() == "broken"

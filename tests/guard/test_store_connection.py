@@ -156,7 +156,7 @@ def test_a_broken_connection_is_made_again(guard_of: Make) -> None:
     guard._store.store = broken
     guard._bell.set()
     assert eventually(lambda: guard._store.store is not broken)
-    assert eventually(lambda: not guard.is_deaf())
+    assert eventually(lambda: not guard._connection.error)
 
 
 def test_ranks_connect_one_after_the_other(host: Host) -> None:
