@@ -81,12 +81,20 @@ def read(folder: Path) -> dict[int, RankReport]:
         ConfigurationError: there is no folder or no file, a file cannot be read, or they are of
             different jobs.
     """
+    paths = {int(m[1]): path for path in folder.glob("*") if (m := _NAME.fullmatch(path.name))}
+    if not paths:
+        raise ConfigurationError(
+            f"the folder {folder} holds no file rank-<number>.json",
+            likely="there is no such folder; or the job ended without an error, or its ranks wrote "
+            "into another folder, or on another machine",
+            do="give the folder in which the ranks left their files",
+        )
     reports: dict[int, RankReport] = {}
     problems: dict[int, str] = {}
-    for rank, path in _paths(folder):
+    for rank in sorted(paths):
         try:
-            reports[rank] = _report(rank, path.read_bytes())
-        except (OSError, ValueError, *MALFORMED) as error:
+            reports[rank] = _report(rank, paths[rank].read_bytes())
+        except (OSError, *MALFORMED) as error:
             problems[rank] = f"is not as this distmetrics writes it: {error}"
     if problems:
         raise ConfigurationError(
@@ -106,23 +114,6 @@ def read(folder: Path) -> dict[int, RankReport]:
     return reports
 
 
-def _paths(folder: Path) -> list[tuple[int, Path]]:
-    do = "give the folder in which the ranks left their files"
-    try:
-        paths = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
-    except OSError as error:
-        raise ConfigurationError(f"the folder {folder} cannot be read: {error}", do=do) from error
-    numbered = sorted((int(match[1]), path) for path, match in paths.items() if match)
-    if not numbered:
-        raise ConfigurationError(
-            f"the folder {folder} holds no file rank-<number>.json",
-            likely="the job ended without an error, or its ranks wrote into another folder, or "
-            "on another machine",
-            do=do,
-        )
-    return numbered
-
-
 def _report(rank: int, data: bytes) -> RankReport:
     report = msgspec.json.decode(data, type=RankReport)
     if report.rank != rank or rank >= report.world_size:
@@ -135,7 +126,6 @@ _LATER = 5  # groups in which the ranks part later
 _ERRORS = 5
 _GROUPS = 40  # of equal ranks that a list tells
 _FRAMES = 4  # lines of a stack
-_ONLY_SOME = "`distlint check .` finds branches that only some ranks take"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +141,11 @@ class Divergence:
     def ops(self) -> list[str]:
         """The operations that the ranks called, each once."""
         return sorted({call.op for call in self.calls.values()})
+
+    @property
+    def began(self) -> float:
+        """When the first rank came to it."""
+        return min(call.started for call in self.calls.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +193,9 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
         one = Divergence(group, number, by_rank, tuple(sorted(expected - by_rank.keys())))
         if one.absent or len(one.ops) > 1:
             first.setdefault(group, one)
-    began = {group: min(c.started for c in one.calls.values()) for group, one in first.items()}
-    divergences = tuple(first[group] for group in sorted(began, key=began.__getitem__))
+    divergences = sorted(first.values(), key=lambda one: one.began)
     missing = tuple(rank for rank in range(size) if rank not in reports)
-    return PostMortem(size, reports, missing, divergences)
+    return PostMortem(size, reports, missing, tuple(divergences))
 
 
 def describe(post: PostMortem) -> str:
@@ -217,11 +211,8 @@ def describe(post: PostMortem) -> str:
         parts.append(f"{who(ranks)} raised {error.kind}{site}\n{text}")
     if left := errors[_ERRORS:]:
         parts.append(f"{len(left)} other errors are not shown; --json tells them")
-    lines = {}
-    for rank, report in post.reports.items():
-        more = ("…",) if len(report.where) > _FRAMES else ()
-        lines[rank] = " ← ".join([*report.where[:_FRAMES], *more]) or "at no line of yours"
-    parts.append(_listed("where each rank was, innermost first", lines))
+    where = {rank: " ← ".join(each.where[:_FRAMES]) for rank, each in post.reports.items()}
+    parts.append(_listed("where each rank was, innermost first", where))
     return "\n\n".join(parts)
 
 
@@ -274,18 +265,18 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
         if not error.let_down:
             text = f"{error.kind} on {who(ranks)} came first, and let the others down"
             return text, "mend that error"
-    if not at.absent:
-        likely = "a branch or a loop that depends on the rank or on its data"
-        return likely, f"make the same calls in the same order on every rank; {_ONLY_SOME}"
-    if present := [rank for rank in at.absent if rank in post.reports]:
-        likely = f"only some ranks make this call, or {who(present)} took longer than others wait"
-        return likely, f"make the call on every rank or on none; {_ONLY_SOME}"
-    likely = (
-        "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, never "
-        "called distmetrics, or wrote on another machine"
+    if at.absent and post.reports.keys().isdisjoint(at.absent):
+        likely = (
+            "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, "
+            "never called distmetrics, or wrote on another machine"
+        )
+        do = f"look into the log of {who(at.absent)}, and of the machine"
+        return likely, f"{do}; let all ranks write into one folder"
+    likely = "a branch or a loop that not all ranks take, or a rank that was too slow"
+    return likely, (
+        "make the same calls in the same order on every rank; `distlint check .` finds branches "
+        "that only some ranks take"
     )
-    do = f"look into the log of {who(at.absent)}, and of the machine"
-    return likely, f"{do}; let all ranks write into one folder"
 
 
 def _listed(

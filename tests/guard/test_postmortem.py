@@ -57,10 +57,9 @@ def test_other_files_and_items_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_none_and_one_without_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name in ("none", "file"):
-        assert refusal(tmp_path / name).startswith(f"the folder {tmp_path / name} cannot be read: ")
     (tmp_path / "empty").mkdir()
-    assert "holds no file rank-<number>.json" in refusal(tmp_path / "empty")
+    for name in ("none", "file", "empty"):
+        assert "holds no file rank-<number>.json" in refusal(tmp_path / name)
 
 
 @given(part=st.floats(0, 1, exclude_max=True))
@@ -208,8 +207,9 @@ def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
         "  rank 1         was elsewhere  train.py:81 in load\n"
         "  rank 3         left no file\n"
         "\n"
-        "Likely: only some ranks make this call, or rank 1 took longer than others wait\n"
-        "Do:     make the call on every rank or on none; `distlint check .` finds branches that only some ranks take\n"
+        "Likely: a branch or a loop that not all ranks take, or a rank that was too slow\n"
+        "Do:     make the same calls in the same order on every rank; `distlint check .` finds branches that only "
+        "some ranks take\n"
         "\n"
         "ranks 0, 2, 4 raised DivergedError at train.py:8 in main\n"
         "  ranks are in different places\n"
