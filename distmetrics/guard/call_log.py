@@ -121,13 +121,13 @@ class ReportWriter:
         self._error_at = -1  # the last call before the error that the report tells of
         self._lock = threading.RLock()  # SIGTERM may come in the midst of it
 
-    def write(self, error: BaseException | None = None) -> None:
-        """Write where this rank is, or the error that it raises."""
+    def write(self, error: BaseException | None = None) -> bool:
+        """Write where this rank is, or the error that it raises; return whether it has."""
         if self._folder is None or os.getpid() != self._me.process.pid:
-            return
+            return False
         with self._lock:
             if self._error_at == self._log.serial:
-                return
+                return False
             if isinstance(error, Exception):  # an exit or an interrupt may follow from an error
                 self._error_at = self._log.serial
             half = self._folder / f"rank-{self._me.rank}.part"
@@ -140,6 +140,7 @@ class ReportWriter:
             except OSError as failure:  # of the folder: the user's error must still be raised
                 text = "rank %d can't write its report into the folder of %s: %s"
                 _log.warning(text, self._me.rank, REPORT, failure)
+        return True
 
     def _report(self, error: BaseException | None) -> RankReport:
         me, sites = self._me, [] if error is None else raise_sites(error)

@@ -32,7 +32,7 @@ from distmetrics.comm.verdict import (
     what_ended,
 )
 from distmetrics.comm.work import NAMING_GRACE, OWN_WORDS, PendingCall, Watcher
-from distmetrics.errors import DistmetricsError, first_line, who
+from distmetrics.errors import first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
 from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis
 from distmetrics.guard.last_words import report_before_sigterm
@@ -149,7 +149,6 @@ class Watchdog(TombstoneWatcher):
         self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
         self._says_goodbye = tombstones is None
-        self._has_departed = False
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
         self._connection = StoreConnection(store, me)
         self._tombstones = Tombstones(store)
@@ -194,30 +193,21 @@ class Watchdog(TombstoneWatcher):
         """Return the ranks of this machine whose processes are gone."""
         return self.membership.in_state("gone")
 
-    def fail(self, error: DistmetricsError) -> None:
-        """Write this rank's report, and ask the error's peers for theirs: its group is broken."""
-        self.reports.write(error)
-        if self.settings.report is not None:
-            self._tell(lambda: [self._store.ask(peer, report=True) for peer in error.peers])
-
     def report(self, error: BaseException) -> None:
-        """Write this rank's report, where one is wanted: it raises an error."""
-        self.reports.write(error)
+        """Write this rank's report, where one is wanted, and ask the error's peers for theirs."""
+        if self.reports.write(error):
+            peers = getattr(error, "peers", ())
+            self._tell(lambda: [self._store.ask(peer, report=True) for peer in peers])
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
         tell = functools.partial(self._store.decide, group, verdict)
-        if at_once and not self._has_departed:
+        if at_once:
             self._tell(tell)
-        elif not self._has_departed:
+        else:
             later = threading.Timer(_ENDS_WITHIN, self._tell, [tell])
             later.daemon = True
             later.start()
-
-    def depart(self, why: str) -> None:
-        """Tell the others that this rank makes no further call."""
-        self._has_departed = True
-        self._tell(lambda: self._leave(self._tombstones, why, failed=True))
 
     def close(self) -> None:
         """End the thread: the process ends, or its group is gone."""
