@@ -115,10 +115,6 @@ class Departure(Message, frozen=True):
     # How many calls of each process group it has made; nothing where somebody else says it left.
     calls: Mapping[str, int] = {}
 
-    def calls_of(self, group: str) -> int | None:
-        """Return how many calls of a group the rank has made; None where that is not known."""
-        return self.calls.get(group, None if self.calls else 0)
-
 
 def reason(error: BaseException | None) -> str:
     """Return in a few words why a rank leaves: what it raised, or that it has returned."""

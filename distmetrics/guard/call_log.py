@@ -40,7 +40,6 @@ class CallLog(Calls):
         self._main = self._thread = threading.main_thread().ident or 0
         self._main_only = True
         self._background: set[int] = set()  # threads that make calls for another one
-        self._under_way: deque[None] = deque()  # as many as their calls
         self._main_awaits_them = False
 
     def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
@@ -67,18 +66,13 @@ class CallLog(Calls):
         if pending.watched:
             self.over.set()
 
-    def begin(self) -> None:
-        """Note that this rank has begun something in its background."""
-        self._under_way.append(None)
-
     def enter(self) -> None:
-        """Note that this thread makes it."""
+        """Note that this thread makes calls in the background."""
         self._background.add(threading.get_ident())
 
     def end(self) -> None:
         """Note that what this thread has made is over."""
         self._background.discard(threading.get_ident())
-        self._under_way.pop()
 
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
@@ -91,7 +85,7 @@ class CallLog(Calls):
     @property
     def alone(self) -> bool:
         """True if this rank goes on in one thread: in its main thread, or while that waits."""
-        return self._main_only and (not self._under_way or self._main_awaits_them)
+        return self._main_only and (not self._background or self._main_awaits_them)
 
     def waits(self) -> int:
         """Return the serial number of the call that this rank is in, or 0.

@@ -15,7 +15,6 @@ from distmetrics.errors import ranks_do, ranks_in, who
 from distmetrics.guard.store import Answer, RankStatus, Wait
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
-OWN_WORD = 1.0  # seconds in which the wait of a rank's other group must end after it has left
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
 STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
 
@@ -30,7 +29,7 @@ class JobSnapshot:
     timeout: float
     statuses: Mapping[int, RankStatus]
     departures: Sequence[Departure]
-    seconds: Mapping[tuple[str, int], float]  # since a rank has "left", or is "gone" or "stopped"
+    seconds: Mapping[tuple[str, int], float]  # since a rank is "gone" or "stopped"
     answers: Mapping[int, Answer | None]
     # For ranks of a circle, the serial number of the wait, and that of the question put to them.
     suspects: Mapping[int, tuple[int, int]]
@@ -58,19 +57,13 @@ class JobSnapshot:
         return {d.rank: d for d in self.departures[::-1] if self._never_comes(d)}
 
     def _never_comes(self, departure: Departure) -> bool:
-        calls = departure.calls_of(self.wait.group)
-        if calls is None:  # it may have made this call; if so, the wait ends in a moment
-            return self.seconds["left", departure.rank] >= OWN_WORD
         # One that was interrupted in this very call has counted it, and is gone.
         has_failed = departure.failed and ("gone", departure.rank) in self.seconds
-        return calls < self.wait.number or has_failed
+        return departure.calls.get(self.wait.group, 0) < self.wait.number or has_failed
 
     @functools.cached_property
     def circle(self) -> list[int]:
-        """The ranks of a circle of waits that this rank depends on, one for each call of it.
-
-        It is a deadlock if each of them has confirmed that it still waits there.
-        """
+        """The ranks of a circle of waits that this rank depends on, one for each call of it."""
         # For each call the calls that it waits for, each with a rank that is in that.
         graph: dict[str, dict[str, int]] = {}
         todo = [self.wait]
@@ -153,11 +146,9 @@ class JobSnapshot:
     def _is_in_torchs_own(self, rank: int) -> bool:
         """True if a rank has issued a collective of torch's own in the place of this call.
 
-        The collectives of a group pair up in the order in which each rank issues them. A rank that
-        has issued more than this one had before its call, and has not made that call, can't meet
-        it. Gloo counts sends and receives as well, of which ranks may have different numbers. So
-        there the rank must also have stood still for a while in code of torch's that waits for
-        others.
+        The collectives of a group pair up in the order in which each rank issues them. Gloo counts
+        sends and receives as well, so there the rank must also have stood still for a while in code
+        of torch's that waits for others.
         """
         wait, answer = self.wait, self.answers.get(rank)
         if rank in self.waits or answer is None or answer.waits or wait.issued is None:

@@ -89,15 +89,12 @@ class Diagnosis:
 
     def _snapshot(self, now: float) -> JobSnapshot:
         statuses, answers = self.store.statuses(), self.store.answers(self._asked)
-        departures = self.tombstones.published()
-        facts = {("left", departure.rank) for departure in departures}
-        for rank in ranks_in(self.wait.members):
-            if rank in statuses:
-                facts.add((self.state_of(statuses[rank].process), rank))
+        known = [rank for rank in ranks_in(self.wait.members) if rank in statuses]
+        facts = [(self.state_of(statuses[rank].process), rank) for rank in known]
         self._since = {fact: self._since.get(fact, now) for fact in facts}
         seconds = {fact: now - since for fact, since in self._since.items()}
         me, waited = self.me.rank, now - self.begun
-        others = statuses, departures, seconds, answers, self._suspects
+        others = statuses, self.tombstones.published(), seconds, answers, self._suspects
         return JobSnapshot(me, self.wait, waited, self.timeout, *others)
 
     def _ask(self, job: JobSnapshot, now: float) -> None:

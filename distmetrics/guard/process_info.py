@@ -29,17 +29,11 @@ _STILL = 0.01  # part of the time for which a thread that only waits may use the
 
 
 class Place(NamedTuple):
-    """Where a thread was at one moment.
+    """Where a thread was at one moment."""
 
-    Attributes:
-        stack: the user's lines, and those of libraries between them, innermost first.
-        at: the innermost of them that is no library's.
-        doing: what it is in there: "torch.distributed.all_reduce", or "a backward pass".
-    """
-
-    stack: list[Site]
-    at: Site | None
-    doing: str
+    stack: list[Site]  # the user's lines, and those of libraries between them, innermost first
+    at: Site | None  # the innermost of them that is no library's
+    doing: str  # there: "torch.distributed.all_reduce", or "a backward pass"
 
     @classmethod
     def of(cls, innermost: FrameType | None) -> Self:

@@ -82,6 +82,13 @@ class _Published(Message, frozen=True):
     verdict: Verdict
     lines: Mapping[Ranges, str]
 
+    def whole(self) -> Verdict:
+        """Return it with a line for each rank."""
+        lines = self.lines.items()
+        return self.verdict.but(
+            per_rank={rank: line for of, line in lines for rank in ranks_in(of)}
+        )
+
 
 class Identity(NamedTuple):
     """Who this rank is: in the job, and as a process; ``world`` names the group of all ranks."""
@@ -139,13 +146,9 @@ class GuardStore:
         return number
 
     def next_question(self) -> int | None:
-        """Return the number of the newest question to this rank, if there is one.
-
-        It does not block in the store until there is one: a store that ends with rank 0, as it does
-        in every job that ends well, would be an error then, of which torch writes a page of C++ to
-        the user's screen.
-        """
+        """Return the number of the newest question to this rank, if there is one."""
         rank = self._me.rank
+        # Not waited for: torch writes a page of C++ where a store ends in which somebody waits.
         if not self.store.check([f"ask/{rank}"]):
             return None
         self.store.delete_key(f"ask/{rank}")  # first: one that comes after it is asked anew
@@ -165,7 +168,8 @@ class GuardStore:
 
     def verdict(self, group: str) -> Verdict | None:
         """Return why the group is broken, if it is."""
-        return _whole(self._get(_Published, f"verdict/{group}"))
+        published = self._get(_Published, f"verdict/{group}")
+        return None if published is None else published.whole()
 
     def decide(self, group: str, verdict: Verdict) -> Verdict:
         """Publish why the group is broken; return what was published first, by whomever."""
@@ -174,7 +178,8 @@ class GuardStore:
         # In one order, so that ranks of several groups find the same one first.
         for name in verdict.groups or (group,):
             data = self.store.compare_set(f"verdict/{name}", "", data)
-        return _whole(read(_Published, data)) or verdict
+        published = read(_Published, data)
+        return verdict if published is None else published.whole()
 
     def count(self, what: str, more: int = 0) -> int:
         """Count ``more`` ranks among those that came so far; return the count."""
@@ -186,15 +191,6 @@ class GuardStore:
 
     def _get(self, kind: type[M], key: str) -> M | None:
         return read(kind, self.store.multi_get([key])[0]) if self.store.check([key]) else None
-
-
-def _whole(published: _Published | None) -> Verdict | None:
-    """Return a verdict with a line for each rank."""
-    if published is None:
-        return None
-    lines = published.lines.items()
-    per_rank = {rank: line for ranks, line in lines for rank in ranks_in(ranks)}
-    return published.verdict.but(per_rank=per_rank)
 
 
 def within(seconds: float, fn: Callable[[], object]) -> None:
@@ -259,6 +255,7 @@ class StoreConnection:
         try:
             if self._server is not None:
                 socket.create_connection(self._server, _ACCEPTED).close()
+            self._refused = False
         except OSError:
             self._refused = True
-        return bool(self._refused)
+        return self._refused

@@ -25,13 +25,6 @@ def test_departures_are_handed_out_in_order() -> None:
     assert reader.published() == gone == writer.published()
 
 
-def test_how_many_calls_a_rank_has_made_is_told_as_far_as_it_is_known() -> None:
-    """By the rank itself, for groups that it has been in; somebody else knows of none."""
-    gone = Departure(0, "has returned", failed=False, calls={"world": 7})
-    assert (gone.calls_of("world"), gone.calls_of("another")) == (7, None)  # it may have made calls there
-    assert Departure(0, "was killed by SIGKILL", failed=True).calls_of("world") == 0
-
-
 def test_who_speaks_for_a_rank_does_not_overwrite_the_ranks_own_words() -> None:
     """A rank that raised says why; its exit code says less."""
     departures = Tombstones(dist.HashStore())
