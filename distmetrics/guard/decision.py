@@ -66,15 +66,16 @@ class JobSnapshot:
         """The ranks of a circle of waits that this rank depends on, one for each call of it."""
         # For each call the calls that it waits for, each with a rank that is in that.
         graph: dict[str, dict[str, int]] = {}
-        todo = [self.wait]
+        todo = {self.wait.place: self.wait}
         while todo:
-            wait = todo.pop()
-            waits = [
-                (rank, self.waits[rank]) for rank in ranks_in(wait.members) if rank in self.waits
-            ]
-            elsewhere = [(rank, other) for rank, other in waits if not other.has_come_to(wait)]
-            graph[wait.place] = {other.place: rank for rank, other in elsewhere}
-            todo += [other for _, other in elsewhere if other.place not in graph]
+            place, wait = todo.popitem()
+            graph[place] = {}
+            for rank in ranks_in(wait.members):
+                other = self.waits.get(rank, wait)
+                if not other.has_come_to(wait):
+                    graph[place][other.place] = rank
+                    if other.place not in graph:
+                        todo[other.place] = other
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
@@ -83,12 +84,14 @@ class JobSnapshot:
 
     def verdict(self) -> Verdict | None:
         """Return why this wait can't be met, or has lasted too long; None while it may be met."""
-        return next(chain(self._never_met(), self._lasts_too_long()), None)
+        for found in chain(self._never_met(), self._lasts_too_long()):
+            return found.but(per_rank=self.lines({*self.members, *found.peers}))
+        return None
 
     def _never_met(self) -> Iterator[Verdict]:
         """Yield why this wait can't be met, the surest reason first."""
         if left := {rank: self.left[rank] for rank in self.members if rank in self.left}:
-            yield departed(left, self.lines(self.members))
+            yield departed(left, {})
         if gone := self._missing_in("gone", LOST_FOR):
             is_one = len(gone) == 1
             are = "is" if is_one else "are"
@@ -97,24 +100,20 @@ class JobSnapshot:
                 f"the {'process' if is_one else 'processes'} of {who(gone)} {are} gone, and others "
                 f"wait for {'it' if is_one else 'them'}",
                 gone,
-                self.lines(self.members),
-                "killed, by the system for want of memory, say, or ended by os._exit.",
-                f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at the "
-                "last words there.",
+                likely="killed, by the system for want of memory, say, or ended by os._exit.",
+                do=f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at "
+                "the last words there.",
             )
         here = {rank: wait for rank, wait in self.waits.items() if wait.place == self.wait.place}
         if odd := [rank for rank in here if here[rank].kind != self.wait.kind]:
             likely = "a collective under a condition, or in a loop, that not all ranks share."
             what = "ranks disagree on a collective"
-            yield Verdict(
-                "mismatch", what, tuple(odd), self.lines(self.members), likely, SAME_ORDER
-            )
+            yield Verdict("mismatch", what, tuple(odd), likely=likely, do=SAME_ORDER)
         yield from self._out_of_step(here)
         if self.circle and all(map(self._still_waits, self.circle)):
             groups = sorted({self.waits[rank].group for rank in self.circle})
             what = f"{who(self.circle)} wait for each other in different calls"
-            lines = self.lines({*self.members, *self.circle})
-            yield deadlock(what, self.circle, lines).but(groups=tuple(groups))
+            yield deadlock(what, self.circle, {}).but(groups=tuple(groups))
 
     def _still_waits(self, rank: int) -> bool:
         """True if a rank has confirmed, since all of the circle were seen, that it waits there."""
@@ -129,18 +128,15 @@ class JobSnapshot:
         if uneven := [r for r, w in here.items() if w.counts_exactly and w.issued != issued]:
             what = "ranks came to a collective after different numbers of torch.distributed's own"
             likely = "a collective that only some ranks reach."
-            yield Verdict(
-                "diverged", what, tuple(uneven), self.lines(self.members), likely, SAME_ORDER
-            )
+            yield Verdict("diverged", what, tuple(uneven), likely=likely, do=SAME_ORDER)
         if elsewhere := [rank for rank in self.missing if self._is_in_torchs_own(rank)]:
             yield Verdict(
                 "diverged",
                 f"{ranks_do(elsewhere, 'waits in a collective of torch.distributed')}, and this "
                 "rank in another",
                 tuple(elsewhere),
-                self.lines(self.members),
-                "a collective that only some ranks reach, or in another order.",
-                f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
+                likely="a collective that only some ranks reach, or in another order.",
+                do=f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
             )
 
     def _is_in_torchs_own(self, rank: int) -> bool:
@@ -165,9 +161,8 @@ class JobSnapshot:
                 "peer-lost",
                 ranks_do(stopped, "is stopped by a signal (SIGSTOP), and others wait"),
                 stopped,
-                self.lines(self.members),
-                "somebody, or the scheduler, has suspended the process.",
-                "let it go on (SIGCONT) and start the job again.",
+                likely="somebody, or the scheduler, has suspended the process.",
+                do="let it go on (SIGCONT) and start the job again.",
             )
         if self.waited >= self.timeout:
             late, within = tuple(self.missing), f"within {self.timeout:g} s"
@@ -175,10 +170,10 @@ class JobSnapshot:
             if late:
                 what = f"{who(late)} did not come to a collective {within}"
                 likely = "work that the other ranks do not have, or a rank that is stuck."
-                yield Verdict("diverged", what, late, self.lines(self.members), likely, do)
+                yield Verdict("diverged", what, late, likely=likely, do=do)
             what = f"all ranks came to a collective, and it did not end {within}"
             likely = "the network between the ranks is cut or very slow."
-            yield Verdict("peer-lost", what, late, self.lines(self.members), likely, do)
+            yield Verdict("peer-lost", what, likely=likely, do=do)
 
     def _missing_in(self, state: str, least: float) -> tuple[int, ...]:
         """Return the missing ranks that have been in some state for at least so many seconds."""
