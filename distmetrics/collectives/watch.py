@@ -67,11 +67,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
 
 @one_call
 def agree_on(header: Header, *, comm: Communicator) -> None:
-    """Compare what all ranks are about to do, and send nothing else.
-
-    Raises:
-        MismatchError: they differ (on every rank).
-    """
+    """Compare what all ranks are about to do; where they differ, every rank raises."""
     exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8, device=comm.device))
 
 
@@ -126,10 +122,7 @@ def watch() -> Iterator[None]:
 
 
 def _names() -> list[Name]:
-    """Return every name of a watched function, but those in torch's own modules.
-
-    Two of these are the modules that users call.
-    """
+    """Return every name of a watched function, but those in modules that users do not call."""
     watched = {id(getattr(dist, name)): _watched(name, getattr(dist, name)) for name in WATCHED}
     names = []
     for title, module in [*sys.modules.items()]:

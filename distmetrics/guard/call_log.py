@@ -35,8 +35,7 @@ class CallLog(Calls):
         self.counters: dict[str, Callable[[], int]] = {}  # of collectives, by group
         self.counts_exactly: set[str] = set()  # groups that count no sends and receives with them
         self.over = threading.Event()  # set once a call is over about which the guard was asked
-        # The thread that has made the last call, none of the background; until there is a call the
-        # main thread.
+        # The thread that has made the last call, none of the background; at first the main thread.
         self._main = self._thread = threading.main_thread().ident or 0
         self._main_only = True
         self._background: set[int] = set()  # threads that make calls for another one
@@ -88,10 +87,7 @@ class CallLog(Calls):
         return self._main_only and (not self._background or self._main_awaits_them)
 
     def waits(self) -> int:
-        """Return the serial number of the call that this rank is in, or 0.
-
-        Negative where another of its threads may go on.
-        """
+        """Return the serial of this rank's call, or 0; negative where another thread may go on."""
         serial = max((call.serial for call in [*self.calls] if call.ended is None), default=0)
         return serial if self.alone else -serial
 
@@ -105,10 +101,7 @@ class CallLog(Calls):
 
 
 class ReportWriter:
-    """Writes this rank's report into a folder, if there is one.
-
-    An error stands until the rank makes a further call.
-    """
+    """Writes a rank's report, if a folder is wanted; an error stands until its next call."""
 
     def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
         self._folder, self._me, self._log = folder, me, log

@@ -180,7 +180,7 @@ class JobSnapshot:
         return tuple(r for r in self.missing if self.seconds.get((state, r), -1.0) >= least)
 
     def lines(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return what ranks do."""
+        """Return what each of some ranks does."""
         return {rank: self._line(rank) for rank in ranks}
 
     def _line(self, rank: int) -> str:

@@ -57,10 +57,10 @@ class Place(NamedTuple):
         return bool(self.doing) and not ("send" in self.doing or "recv" in self.doing)
 
     def __str__(self) -> str:
-        if not self.stack:
-            return f"is in {self.doing}" if self.doing else "is in no code of the user's"
-        at = self.at or self.stack[0]
-        return f"is in {self.doing}  {at}" if self.doing else f"is at {at}"
+        at = self.at or (self.stack[0] if self.stack else "")
+        if self.doing:
+            return f"is in {self.doing}  {at}".rstrip()
+        return f"is at {at}" if at else "is in no code of the user's"
 
 
 class Stillness:

@@ -23,14 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.process_group import watch_by
-from distmetrics.comm.verdict import (
-    Departure,
-    Verdict,
-    departed,
-    reason,
-    silent_store,
-    what_ended,
-)
+from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
 from distmetrics.comm.work import NAMING_GRACE, OWN_WORDS, PendingCall, Watcher
 from distmetrics.errors import first_line, who
 from distmetrics.guard.call_log import CallLog, ReportWriter
@@ -92,12 +85,8 @@ class Membership:
             missing = (
                 who({*range(size)} - {*self._known}) if self._known else f"{size - count} ranks"
             )
-            _log.warning(
-                "no guard watches %s: the connection to the job's store takes long, or "
-                "%s=off is set there",
-                missing,
-                MODE,
-            )
+            why = f"the connection to the job's store takes long, or {MODE}=off is set there"
+            _log.warning("no guard watches %s: %s", missing, why)
 
     def in_state(self, *states: str) -> list[int]:
         """Return the ranks whose processes are on this machine and in one of some states."""
@@ -250,10 +239,10 @@ class Watchdog(TombstoneWatcher):
         is_late = seconds >= SILENT_AT_MOST or waited >= self.settings.timeout
         # Rank 0 may host the store.
         is_down = is_late or 0 in self.membership.in_state("gone", "stopped")
-        if not (is_down or self._connection.is_dead()):
+        if not is_down and not self._connection.is_dead():
             return None
-        doing = f"waits in {pending.call}"
-        return silent_store(self._me.rank, doing, seconds, self._connection.error)
+        doing, error = f"waits in {pending.call}", self._connection.error
+        return silent_store(self._me.rank, doing, seconds, error)
 
     def _diagnosis(self, pending: PendingCall) -> Diagnosis:
         group, text = pending.group, str(pending.call)
