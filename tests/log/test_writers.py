@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
-import signal
 import threading
 import warnings
 from pathlib import Path
@@ -19,7 +17,6 @@ import distmetrics as dm
 from distmetrics.errors import ConfigurationError
 from distmetrics.log import CSVLogger, Logger
 from distmetrics.testing import outcomes, run
-from tests import warm
 from tests.backends import both_backends
 
 Written = list[tuple[int, dict[str, float]]]
@@ -239,36 +236,6 @@ def test_what_is_no_step(step: Any) -> None:
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-KILLED = """
-import os, signal, sys
-from distmetrics import Log
-from distmetrics.log import CSVLogger, TensorBoardLogger
-folder, first = sys.argv[1], int(sys.argv[2])
-writers = [CSVLogger(folder, "", "run"), TensorBoardLogger(folder, "", "board")]
-os.chdir("/")  # a relative folder is that of the beginning
-log = Log(writers=writers)
-for step in range(first, first + 2):
-    log.mean("loss", 1 / step, weight=1)
-    log.flush(step)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_run_loses_no_row_and_the_next_goes_on_in_its_files(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    environment = os.environ | {"PYTHONPATH": str(Path(dm.__file__).parent.parent)}
-    for first in ("1", "3"):
-        done = warm.run("-c", KILLED, "runs", first, env=environment, cwd=tmp_path)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-    rows = read(tmp_path / "runs" / "run" / "metrics.csv")
-    assert [(int(row["step"]), float(row["loss"])) for row in rows] == [(step, 1 / step) for step in range(1, 5)]
-    events = EventAccumulator(str(tmp_path / "runs" / "board"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
 
 
 def test_a_row_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
