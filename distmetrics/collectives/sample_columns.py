@@ -2,9 +2,10 @@
 
 A tensor is a column with one row a sample, a list is a column with one item a sample. Dicts and
 tuples hold columns. The same tree with empty columns is its template: it tells dtypes, the shapes
-of rows and devices. Rows of a tensor travel as a tensor. A list travels as msgpack if its items are
-plain values, as shapes and elements if they are tensors, as a list for each key if they are dicts;
-else each item is serialized. The form tells which, so lists of different ranks may differ.
+of rows and devices. Rows of a tensor travel as a tensor. A list travels as one text if its items
+are strings, as msgpack if they are other plain values, as shapes and elements if they are tensors,
+as a list for each key if they are dicts; else each item is serialized. The form tells which, so
+lists of different ranks may differ.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from distmetrics.errors import InputError, InputTypeError
 from distmetrics.message import Shape, parse, reading
 
 _SHOWN = 3  # items of a long list
+_UTF8 = ("utf-8", "surrogatepass")  # whatever a Python string may hold
+_SEPARATOR = "\0"  # between strings; with one inside they travel as other plain values
 _PLAIN = {str, int, float, bool, bytes, type(None)}
 
 
@@ -138,6 +141,10 @@ def pack(column: Any) -> Any:
 def _pack(items: list[Any]) -> list[Any]:
     """Return the form of items that are not dicts."""
     kinds = {*map(type, items)}
+    if kinds == {str}:
+        text = _SEPARATOR.join(items)
+        if text.count(_SEPARATOR) == len(items) - 1:
+            return ["text", text.encode(*_UTF8)]
     if kinds <= _PLAIN:
         # Not integers of more than 64 bits, nor halves of characters.
         with contextlib.suppress(OverflowError, UnicodeEncodeError):
@@ -157,6 +164,8 @@ def unpack(form: Any, accelerator: torch.device) -> list[Any]:
         case "records", keys, *columns:
             rows = zip(*[unpack(column, accelerator) for column in columns], strict=True)
             return [dict(zip(keys, row, strict=True)) for row in rows]
+        case "text", bytes(data):
+            return data.decode(*_UTF8).split(_SEPARATOR)
         case "plain", bytes(data):
             return parse(list, data)
         case "tensors", bytes(data), joined:
