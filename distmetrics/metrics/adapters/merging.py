@@ -55,6 +55,7 @@ class MergingAdapter(Adapter):
     A subclass says which values it knows and what of a metric must travel.
     """
 
+    constant: tuple[str, ...] = ()  # attributes that nothing changes, and that need no copy
     synced_flags: Mapping[str, Any] = {_FLAG: True}
     flag = _FLAG
 
@@ -96,7 +97,8 @@ class MergingAdapter(Adapter):
         kept: dict[str, Any] = {}
         for name, value in local.items():
             if name not in states[0]:
-                kept[name] = copy.deepcopy(value) if isinstance(value, _CHANGEABLE) else value
+                may_change = isinstance(value, _CHANGEABLE) and name not in self.constant
+                kept[name] = copy.deepcopy(value) if may_change else value
         first, *others = [self.stand_in(metric, {**kept, **state}) for state in states]
         if others:
             self.merge(first, others)

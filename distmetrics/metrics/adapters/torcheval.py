@@ -19,6 +19,8 @@ from distmetrics.metrics.adapters.merging import MergingAdapter
 class TorchevalAdapter(MergingAdapter):
     """Reads the names that ``_add_state`` keeps, and merges by ``merge_state``."""
 
+    constant = ("_state_name_to_default",)
+
     def knows(self, value: Any) -> bool:
         """Return True for a metric."""
         return isinstance(value, Metric)
