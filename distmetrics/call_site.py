@@ -24,11 +24,11 @@ _GENERATED = "torchinductor_"  # part of the folder
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
-class _OfThread(threading.local):
+class _ThreadSite(threading.local):
     site: Site | None = None  # the line that has begun what a thread of ours makes
 
 
-_of_thread = _OfThread()
+_of_thread = _ThreadSite()
 
 
 @contextlib.contextmanager

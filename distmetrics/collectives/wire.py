@@ -52,7 +52,7 @@ DEEPEST = 100  # containers in containers
 _ACCELERATOR = "accelerator"  # the note of a tensor that is not on the CPU
 
 
-class _Sent(Message, frozen=True):
+class _Packed(Message, frozen=True):
     tensors: tuple[LeafSpec, ...]
     form: Any
 
@@ -97,7 +97,7 @@ def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Te
         pickler.dump(value)
         form = ["pickle", file.getvalue()]
     specs = tuple([LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors])
-    return tensors, msgspec.msgpack.encode(_Sent(specs, form))
+    return tensors, msgspec.msgpack.encode(_Packed(specs, form))
 
 
 def deserialize(
@@ -113,7 +113,7 @@ def deserialize(
     """
     (length,) = _LENGTH.unpack(to_bytes(run[: _LENGTH.size]))
     end = _LENGTH.size + length
-    sent = parse(_Sent, to_bytes(run[_LENGTH.size : end]))
+    sent = parse(_Packed, to_bytes(run[_LENGTH.size : end]))
     data = run[align(end) :]
     if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
         data = data.clone()

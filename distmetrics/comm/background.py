@@ -26,12 +26,12 @@ R = TypeVar("R")
 _MOST = 8  # calls that may be under way
 
 
-class _OfThread(threading.local):
+class _ThreadQueue(threading.local):
     def __init__(self) -> None:
         self.queue: deque[Handle[Any]] = deque(maxlen=_MOST)  # what this thread has begun
 
 
-_of_thread = _OfThread()
+_of_thread = _ThreadQueue()
 
 
 class Handle(Generic[R]):

@@ -56,11 +56,11 @@ class CallLock:
         self.release()
 
 
-class _OfThread(threading.local):
+class _ThreadLock(threading.local):
     lock: CallLock | None = None  # of the call that this thread is in
 
 
-_of_thread = _OfThread()
+_of_thread = _ThreadLock()
 
 
 def one_call(fn: Callable[P, R]) -> Callable[P, R]:

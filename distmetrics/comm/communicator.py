@@ -424,11 +424,11 @@ class Call:
         return f"{text}  {self.site or ''}".rstrip()
 
 
-class _OfThread(threading.local):
+class _ThreadCall(threading.local):
     call: Call | None = None  # the user's, that this thread makes
 
 
-_of_thread = _OfThread()
+_of_thread = _ThreadCall()
 
 
 class in_call:  # noqa: N801  (used as a function)

@@ -180,12 +180,12 @@ class ValidRows:
     depth: int  # in how many other batches' loops the loader is read
 
 
-class _Reading(threading.local):  # a rank of a ThreadWorld is a thread
+class _ReadingStack(threading.local):  # a rank of a ThreadWorld is a thread
     def __init__(self) -> None:
         self.stack: list[ValidRows] = []
 
 
-_reading = _Reading()
+_reading = _ReadingStack()
 
 
 @contextmanager

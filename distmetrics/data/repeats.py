@@ -128,13 +128,13 @@ class Pass(NamedTuple):
             _told.add(loader)
 
 
-class _Reading(threading.local):
+class _LastRead(threading.local):
     """What a rank, which may be a thread, has begun to read last."""
 
     last: Pass | None = None
 
 
-reading = _Reading()
+reading = _LastRead()
 
 
 def note(loader: Any, *, is_asked: bool = False) -> None:
