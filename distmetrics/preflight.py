@@ -123,7 +123,7 @@ class _Search:
 def _parts(part: _Visited, by_value: bool) -> Iterator[_Visited]:
     """List what an object consists of as pickle sees it."""
     value = part.value
-    if isinstance(value, tuple) or type(value) in (list, set, frozenset):
+    if isinstance(value, tuple):
         yield from _items(part, "", enumerate(value))
     elif isinstance(value, type):
         for name, member in vars(value).items() if by_value else ():
@@ -205,9 +205,7 @@ def _kind(value: Any) -> tuple[str, str]:
     if isinstance(value, type):
         return f"of the local class {value.__qualname__}", _TOP_LEVEL
     if isinstance(value, io.IOBase):
-        name = getattr(value, "name", "")
-        what = f"an open file ({name})" if isinstance(name, str) and name else "an open file"
-        return what, "keep its path, and open it where it is used"
+        return "an open file", "keep its path, and open it where it is used"
     name = type(value).__name__
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     return f"{article} {name}", _PER_PROCESS
@@ -215,24 +213,19 @@ def _kind(value: Any) -> tuple[str, str]:
 
 def _where(part: _Visited) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
-    value, attribute = part.value, re.escape(part.attribute)
-    code = getattr(value, "__code__", getattr(value, "gi_code", None))
-    if isinstance(code, types.CodeType):
-        return f"defined at {short_path(code.co_filename)}:{code.co_firstlineno}"
-    if isinstance(value, type):
-        for file, line, _ in _source(value):
-            return f"defined at {short_path(file)}:{line}"
-    assignment = re.compile(rf"\bself\.{attribute}\b\s*(:[^=]+)?=(?!=)")
-    for cls in type(part.owner).__mro__ if attribute else ():
+    for file, line, _ in _source(getattr(part.value, "gi_code", part.value)):
+        return f"defined at {short_path(file)}:{line}"
+    assignment = re.compile(rf"\bself\.{re.escape(part.attribute)}\b\s*(:[^=]+)?=(?!=)")
+    for cls in type(part.owner).__mro__ if part.attribute else ():
         for file, number, text in _source(cls):
             if assignment.search(text):
                 return f"assigned at {short_path(file)}:{number}"
     return ""
 
 
-def _source(cls: type) -> Iterator[tuple[str, int, str]]:
-    """Yield file, number and text of each line of a class; none if typed at a prompt, or C's."""
+def _source(value: Any) -> Iterator[tuple[str, int, str]]:
+    """Yield file, number and text of each line of a class or function; none of other values."""
     with contextlib.suppress(OSError, TypeError):
-        file = inspect.getsourcefile(cls) or ""
-        lines, start = inspect.getsourcelines(cls)
+        file = inspect.getsourcefile(value) or ""
+        lines, start = inspect.getsourcelines(value)
         yield from ((file, number, text) for number, text in enumerate(lines, start))

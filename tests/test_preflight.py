@@ -183,7 +183,7 @@ def local_class():
     ("build", "what", "do"),
     [
         (threading.Lock, "a lock", "make it where it is used"),
-        (HERE.open, f"an open file ({HERE})", "keep its path"),
+        (HERE.open, "an open file", "keep its path"),
         (lambda: (n for n in ()), "a generator", "make it where it is used"),
         (lambda: lambda x: x, "a lambda", "use functools.partial"),
         (lambda: local_class()(), "of the local class local_class.<locals>.Local", "move it to the top level"),
