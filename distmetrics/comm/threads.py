@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,146 +54,157 @@ class Group(NamedTuple):
     in_background: bool = False
 
 
-class _Meeting:
-    """The n-th collective of one group of ranks: what they bring, by rank, and how it ended."""
+Meeting = dict[int, Joined]  # the n-th collective of a group: what its ranks bring
 
-    def __init__(self, group: Group, lock: threading.RLock) -> None:
-        self.group = group
-        self.joined: dict[int, Joined] = {}
-        self.changed = threading.Condition(lock)
-        self.is_over = False
-        self.verdict: Verdict | None = None
 
-    def end(self, verdict: Verdict | None) -> None:
-        self.is_over, self.verdict = True, verdict
-        self.changed.notify_all()
+class _Rank(Tasks):
+    """One rank of a run, and what it has under way in its background."""
+
+    def __init__(self, number: int, meetings: Rendezvous) -> None:
+        self.number, self.meetings = number, meetings
+        self.states: defaultdict[Group, CallState] = defaultdict(CallState)
+        self.counts = Counter[Group]()  # of its calls
+        self.broken: tuple[Group, Verdict] | None = None  # by this rank; told if it returns
+        self.gone: Departure | None = None
+        self._tasks = 0
+        self._awaited: threading.Event | None = None  # in the background, by its own thread
+
+    def begin(self) -> None:
+        with self.meetings.changed:
+            self._tasks += 1
+
+    def end(self) -> None:
+        with self.meetings.changed:
+            self._tasks -= 1
+            self.meetings.end_vain_waits()
+
+    def wait(self, over: threading.Event) -> None:
+        with self.meetings.changed:
+            self._awaited = over
+            self.meetings.end_vain_waits()
+        try:
+            over.wait()
+        finally:
+            self._awaited = None
+
+    def leave(self, error: BaseException | None) -> None:
+        """Note that the rank has ended, and end the waits that need it."""
+        with self.meetings.changed:
+            if error is None and self.broken is not None:
+                group, verdict = self.broken
+                self.meetings.end(verdict, group)
+            self.gone = Departure(self.number, reason(error), failed=error is not None)
+            self.meetings.end_vain_waits()
+
+    def is_missed(self, group: Group) -> bool:
+        """True if a group needs the rank, which has ended."""
+        comes_still = group.in_background and self._tasks
+        return self.number in group.members and not comes_still
+
+    def is_stuck(self, waiting: Sequence[tuple[int, Group]]) -> bool:
+        """True if neither the rank nor what it has in its background goes on by itself."""
+        waits = {group.in_background for number, group in waiting if number == self.number}
+        waits_for_own = self._awaited is not None and not self._awaited.is_set()
+        own_is_stuck = self.gone is not None or waits_for_own or False in waits
+        return own_is_stuck and (not self._tasks or True in waits)
 
 
 class Rendezvous:
     """All collectives of one run of a world."""
 
     def __init__(self, world_size: int) -> None:
-        self.states: defaultdict[tuple[int, Group], CallState] = defaultdict(CallState)
-        # By rank, the group that it has broken, and why; told if the rank returns.
-        self.broken_by: dict[int, tuple[Group, Verdict]] = {}
-        self._world_size = world_size
-        self._lock = threading.RLock()
-        self._meetings: dict[tuple[Group, int], _Meeting] = {}  # not over
-        self._counts = Counter[tuple[int, Group]]()
-        self._waiting: dict[tuple[int, bool], _Meeting] = {}  # by rank, in background or not
-        self._tasks = Counter[int]()  # under way in the background, by rank
-        self._awaited: dict[int, threading.Event] = {}  # in the background, by the rank that waits
-        self._gone: dict[int, Departure] = {}
+        self.changed = threading.Condition()  # its lock is held at each change
+        self.ranks = [_Rank(number, self) for number in range(world_size)]
+        self._meetings: defaultdict[tuple[Group, int], Meeting] = defaultdict(dict)  # not over
+        self._waiting: dict[tuple[int, Group], Meeting] = {}
         self._broken: dict[Group | None, Verdict] = {}  # None: all groups
 
-    def meet(self, rank: int, group: Group, mine: Joined) -> dict[int, Joined]:
+    def meet(self, rank: _Rank, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
-        here = rank, group.in_background
-        with self._lock:
+        here = rank.number, group
+        with self.changed:
             if (broken := self._why_broken(group)) is not None:
-                raise broken.error(rank, mine.call.site)
-            place = group, self._counts[rank, group]
-            meeting = self._meetings.setdefault(place, _Meeting(group, self._lock))
-            self._counts[rank, group] += 1
-            meeting.joined[rank] = mine
+                raise broken.error(rank.number, mine.call.site)
+            place = group, rank.counts[group]
+            rank.counts[group] += 1
+            meeting = self._meetings[place]
+            meeting[rank.number] = mine
             self._waiting[here] = meeting
             try:
-                while not self._is_over(meeting):
-                    self._end_vain_waits()
+                while not self._is_over(group, meeting):
+                    self.end_vain_waits()
                     # Looks again now and then: whoever came last may have been interrupted before
                     # it could wake this rank.
-                    meeting.changed.wait(_LOOK)
+                    is_over = functools.partial(self._is_over, group, meeting)
+                    self.changed.wait_for(is_over, _LOOK)
             finally:
                 self._waiting.pop(here, None)
-            self._meetings.pop(place, None)
-        if meeting.verdict is not None:
-            raise meeting.verdict.error(rank, mine.call.site)
-        return meeting.joined
+            if self._meetings.pop(place, None) is not None:  # the first to see that it is over
+                self.changed.notify_all()
+            verdict = self._verdict(group, meeting)
+        if verdict is not None:
+            raise verdict.error(rank.number, mine.call.site)
+        return meeting
 
     def _why_broken(self, group: Group) -> Verdict | None:
-        return self._broken.get(None) or self._broken.get(group)
+        """Return the first verdict that has ended the calls of a group."""
+        for of, verdict in self._broken.items():
+            if of in (None, group):
+                return verdict
+        return None
 
-    def _is_over(self, meeting: _Meeting) -> bool:
-        """True once all members have come, or never will; called with the lock held."""
-        if meeting.is_over:
-            return True
-        if len(meeting.joined) == len(meeting.group.members):
-            first, *others = [joined.kind for joined in meeting.joined.values()]
-            differ = any(kind != first for kind in others)
-            meeting.end(_disagreement(meeting) if differ else None)
-        elif (broken := self._why_broken(meeting.group)) is not None:
-            meeting.end(broken)
-        return meeting.is_over
+    def _is_over(self, group: Group, meeting: Meeting) -> bool:
+        """True once all members have come, or never will."""
+        return len(meeting) == len(group.members) or self._why_broken(group) is not None
 
-    def leave(self, outcome: Outcome) -> None:
-        """Note that a rank has ended, and end the waits that need it."""
-        with self._lock:
-            failed = outcome.error is not None
-            if not failed and outcome.rank in self.broken_by:
-                group, verdict = self.broken_by[outcome.rank]
-                self.end(verdict, group)
-            self._gone[outcome.rank] = Departure(outcome.rank, reason(outcome.error), failed)
-            self._end_vain_waits()
+    def _verdict(self, group: Group, meeting: Meeting) -> Verdict | None:
+        """Return why a meeting that is over has failed, if it has."""
+        if len(meeting) < len(group.members):
+            return self._why_broken(group)
+        first, *others = [joined.kind for joined in meeting.values()]
+        return _disagreement(meeting) if any(kind != first for kind in others) else None
 
-    def count_task(self, rank: int, change: int) -> None:
-        """Note that something in the background of a rank has begun, or is over."""
-        with self._lock:
-            self._tasks[rank] += change
-            self._end_vain_waits()
-
-    def await_task(self, rank: int, over: threading.Event) -> None:
-        """Wait until something in the background of a rank is over."""
-        with self._lock:
-            self._awaited[rank] = over
-            self._end_vain_waits()
-        try:
-            over.wait()
-        finally:
-            self._awaited.pop(rank, None)
-
-    def _end_vain_waits(self) -> None:
-        """End every wait that can't be met any more; called with the lock held at each change."""
-        waiting = {here: meeting for here, meeting in self._waiting.items() if not meeting.is_over}
-        lines: dict[int, str] = {}
+    def end_vain_waits(self) -> None:
+        """End every wait that can't be met any more."""
+        waiting = [
+            here for here, meeting in self._waiting.items() if not self._is_over(here[1], meeting)
+        ]
         left: dict[int, Departure] = {}
-        for (rank, in_background), meeting in waiting.items():
-            where = ", in the background," if in_background else ""
-            lines.setdefault(rank, f"waits{where} in {meeting.joined[rank].call}")
-            for member in meeting.group.members:
-                if member in self._gone and not (in_background and self._tasks[member]):
-                    left[member] = self._gone[member]
-        lines |= {rank: gone.why for rank, gone in self._gone.items()}
-        stuck = [rank for rank in range(self._world_size) if self._is_stuck(rank, waiting)]
+        for rank in self.ranks:
+            if rank.gone is not None and any(rank.is_missed(group) for _, group in waiting):
+                left[rank.number] = rank.gone
+        # No generator: Python drops an interrupt that strikes while one is closed.
+        stuck = [rank for rank in self.ranks if rank.is_stuck(waiting)]
         if left:
-            self.end(departed(left, lines))
-        elif waiting and len(stuck) == self._world_size:
+            self.end(departed(left, self._lines(waiting)))
+        elif waiting and stuck == self.ranks:
             what = "every rank waits, and no wait can be met"
-            self.end(deadlock(what, sorted({rank for rank, _ in waiting}), lines))
+            peers = sorted({number for number, _ in waiting})
+            self.end(deadlock(what, peers, self._lines(waiting)))
 
-    def _is_stuck(self, rank: int, waiting: Container[tuple[int, bool]]) -> bool:
-        """True if neither a rank nor what it has in the background goes on by itself."""
-        awaited = self._awaited.get(rank)
-        waits_for_own = awaited is not None and not awaited.is_set()
-        waits = rank in self._gone or waits_for_own or (rank, False) in waiting
-        return waits and (not self._tasks[rank] or (rank, True) in waiting)
+    def _lines(self, waiting: Sequence[tuple[int, Group]]) -> dict[int, str]:
+        lines = {rank.number: rank.gone.why for rank in self.ranks if rank.gone is not None}
+        for rank, group in waiting:
+            where = ", in the background," if group.in_background else ""
+            lines.setdefault(rank, f"waits{where} in {self._waiting[rank, group][rank].call}")
+        return lines
 
     def end(self, verdict: Verdict, group: Group | None = None) -> None:
         """End every wait, or those in a group, and refuse later calls.
 
         Also in groups that could go on: a rank that they wait for may call next, and hear it then.
         """
-        with self._lock:
-            self._broken[group] = verdict
-            for meeting in self._waiting.values():
-                self._is_over(meeting)
+        with self.changed:
+            self._broken.setdefault(group, verdict)
+            self.changed.notify_all()
 
 
-def _disagreement(meeting: _Meeting) -> Verdict:
+def _disagreement(meeting: Meeting) -> Verdict:
     return Verdict(
         "mismatch",
         "ranks disagree on a collective",
-        tuple(sorted(meeting.joined)),
-        {rank: str(joined.call) for rank, joined in meeting.joined.items()},
+        tuple(sorted(meeting)),
+        {rank: str(joined.call) for rank, joined in meeting.items()},
         likely="a condition, a loop length or a shape that differs between ranks.",
         do="make every rank call the same collectives, in the same order, with equal shapes and "
         "dtypes.",
@@ -222,7 +233,7 @@ class ThreadWorld:
 
     def communicator(self, rank: int) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world."""
-        return ThreadCommunicator(self.meetings, rank, Group(tuple(range(self.world_size))))
+        return ThreadCommunicator(self.meetings.ranks[rank], Group(tuple(range(self.world_size))))
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         """Call ``fn(comm, *args)`` on every rank; return the results, or raise the first cause."""
@@ -247,7 +258,7 @@ class ThreadWorld:
             except BaseException as error:  # noqa: BLE001  (handed to the caller, whatever it is)
                 outcome = Outcome(rank, error=error)
             outcomes[rank] = outcome
-            self.meetings.leave(outcome)
+            self.meetings.ranks[rank].leave(outcome.error)
 
         threads = []
         for rank in range(self.world_size):
@@ -286,32 +297,18 @@ def _lost(what: str) -> Verdict:
     return Verdict("peer-lost", what, notes=())
 
 
-class _TasksOfRank(Tasks):
-    def __init__(self, meetings: Rendezvous, rank: int) -> None:
-        self._meetings, self._rank = meetings, rank
-
-    def begin(self) -> None:
-        self._meetings.count_task(self._rank, 1)
-
-    def end(self) -> None:
-        self._meetings.count_task(self._rank, -1)
-
-    def wait(self, over: threading.Event) -> None:
-        self._meetings.await_task(self._rank, over)
-
-
 class ThreadCommunicator(Communicator):
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
     device = torch.device("cpu")
 
-    def __init__(self, meetings: Rendezvous, rank: int, group: Group) -> None:
-        if rank not in group.members:
-            raise ValueError(f"rank {rank} is no member of the group {group.members}")
-        self._meetings, self._me, self._group = meetings, rank, group
-        self.rank = group.members.index(rank)
+    def __init__(self, rank: _Rank, group: Group) -> None:
+        if rank.number not in group.members:
+            raise ValueError(f"rank {rank.number} is no member of the group {group.members}")
+        self._meetings, self._me, self._group = rank.meetings, rank, group
+        self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)
-        self._state = meetings.states[rank, group]
+        self._state = rank.states[group]
 
     @property
     def members(self) -> Sequence[int]:
@@ -323,10 +320,10 @@ class ThreadCommunicator(Communicator):
         if at_once:
             self._meetings.end(verdict, self._group)
         else:
-            self._meetings.broken_by[self._me] = self._group, verdict
+            self._me.broken = self._group, verdict
 
     def _of(self, group: Group) -> ThreadCommunicator:
-        return ThreadCommunicator(self._meetings, self._me, group)
+        return ThreadCommunicator(self._me, group)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -340,7 +337,7 @@ class ThreadCommunicator(Communicator):
     @property
     def tasks(self) -> Tasks:
         """The calls that this rank makes in its background."""
-        return _TasksOfRank(self._meetings, self._me)
+        return self._me
 
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
