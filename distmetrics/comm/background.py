@@ -154,10 +154,8 @@ def _finish_script(pid: int) -> None:
     """Wait at the end of a script; not of one that has failed, which the others must hear of."""
     if os.getpid() == pid and what_ended() is None:  # a forked child has none of these threads
         finish()
-        for (
-            handle
-        ) in _of_thread.queue:  # the queue holds them still, so that nothing else would tell
-            handle.tell_unheard()
+        for handle in _of_thread.queue:
+            handle.tell_unheard()  # the queue holds it still, so that nothing else would tell
 
 
 @contextlib.contextmanager

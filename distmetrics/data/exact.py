@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from distmetrics.call_site import call_site
@@ -180,7 +179,8 @@ def _text(unwrapped: Unwrapped) -> str:
 
 def _lists(parts: list[Any]) -> str:
     """Say what the lists are that samplers and subsets hold: ``random_split`` draws them."""
-    held_lists = [held(part, name) for part in parts for name in ("indices", "weights")]
-    kinds = (list, tuple, range, Tensor)
-    places = [each for each in (*held_lists, *parts[1:]) if isinstance(each, kinds)]  # 0: the data
+    found = [held(part, name) for part in parts for name in ("indices", "weights")]
+    found += parts[1:]  # the first is the data
+    plain = (each.tolist() if hasattr(each, "tolist") else each for each in found)
+    places = [each for each in plain if isinstance(each, list | tuple | range)]
     return f" of a list with checksum {checksum(places):08x}" if places else ""

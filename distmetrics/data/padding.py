@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from distmetrics.data.rank_loader import rows_being_read
-from distmetrics.data.repeats import check, reading
+from distmetrics.data.rank_loader import reading, rows_being_read
+from distmetrics.data.repeats import check
 from distmetrics.data.unwrap import active_loader
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.tree import flatten
@@ -82,19 +82,22 @@ def _rows_of_accelerate() -> int | None:
     pads = getattr(loader.batch_sampler, "even_batches", True) and not loader._drop_last
     process = sys.modules["accelerate.state"].PartialState()
     ranks, rank = process.num_processes, process.process_index
-    if not loader.end_of_dataloader or not pads or ranks == 1:
+    if not pads or ranks == 1:
         return None
-    if hasattr(loader, "slice_fn"):  # rank 0 reads, and sends each its part of a round
+    is_dispatched = hasattr(loader, "slice_fn")  # rank 0 reads, and sends each its part of a round
+    known = check(loader)
+    if not (known.dealt or is_dispatched):  # told with the first batch, and not after all of them
+        raise InputError(
+            "fresh: it is not known how many of the last rows of Accelerate's loader are "
+            "repeats: its data set has no length, or its batch sampler is not torch's",
+            do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
+        )
+    if not loader.end_of_dataloader:
+        return None
+    if is_dispatched:
         valid = loader.remainder
         size = -(-valid // ranks)
     else:
-        known = check(loader)
-        if not known.dealt:
-            raise InputError(
-                "fresh: it is not known how many of the last rows of Accelerate's loader are "
-                "repeats: its data set has no length, or its batch sampler is not torch's",
-                do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
-            )
         size = known.dealt // (known.batches * ranks)
         valid = size * ranks - known.repeated
     return int(min(max(valid - rank * size, 0), size))

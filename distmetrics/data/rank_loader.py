@@ -48,15 +48,15 @@ class RankLoader:
                 f"{current().world_size}: each would read all of the data",
                 do="call exact(loader) after torch.distributed.init_process_group.",
             )
-        return self._batches(len(_reading.stack))
+        return self._batches([*reading.stack])
 
-    def _batches(self, depth: int) -> Iterator[Any]:
-        self.filler = None
+    def _batches(self, outer: list["ValidRows"]) -> Iterator[Any]:
+        self.filler = reading.last = None
         steps = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows, depth, may_fill=self.equal_batches):
+            with being_read(step.rows, outer, may_fill=self.equal_batches):
                 yield step.batch if self.device is None else move(step.batch, self.device)
 
     def steps(self) -> Iterator[Step]:
@@ -177,24 +177,26 @@ class ValidRows:
 
     number: int | None
     may_fill: bool  # the loader has batches that only fill up
-    depth: int  # in how many other batches' loops the loader is read
+    outer: list["ValidRows"]  # what was being read when the pass over the loader began
 
 
-class _ReadingStack(threading.local):  # a rank of a ThreadWorld is a thread
+class _ReadByThread(threading.local):  # a rank of a ThreadWorld is a thread
+    last: Any = None  # the pass that it has begun last, if that is over a loader that repeats
+
     def __init__(self) -> None:
         self.stack: list[ValidRows] = []
 
 
-_reading = _ReadingStack()
+reading = _ReadByThread()
 
 
 @contextmanager
 def being_read(
-    number: int | None, depth: int | None = None, *, may_fill: bool = True
+    number: int | None, outer: list[ValidRows] | None = None, *, may_fill: bool = True
 ) -> Iterator[None]:
     """Let ``fresh`` keep ``number`` rows of the batch inside the block; None keeps all."""
-    stack = _reading.stack
-    mine = ValidRows(number, may_fill, len(stack) if depth is None else depth)
+    stack = reading.stack
+    mine = ValidRows(number, may_fill, [*stack] if outer is None else outer)
     stack.append(mine)
     try:
         yield
@@ -204,10 +206,10 @@ def being_read(
 
 def rows_being_read() -> ValidRows | None:
     """Return the valid rows of the innermost batch that is being read, if there is one."""
-    stack = _reading.stack
+    stack = reading.stack
     if not stack:
         return None
-    in_turn = [each for each in stack if each.may_fill and each.depth == stack[-1].depth]
+    in_turn = [each for each in stack if each.may_fill and each not in stack[-1].outer]
     if len({each.number for each in in_turn}) > 1:
         raise InputError(
             "fresh can't know which loader's batch the rows are of: several loaders with "

@@ -7,13 +7,13 @@ frameworks. Where their state does not tell, the answer is that nothing is repea
 import functools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
+from distmetrics.data.rank_loader import reading
 from distmetrics.data.sharding import has_order, order_of
 from distmetrics.data.unwrap import active_loader, inner_loader, is_sharded
 from distmetrics.guard.settings import MODE
@@ -100,7 +100,7 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
 
 _INSTEAD = {  # what of ours is for the loaders of a framework
     "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
-    "transformers": "integrations.transformers.attach(trainer, metrics)",
+    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
     "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
     "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
     "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
@@ -116,6 +116,7 @@ class Pass(NamedTuple):
     batches: int | None  # None where the user says that they fed the metrics
     what: str
     do: str
+    going_on: set[int]  # identities of metrics that were synced with fewer updates
 
     def is_going_on(self) -> bool:
         """True for a loader of Accelerate whose loop has not ended."""
@@ -128,30 +129,24 @@ class Pass(NamedTuple):
             _told.add(loader)
 
 
-class _LastRead(threading.local):
-    """What a rank, which may be a thread, has begun to read last."""
-
-    last: Pass | None = None
-
-
-reading = _LastRead()
-
-
 def note(loader: Any, *, is_asked: bool = False) -> None:
     """Note for the next sync of this rank that it reads a loader, or says that it did."""
     reading.last = None
     try:
         known = check(loader)
-    except Exception:  # noqa: BLE001  (samplers of the user's may raise anything)
+        is_told = loader in _told
+    except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
         return
-    if not known.repeated or loader in _told or (known.is_drawn and not is_asked):
+    if not known.repeated or is_told or (known.is_drawn and not is_asked):
         return
+    if known.batches == 1 and "transformers.trainer" in sys.modules and not is_asked:
+        return  # compute_metrics may update a metric once too, with rows that the trainer gathered
     own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
     what = f"{known.repeated} of {known.dealt} samples that a loader of a "
     what += f"{type(loader.dataset).__name__} dealt out are repeats"
     do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
     batches = None if is_asked else known.batches
-    reading.last = Pass(weakref.ref(loader), known.world_size, batches, what, do)
+    reading.last = Pass(weakref.ref(loader), known.world_size, batches, what, do, set())
 
 
 _iter = DataLoader.__iter__

@@ -23,7 +23,8 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.communicator import Communicator
-from distmetrics.data.repeats import Pass, RepeatedSamplesWarning, reading
+from distmetrics.data.rank_loader import reading
+from distmetrics.data.repeats import Pass, RepeatedSamplesWarning
 from distmetrics.errors import Site, StateError, rank_ranges
 from distmetrics.guard.settings import current_settings
 from distmetrics.metrics.metric_set import MetricSet
@@ -53,11 +54,19 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
 
 
 def _fed(metrics: MetricSet, seen: Pass) -> bool:
-    """True if metrics have as many updates as the loader has batches, as far as they count them."""
+    """True if metrics have as many updates as the loader has batches, as far as they count them.
+
+    Those that were synced before in this pass go on counting, as metrics of training do.
+    """
     if seen.batches is None or seen.is_going_on():
         return seen.batches is None
-    counts = zip(metrics.targets, metrics.updates, strict=True)
-    return any(n == seen.batches or not target.adapter.counter for target, n in counts)
+    fed = False
+    for target, count in zip(metrics.targets, metrics.updates, strict=True):
+        if target.adapter.counter and 0 < count < seen.batches:
+            seen.going_on.add(id(target.metric))
+        is_new = id(target.metric) not in seen.going_on
+        fed |= is_new and (count == seen.batches or not target.adapter.counter)
+    return fed
 
 
 def _warned(what: str, do: str, comm: Communicator) -> Problem | None:

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -227,6 +228,7 @@ class Odd(DistributedSampler[Any]):
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(range(8), sampler=[*range(8)][rank::2]), "of a list with checksum"),
+        (lambda rank: DataLoader(Subset(range(8), np.roll(range(8), rank)), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(range(8), sampler=SubsetRandomSampler(range(8)[rank::2])), "with checksum"),
         (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
     ],
@@ -250,7 +252,7 @@ def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
 
 
 def test_fresh_does_not_guess_between_loaders_that_are_read_in_turn() -> None:
-    """Two loaders that fill up in different rounds; in loops in loops the inner one's rows are meant."""
+    """Loaders that fill up in different rounds, also begun anew; in loops in loops the inner one's rows are meant."""
 
     def filled(count: int) -> Any:
         return exact(DataLoader(range(count), batch_size=1), equal_batches=True)
@@ -259,12 +261,22 @@ def test_fresh_does_not_guess_between_loaders_that_are_read_in_turn() -> None:
         for first, second in zip(filled(3), filled(4), strict=True):
             fresh(first + second)
 
+    def begun_anew(comm: Any) -> None:
+        short = filled(3)
+        batches = iter(short)
+        for batch in filled(9):
+            fresh(batch)
+            if next(batches, None) is None:
+                batches = iter(short)
+                next(batches)
+
     def nested(comm: Any) -> list[list[int]]:
         return [fresh(inner).tolist() for _ in filled(1) for inner in filled(3)]
 
-    error = outcomes(2, in_turn)[0].error
-    assert isinstance(error, InputError)
-    assert "read in turn" in str(error)
+    for loops in (in_turn, begun_anew):
+        error = outcomes(2, loops)[0].error
+        assert isinstance(error, InputError)
+        assert "read in turn" in str(error)
     assert sorted(flat(run(2, nested))) == [0, 1, 2]
 
 

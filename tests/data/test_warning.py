@@ -78,6 +78,10 @@ def test_metrics_of_training_are_silent() -> None:
         for batch in same_length:
             metric.update(batch)
         sync_and_compute(metric)
+        metric = MeanMetric()
+        for batch in val_loader:  # in order
+            metric.update(batch)
+            sync_and_compute(metric)
 
     assert warned(train) == []
 
@@ -134,6 +138,29 @@ def test_a_world_within_the_world() -> None:
     assert warned(program) == []
 
 
+def test_a_list_of_batches_is_another_loader() -> None:
+    """Also for a metric that does not count its updates."""
+
+    def program(comm: Any) -> None:
+        assert len([*padded(comm)]) == 3
+        evaluate(exact([DATA]), Mean())
+
+    assert warned(program) == []
+
+
+def test_one_update_may_be_of_what_a_trainer_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function is named where there may be a trainer, and not where its package alone was imported."""
+    trainer = "transformers.trainer"
+    monkeypatch.setitem(sys.modules, "transformers", warnings)
+    monkeypatch.delitem(sys.modules, trainer, raising=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(2, lambda comm: evaluate(padded(comm, batch_size=6)))
+    assert ["attach" in str(each.message) for each in seen] == [False]
+    monkeypatch.setitem(sys.modules, trainer, warnings)
+    assert warned(lambda comm: evaluate(padded(comm, batch_size=6))) == []
+
+
 class Odd(DistributedSampler[Any]):
     """A sampler whose length can't be asked for."""
 
@@ -142,9 +169,13 @@ class Odd(DistributedSampler[Any]):
 
 
 def test_a_loader_is_read_whatever_its_sampler_is_and_not_kept_alive() -> None:
+    class Unhashable(DataLoader[Any]):
+        __hash__ = None  # type: ignore[assignment]
+
     def program(comm: Any) -> None:
-        loader = DataLoader(DATA, sampler=Odd(DATA, comm.world_size, comm.rank))
+        loader: Any = DataLoader(DATA, sampler=Odd(DATA, comm.world_size, comm.rank))
         evaluate(loader)
+        evaluate(Unhashable(DATA, batch_size=2, sampler=padded(comm).sampler))
         loader = padded(comm)
         assert len([*loader]) == 3
         gone = weakref.ref(loader)

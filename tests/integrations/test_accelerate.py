@@ -95,6 +95,12 @@ def every_loop(comm: Any) -> int:
             if first and equal and count and cuts:  # Accelerate's own loader, with its repeats cut off
                 kept = all_gather_object([row for batch in theirs for row in fresh(batch).tolist()])
                 assert sorted(itertools.chain(*kept)) == list(range(count)), (options, kind, count)
+            if first and equal and not cuts:
+                batches = iter(theirs)
+                for batch in itertools.islice(batches, 1):
+                    with pytest.raises(InputError, match="it is not known how many"):
+                        fresh(batch)
+                assert len([*batches]) < max(count, 1)
             loader = prepare(accelerator, theirs if first else plain, equal_batches=equal)
             seen, gathered, texts = read(accelerator, loader)
             case = (options, kind, count, first, equal)
