@@ -73,7 +73,10 @@ def find_unpicklable(
     if by_value is None:
         by_value = importlib.util.find_spec("cloudpickle") is not None
     search = _Search(by_value)
-    search.visit(_Visited(obj, name))
+    try:
+        search.visit(_Visited(obj, name))
+    except RecursionError:
+        return [Unpicklable(name, "nested too deeply", "", "flatten it")]
     return search.found
 
 

@@ -167,6 +167,13 @@ def test_cycles_end():
     assert paths(loop) == ["x.inner.lock"]
 
 
+def test_what_is_nested_too_deeply_is_told():
+    """A rank that returns it would else end without a word of that."""
+    chain: Any = functools.reduce(lambda inner, _: [inner], range(5000), [])
+    (found,) = find_unpicklable(chain, "x")
+    assert str(found) == "x is nested too deeply; flatten it"
+
+
 def test_a_part_is_named_once_and_all_parts_are():
     lock = threading.Lock()
     assert paths([Apply(lock), Apply(lock), Apply(lambda: 0)]) == ["x[0].fn", "x[2].fn"]
