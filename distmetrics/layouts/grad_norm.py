@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -310,22 +309,21 @@ def _asked(
 
 def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
     """Return the norm from the messages of all ranks; raises LayoutError. Pure."""
-
-    @functools.cache
-    def stages(apart: tuple[str, ...]) -> list[tuple[int, ...]]:
-        places = map(mesh.place, mesh.ranks)
-        return [tuple(place[axis] for axis in mesh.sizes if axis in apart) for place in places]
-
     groups: dict[tuple[Any, ...], dict[int, GradientNorm]] = {}
     for holder, parts in enumerate(norms):
+        place = mesh.place(holder)
         for part in parts:
-            key = (part.shared,) if part.shared else (part.what, stages(part.apart)[holder])
+            stage = tuple(place[axis] for axis in mesh.sizes if axis in part.apart)
+            key = (part.shared,) if part.shared else (part.what, stage)
             groups.setdefault(key, {})[holder] = part
     counted = []
     for holders in groups.values():
-        apart = stages(next(iter(holders.values())).apart)
-        theirs = {apart[holder] for holder in holders}
-        expected = [each for each in mesh.ranks if apart[each] in theirs]
+        first = next(iter(holders.values()))
+        alike = mesh.sizes.keys() - first.apart
+        expected: set[int] = set()
+        for holder in holders:
+            if holder not in expected:
+                expected.update(mesh.along(holder, alike))
         is_odd = len({each.what for each in holders.values()}) > 1 or len(expected) > len(holders)
         copies: dict[str, list[float]] = {}
         for each in holders.values():
@@ -336,7 +334,7 @@ def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, ran
             # Their mean: each counts as its share, so that it does not matter which is taken.
             counted += [norm * len(own) ** (-1 / order) for norm in own]
         if is_odd:
-            raise _differ(expected, norms, rank)
+            raise _differ(sorted(expected), norms, rank)
     if order < math.inf:  # largest elements may well be equal, after a clip by value say
         _check_shards(groups, rank)
     return joined(counted, order)
@@ -369,7 +367,7 @@ def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], 
 
 
 def _differ(
-    ranks: Collection[int], norms: Sequence[Sequence[GradientNorm]], rank: int
+    ranks: Sequence[int], norms: Sequence[Sequence[GradientNorm]], rank: int
 ) -> LayoutError:
     return LayoutError(
         ["grad_norm: ", Ranks(ranks), " should hold the same gradients, and do not"],

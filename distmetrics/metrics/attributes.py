@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Header
@@ -30,7 +30,7 @@ _LARGEST = 1 << 16  # bytes of a tensor that travels
 _LONGEST = 1000  # items of a list, say, that travels
 _SAMPLE = 1000  # elements of a larger tensor that are compared
 _SHOWN = 60  # characters of a value
-_LACKING = ("", "None")  # texts
+_OBJECT = "an object that is no data"
 
 
 class Attribute(NamedTuple):
@@ -38,7 +38,7 @@ class Attribute(NamedTuple):
 
     text: str = ""  # equal where values are; "" where there is no such attribute
     # Plain values, small tensors, and lists, tuples, sets and dicts of such travel.
-    travels: Literal["yes", "no", "too large"] = "yes"
+    travels: bool = True
     value: Any = None  # what travels
 
 
@@ -50,12 +50,12 @@ def described(value: Any, depth: int = 0) -> Attribute:
         return Attribute(repr(value), value=value)
     if kind in (list, tuple, dict, set, frozenset):
         if depth > DEEPEST or len(value) > _LONGEST:
-            return Attribute(f"a {name} of {len(value)}, too large to be sent", "too large")
+            return Attribute(f"a {name} of {len(value)}, too large to be sent", travels=False)
         texts = []
         for item in value.items() if isinstance(value, dict) else value:
             part = described(item, depth + 1)
-            if part.travels != "yes":
-                return Attribute(f"a {name}", part.travels)
+            if not part.travels:
+                return part
             texts.append(part.text)
         ordered = texts if isinstance(value, list | tuple) else sorted(texts)
         return Attribute(f"{name}({', '.join(ordered)})", value=value)
@@ -67,11 +67,10 @@ def described(value: Any, depth: int = 0) -> Attribute:
         name = f"{value.dtype}{list(value.shape)}"
         sample = value.reshape(-1)[:: _step(value.nbytes, value.size)].tobytes()
     else:
-        name = "torch.nn.Module" if isinstance(value, nn.Module) else kind.__qualname__
-        return Attribute(f"a {name}", "no")
+        return Attribute(_OBJECT, travels=False)
     text = f"{name} {hashlib.blake2b(sample, digest_size=8).hexdigest()}"
     if value.nbytes > _LARGEST:
-        return Attribute(f"{text}, too large to be sent", "too large")
+        return Attribute(f"{text}, too large to be sent", travels=False)
     return Attribute(text, value=value)
 
 
@@ -106,14 +105,12 @@ def _read(data: Any, count: int) -> list[dict[str, Attribute]]:
     if len(data) != count:
         raise ValueError(f"attributes of {len(data)} metrics, not of {count}")
     return [
-        {str(name): _attribute(*about) for name, about in attributes.items()} for attributes in data
+        {
+            str(name): Attribute(str(text), bool(travels), value)
+            for name, (text, travels, value) in attributes.items()
+        }
+        for attributes in data
     ]
-
-
-def _attribute(text: str, travels: str, value: Any) -> Attribute:
-    if travels not in ("yes", "no", "too large"):
-        raise ValueError(f"{travels!r} of an attribute")
-    return Attribute(str(text), travels, value)  # type: ignore[arg-type]
 
 
 def agreed(
@@ -134,14 +131,12 @@ def agreed(
         if len({each.text for each in column}) == 1:
             continue
         have = [column[r] for r in updated]
-        ways = {each.travels for each in have}
-        is_needed = any(e.text in _LACKING for r, e in enumerate(column) if r not in updated)
-        if ways == {"yes"} and len({each.text for each in have}) == 1:
-            result[name] = have[-1].value
-        elif ways != {"no"} or is_needed:
+        can_be_sent = all(each.travels for each in have)
+        if not can_be_sent or len({each.text for each in have}) > 1:
             texts = {r: column[r].text[:_SHOWN] for r in updated}
-            why = "cannot be sent" if ways - {"yes"} else "differs between ranks with data"
+            why = "differs between ranks with data" if can_be_sent else "cannot be sent"
             raise _refused(f"{path}.{name}".lstrip("."), why, texts, header, rank, len(column))
+        result[name] = have[-1].value
     return result
 
 

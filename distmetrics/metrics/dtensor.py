@@ -93,7 +93,6 @@ def _taken(
     if part.pieces:
         return _piece(path, spec, value, part), _term_of_piece(path, spec, part), parts
     if spec.kind in _REDUCED:
-        term_of(part, path, spec.kind)  # raises if it cannot be
         value = term_of(part._replace(counts=True), path, spec.kind)
     elif spec.kind == "mean" and {*part.pending} <= {"avg"}:
         value = part.local

@@ -109,32 +109,25 @@ class MetricSet:
 
     def alone(self) -> Values:
         """Return what each metric of a world of one holds."""
-        values: Values = [{} for _ in self.targets]
-        for _, place, spec, value in self.states:
-            if value is ABSENT:
-                continue
-            if spec.merge is not None:
+        merged = {}
+        for path, _, spec, value in self.states:
+            if spec.merge is not None and value is not ABSENT:
                 sent = value if spec.start is None else spec.start(value)
-                values[place][spec.name] = spec.merge(value, [copy.deepcopy(sent)])
-            else:
-                values[place][spec.name] = _copied(value)
-        return self._flagged(values, self.updates)
+                merged[path] = [copy.deepcopy(sent)]
+        return self.placed(merged, self.updates)
 
-    def placed(self, plan: SyncPlan, combined: Mapping[str, Any]) -> Values:
+    def placed(self, combined: Mapping[str, Any], updates: Sequence[int]) -> Values:
         """Return the combined states by metric and name, as each metric's code expects them."""
         values: Values = [{} for _ in self.targets]
         devices = [target.device for target in self.targets]
         for path, place, spec, value in self.states:
             if path in combined:
                 whole = on_device(combined[path], devices[place])
-                whole = _as_before(spec, value, whole, len(plan.states[path].ranks))
-                values[place][spec.name] = whole
+                ranks = len(self.plan.states[path].ranks) if self.plan else 1
+                values[place][spec.name] = _as_before(spec, value, whole, ranks)
             elif value is not ABSENT:  # no rank has touched it
                 values[place][spec.name] = _copied(value)
-        return self._flagged(values, combined[UPDATES].tolist())
-
-    def _flagged(self, values: Values, updates: Sequence[int]) -> Values:
-        """Add each metric's flags and counter: after its state, which may be all attributes."""
+        # Flags and counter come after the state, which may be all attributes.
         for target, new, count in zip(self.targets, values, updates, strict=True):
             new.update(target.adapter.synced_flags)
             if target.adapter.counter:

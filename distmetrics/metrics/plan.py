@@ -354,10 +354,9 @@ class SyncPlan:
         for bucket in self.agreed.layout.buckets:
             kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
-        for rank, sent in enumerate(self.sent):
-            if size := sent.bulk.nbytes:
-                nth = "second" if self.follow[rank] else "first"
-                lines.append(f"  lists of rank {rank}: {size} bytes  in the {nth} round")
+        if longest := max(sent.bulk.nbytes for sent in self.sent):
+            nth = "second" if any(self.follow) else "first"
+            lines.append(f"  lists of up to {longest} bytes a rank  in the {nth} round")
         if self.borrowing:
             metrics = count_of(len(self.borrowing), "metric")
             lines.append(f"  attributes of {metrics}, for ranks without an update")

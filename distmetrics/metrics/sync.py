@@ -27,7 +27,7 @@ from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of
 from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
 from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
-from distmetrics.metrics.plan import SyncPlan, plan
+from distmetrics.metrics.plan import UPDATES, SyncPlan, plan
 from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
 
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
@@ -218,7 +218,7 @@ def global_values(
         warn_of_duplicates(sync_plan, runs, comm)
         borrowed = borrow(sync_plan, metrics.targets, header, comm) if sync_plan.borrowing else {}
     exchanges_over()
-    values = metrics.placed(sync_plan, combined)
+    values = metrics.placed(combined, combined[UPDATES].tolist())
     for place, attributes in borrowed.items():
         values[place].update(on_device(attributes, metrics.targets[place].device))
     return values

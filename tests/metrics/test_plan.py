@@ -96,8 +96,7 @@ def test_the_plan_can_be_read() -> None:
     text = made(leaves, leaves[:1], [leaves[0], ("b", "float32", (2, 2), "cat")]).describe()
     assert text.splitlines()[0].endswith("3 ranks, 2 collectives")
     assert "sum   int64       1 tensors" in text
-    assert "lists of rank 0: 80000 bytes  in the second round" in text
-    assert "lists of rank 2: 16 bytes  in the first round" in text
+    assert "lists of up to 80000 bytes a rank  in the second round" in text
 
 
 @settings(max_examples=25, deadline=None)

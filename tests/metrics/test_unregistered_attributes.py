@@ -224,8 +224,8 @@ def test_what_is_derived_alike_is_no_error() -> None:
     assert run(3, work) == [6.0] * 3
 
 
-@pytest.mark.parametrize(("make", "why"), [(own.KeepsModule, "a torch.nn.Module"), (own.KeepsFunction, "a function")])
-def test_what_cannot_be_sent(make: Any, why: str) -> None:
+@pytest.mark.parametrize("make", [own.KeepsModule, own.KeepsFunction])
+def test_what_cannot_be_sent(make: Any) -> None:
     """No error where every rank has its own; where one lacks it, every rank is told."""
 
     def work(comm: Any, lacking: int) -> Any:
@@ -237,7 +237,7 @@ def test_what_cannot_be_sent(make: Any, why: str) -> None:
     run(2, work, -1)
     error = same_error(outcomes(3, work, 2), StateError)
     assert "is no state, cannot be sent, and is missing on rank 2" in str(error)
-    assert why in str(error)
+    assert " = an object that is no data" in str(error)
 
 
 class SeenShapes(tm.Metric):
