@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, library
 
 from distmetrics.arguments import Takes, check, whole
+from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import DistmetricsError
+from distmetrics.errors import DistmetricsError, in_short
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.window import Window, WindowSnapshot
@@ -39,6 +40,11 @@ def _note(
 def _tensor_of(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
+    # With as_tensor a step would be compiled anew for each number that Python has.
+    if isinstance(value, float | int):
+        return torch.full((), value, dtype=torch.float64, device="cpu")
+    if isinstance(value, list | tuple):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
@@ -182,11 +188,24 @@ class Log:
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
         unasked = self._end_flush()
+        of_all = isinstance(unasked, DistmetricsError)
+        if of_all and self._window.problem is None:
+            # Some ranks may have asked, and flush as usual: so all are told once more.
+            what = f"the flush before failed, and nobody has asked: {in_short(unasked)}"
+            self._window.problem = Problem("StateError", what)
         try:
-            return self._flushed(step, wait=wait)
-        finally:
-            if unasked is not None:
-                raise unasked
+            row = self._flushed(step, wait=wait)
+        except Exception as error:
+            if unasked is None:
+                raise
+            if isinstance(error, DistmetricsError) and not of_all:
+                raise error from unasked
+            raise unasked from error
+        if unasked is not None:
+            if isinstance(row, Handle):
+                row.is_heard = of_all
+            raise unasked
+        return row
 
     def _flushed(self, step: int | None, *, wait: bool) -> Row | Handle[Row]:
         self._flushes += 1
@@ -212,10 +231,9 @@ class Log:
         return row
 
     def _end_flush(self) -> Exception | None:
-        """Wait for the flush under way, and raise its error if nobody has asked.
+        """Wait for the flush under way; return its error, or a writer's, if nobody has asked.
 
-        Returns what a writer has raised: that is this rank's own, and must not keep it from what
-        other ranks do next.
+        Other ranks may have asked, so it must not keep this one from what they do next.
         """
         if self._flush is None:
             return None
@@ -226,9 +244,7 @@ class Log:
         if not handle.is_heard:
             try:
                 handle.result()
-            except Exception as error:
-                if handle.error is not None:
-                    raise
+            except Exception as error:  # noqa: BLE001  (raised by who calls this)
                 return error
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import importlib.util
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -167,9 +168,20 @@ class FolderLogger(Logger):
         self._version = settled
 
 
-def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as numbers, texts and None."""
-    return {k: v if isinstance(v, int | float | None) else str(v) for k, v in params.items()}
+def _flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested parameters as one mapping of numbers, texts and None.
+
+    >>> _flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
+    {'lr': 0.1, 'model/sizes': '[8, 8]'}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}/")
+        else:
+            is_plain = isinstance(value, int | float | None)
+            flat[f"{prefix}{name}"] = value if is_plain else str(value)
+    return flat
 
 
 class CSVLogger(FolderLogger):
@@ -222,7 +234,7 @@ class CSVLogger(FolderLogger):
         if params:
             folder = Path(self.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "hparams.json").write_text(json.dumps(_plain(params), indent=2) + "\n")
+            (folder / "hparams.json").write_text(json.dumps(_flat(params), indent=2) + "\n")
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.is_file():
@@ -230,7 +242,7 @@ class CSVLogger(FolderLogger):
         with self.path.open(newline="") as file:
             text = file.read()
         # What follows the last end of a row was cut off: of a number, the rest is another one.
-        return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines(keepends=True)))
+        return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
 
     def _write(self, path: Path, mode: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with path.open(mode, newline="") as file:
@@ -274,7 +286,7 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {k: "None" if v is None else v for k, v in _plain(params).items()}
+            plain = {k: "None" if v is None else v for k, v in _flat(params).items()}
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

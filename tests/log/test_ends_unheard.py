@@ -1,4 +1,4 @@
-"""Errors of the background name a line; so do a state, and copies that differ."""
+"""What ranks do not hear alike does not make them part ways; errors of the background name a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,59 @@ import torch
 from torchmetrics import SumMetric
 
 import distmetrics as dm
+from distmetrics.testing import run
 from distmetrics.testing.world import outcomes
+
+
+def heard_by_one(comm: Any, waits: bool) -> list[Any]:
+    """Rank 0 alone asks for the row of a flush that fails."""
+    log, seen = dm.Log(comm), []
+    for step in range(3):
+        log.same("epoch", comm.rank if step == 0 else 7)
+        log.sum("n", 1.0)
+        try:
+            if step and waits:
+                seen.append(log.flush())
+                continue
+            handle = log.flush(wait=False)
+            if comm.rank == 0 or step:
+                seen.append(handle.result())
+        except dm.DistmetricsError as error:
+            seen.append(error.what)
+    return seen
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_error_that_one_rank_has_heard(waits: bool) -> None:
+    """The next flush raises it on the other rank, says so to all, and nothing is lost."""
+    first, second = run(2, heard_by_one, waits)
+    assert "as the same on all ranks, and is not" in first[0]
+    assert first[1] == f"Log.flush: the flush before failed, and nobody has asked: MismatchError: {first[0]} (rank 1)"
+    assert second[0] == first[0]
+    assert first[2:] == second[1:] == [{"epoch": 7.0, "n": 6.0}]
+
+
+class Full:
+    """A writer on a disk that is full."""
+
+    def log_metrics(self, metrics: Any, step: int) -> None:
+        raise OSError("no space")
+
+
+def after_a_writer(comm: Any) -> Any:
+    log = dm.Log(comm, writers=[Full()])
+    log.flush(wait=False)
+    log.same("epoch", comm.rank)
+    try:
+        return log.flush()
+    except dm.MismatchError as error:
+        return error.__cause__
+
+
+def test_an_error_of_all_ranks_comes_before_that_of_a_writer() -> None:
+    first, second = run(2, after_a_writer)
+    assert str(first) == "no space"
+    assert second is None
 
 
 def other_order(comm: Any) -> Any:

@@ -129,6 +129,22 @@ def test_a_compiled_step_logs_what_it_would(backend: str) -> None:
     assert row["largest"] == STEPS - 1
 
 
+def test_numbers_that_change_with_each_step_are_not_compiled_anew() -> None:
+    """Torch refuses a whole graph that it has compiled eight times."""
+    torch._dynamo.reset()
+    log = dm.Log()
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def step(x: Tensor, lr: float) -> None:
+        log.same("lr", lr)
+        log.mean("loss", x, weight=lr)
+        log.sum("parts", [1.0, lr])
+
+    for index in range(12):
+        step(torch.ones(()), 0.5**index)
+    assert log.flush() == {"lr": 0.5**11, "loss": 1.0, "parts": [12.0, 2 - 0.5**11]}
+
+
 def test_a_value_of_compiled_code_may_be_changed_afterwards() -> None:
     log = dm.Log()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import threading
 import warnings
 from pathlib import Path
@@ -236,6 +237,18 @@ def test_what_is_no_step(step: Any) -> None:
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_nested_hyperparameters_have_a_name_each(tmp_path: Path) -> None:
+    CSVLogger(tmp_path, "", "run").log_hyperparams({"lr": 0.1, "model": {"depth": 2, "sizes": [8, 8]}})
+    written = json.loads((tmp_path / "run" / "hparams.json").read_text())
+    assert written == {"lr": 0.1, "model/depth": 2, "model/sizes": "[8, 8]"}
+
+
+def test_names_with_ends_of_lines_that_csv_has_not(tmp_path: Path) -> None:
+    for step in (1, 2):
+        CSVLogger(tmp_path, "", "run").log_metrics({"a\x0cb\u2028c": 0.5}, step)
+    assert [row["a\x0cb\u2028c"] for row in read(tmp_path / "run" / "metrics.csv")] == ["0.5", "0.5"]
 
 
 def test_a_row_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
