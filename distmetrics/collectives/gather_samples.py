@@ -42,7 +42,7 @@ from distmetrics.collectives.sample_columns import (
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import InputError, InputTypeError
+from distmetrics.errors import InputError, InputTypeError, MismatchError
 from distmetrics.message import reading
 
 Destination = int | str | os.PathLike[str] | None
@@ -91,8 +91,8 @@ def gather_samples(
         comm: default the communicator in force.
         name: shown in errors.
 
-    Returns: ids, tree and the number of repeats. Texts, tensors of different shape and dicts come
-        as sequences that make their items when they are read, and that are equal to a list.
+    Returns: ids, tree and the number of repeats. Lists come as sequences that make their items when
+        they are read, and that are equal to a list.
 
     Raises:
         InputError: expected ids are missing, or others came; an id came twice with different
@@ -326,8 +326,8 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
         values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
         kinds = {*map(type, values)}
-        if kinds == {str} and not isinstance(ids, str):
-            return list(values)
+        if kinds and all(issubclass(kind, str) for kind in kinds) and not isinstance(ids, str):
+            return [*map(str.__str__, values)]  # numpy's, say, as plain ones
         if bool not in kinds and not isinstance(ids, bytes):
             return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
     raise InputTypeError(
@@ -491,6 +491,11 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
 
 
 def _digest(sample: list[Any]) -> int:
+    """Return a number that is equal for equal samples; a dict may have its keys in any order."""
+    sample = [
+        sorted(each.items(), key=lambda pair: repr(pair[0])) if type(each) is dict else each
+        for each in sample
+    ]
     digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -545,7 +550,7 @@ class LinesFile:
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._part.replace(self._path)
-        except OSError as error:
+        except (OSError, MismatchError) as error:  # or a peer has sent what are no lines
             return _unwritable(self._path, error)
         return None
 
@@ -556,5 +561,5 @@ class LinesFile:
         self._part.unlink(missing_ok=True)
 
 
-def _unwritable(path: Any, error: OSError) -> Problem:
+def _unwritable(path: Any, error: Exception) -> Problem:
     return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")

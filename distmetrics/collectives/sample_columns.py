@@ -40,6 +40,8 @@ def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise InputTypeError(f"{where} is nested over {DEEPEST} deep, or contains itself")
     if isinstance(tree, dict):
+        if not {*map(type, tree)} <= {str, int}:
+            raise InputTypeError(f"{where} is a dict whose keys are not all strings or integers")
         below = functools.partial(read_tree, count=count, depth=depth + 1)
         return {key: below(child, path=f"{path}[{key!r}]") for key, child in tree.items()}
     if type(tree) is tuple:
@@ -121,6 +123,8 @@ def size_of(value: Any) -> int:
         value = [*value, *value.values()]
     if isinstance(value, list | tuple | set | frozenset):
         return sum(map(size_of, value))
+    if isinstance(value, str):  # Python counts bytes that it may have kept of it
+        value = value.encode(*_UTF8)
     return value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
 
 
@@ -133,7 +137,8 @@ def pack(column: Any) -> Any:
     if isinstance(column, Tensor):
         return column
     keys = column[0].keys() if type(column[0]) is dict else ()
-    if keys and all(type(item) is dict and item.keys() == keys for item in column):
+    is_plain = keys and {*map(type, keys)} <= _PLAIN
+    if is_plain and all(type(item) is dict and item.keys() == keys for item in column):
         return ["records", [*keys], *[_pack([item[key] for item in column]) for key in keys]]
     return _pack(column)
 

@@ -111,6 +111,18 @@ CASES: dict[str, Case] = {
         lambda c: gather(own(c), {"a": odd(c, "xy", PAIR)}),
     ),
     "in itself": Case(dm.InputTypeError, (1,), "contains itself", lambda c: gather([c.rank], odd(c, itself(), ["x"]))),
+    "keys of a tree": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a'] is a dict whose keys are not all strings or integers",
+        lambda c: gather(own(c), {"a": {odd(c, dm.InputError, "x"): PAIR}}),
+    ),
+    "keys of a sample": Case(
+        dm.InputTypeError,
+        (1,),
+        "['a']: a builtins.type is no plain data",
+        lambda c: gather(own(c), {"a": [{odd(c, dm.InputError, "x"): 1}] * 2}),
+    ),
     "sparse": Case(
         dm.InputTypeError,
         (1,),
@@ -388,3 +400,10 @@ def test_templates_that_no_rank_sends(template: Any) -> None:
     comm = Changing({1: sending(lambda sent: own_ids((sent[0], template)))})
     with pytest.raises(dm.DistmetricsError):
         gather([], [], comm=comm)
+
+
+def test_lines_that_no_rank_sends_are_told_to_all(tmp_path: Path) -> None:
+    """The rank that writes them must not leave the others to wait."""
+    comm = Changing({1: sending(own_ids), 2: sending(lambda _: [["text", b"\xff"]])})
+    with pytest.raises(dm.InputError, match=r"cannot write .*its samples"):
+        gather([1, 2, 3, 4], ["a", "b", "c", "d"], dst=tmp_path / "file", comm=comm)

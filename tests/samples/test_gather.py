@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -209,6 +210,31 @@ def test_arrays_and_sequences() -> None:
     assert tree["a"].tolist() == [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0], [0.0, 1.0]]
     assert tree["t"] == ["x", "x", "y", "y"]
     assert tree["r"] == [0, 0, 1, 1]
+
+
+def test_ids_that_are_texts_of_numpys() -> None:
+    np = pytest.importorskip("numpy")
+    ids, tree, _ = dm.gather_samples([*np.array(["b", "a"])], [1, 2])
+    assert (ids, tree) == (["a", "b"], [2, 1])
+    assert {*map(type, ids)} == {str}
+
+
+def test_repeats_of_dicts_whose_keys_come_in_another_order() -> None:
+    """As a set of names has another order in each process."""
+
+    def work(comm: Any) -> Any:
+        sample = {"score": 1.0, "name": "a"}
+        return dm.gather_samples([0], [dict([*sample.items()][:: 1 - 2 * comm.rank])], comm=comm)
+
+    for _, tree, dropped in run(2, work):
+        assert (tree, dropped) == ([{"score": 1.0, "name": "a"}], 1)
+
+
+def test_the_size_of_a_text_is_the_same_whatever_was_done_with_it() -> None:
+    """Ranks that hold the same samples are compared by it."""
+    texts = ["".join(["Gr", "öße"]) for _ in range(2)]
+    msgspec.msgpack.encode(texts[0])
+    assert sample_columns.size_of(texts[0]) == sample_columns.size_of(texts[1])
 
 
 @both_backends
