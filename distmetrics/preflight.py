@@ -216,7 +216,11 @@ def _kind(value: Any) -> tuple[str, str]:
 
 def _where(part: _Visited) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
-    for file, line, _ in _source(getattr(part.value, "gi_code", part.value)):
+    value = part.value
+    code = getattr(value, "__code__", getattr(value, "gi_code", None))
+    if isinstance(code, types.CodeType):  # of a generator inspect gives the line of the function
+        return f"defined at {short_path(code.co_filename)}:{code.co_firstlineno}"
+    for file, line, _ in _source(value) if isinstance(value, type) else ():
         return f"defined at {short_path(file)}:{line}"
     assignment = re.compile(rf"\bself\.{re.escape(part.attribute)}\b\s*(:[^=]+)?=(?!=)")
     for cls in type(part.owner).__mro__ if part.attribute else ():
@@ -226,9 +230,9 @@ def _where(part: _Visited) -> str:
     return ""
 
 
-def _source(value: Any) -> Iterator[tuple[str, int, str]]:
-    """Yield file, number and text of each line of a class or function; none of other values."""
+def _source(cls: type) -> Iterator[tuple[str, int, str]]:
+    """Yield file, number and text of each line of a class; none if typed at a prompt, or C's."""
     with contextlib.suppress(OSError, TypeError):
-        file = inspect.getsourcefile(value) or ""
-        lines, start = inspect.getsourcelines(value)
+        file = inspect.getsourcefile(cls) or ""
+        lines, start = inspect.getsourcelines(cls)
         yield from ((file, number, text) for number, text in enumerate(lines, start))

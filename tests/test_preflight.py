@@ -222,6 +222,11 @@ def test_where_an_attribute_is_assigned():
     assert found.where.endswith(f"test_preflight.py:{line_of('self.guard: object =')}")
     (found,) = find_unpicklable(local_class(), by_value=False)
     assert found.where.endswith(f"test_preflight.py:{line_of('class Local:')}")
+    numbers = (number for number in range(3))
+    (found,) = find_unpicklable(numbers)
+    assert found.where.endswith(f"test_preflight.py:{line_of('numbers = (number')}")
+    (found,) = find_unpicklable(functools, by_value=False)
+    assert found.where == ""
 
 
 def test_functions_may_travel_as_code_but_not_what_they_use():
