@@ -36,7 +36,7 @@ class Unwrapped:
 
 def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     """Return the loader of the whole data that a loader of one rank's part was made from."""
-    device = None
+    device, splits = None, 1  # how many ranks share a batch
     while (inner := inner_loader(loader)) is not None:
         if isinstance(loader, RankLoader) and dealt is None:
             dealt = loader.dealt
@@ -45,9 +45,11 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
         own_device = held.get("device") or held.get("_device")
         # Accelerate's dispatcher keeps it in its state.
         device = own_device or getattr(held.get("state"), "device", None) or device
+        if held.get("split_batches"):
+            splits = getattr(held.get("state"), "num_processes", splits)
         loader = inner
     if isinstance(loader, DataLoader):
-        return _unwrapped(loader, device, dealt)
+        return _unwrapped(loader, device, dealt, splits)
     if not hasattr(loader, "__iter__"):
         raise InputTypeError(
             f"a {type(loader).__name__} is no loader",
@@ -56,7 +58,9 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     return Unwrapped(loader, device, dealt=dealt)
 
 
-def _unwrapped(loader: Any, device: torch.device | None, dealt: bool | None) -> Unwrapped:
+def _unwrapped(
+    loader: Any, device: torch.device | None, dealt: bool | None, splits: int
+) -> Unwrapped:
     batches, dataset = loader.batch_sampler, loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and is_sharded(dataset):
@@ -68,9 +72,12 @@ def _unwrapped(loader: Any, device: torch.device | None, dealt: bool | None) -> 
         raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
     batch_size = 1
     if not is_stream and type(whole.batch_sampler) is BatchSampler:
-        batch_size = batches.batch_size
-        if getattr(batches, "split_batches", False):
-            batch_size = max(1, batch_size // batches.num_processes)
+        splits = batches.num_processes if getattr(batches, "split_batches", False) else splits
+        batch_size = max(1, batches.batch_size // splits)
+    elif is_stream and splits > 1 and whole.batch_size and not whole.drop_last:
+        size = max(1, whole.batch_size // splits)
+        smaller = BatchSampler(whole.sampler, size, drop_last=False)
+        whole = clone(whole, batch_sampler=smaller, batch_size=size)
     return Unwrapped(whole, device, batch_size, dealt)
 
 
