@@ -281,7 +281,8 @@ def _norm(
     problem = None
     order = math.nan  # unknown where there is a problem
     try:
-        order, listed, named = _checked(parameters, norm_type, shared, mesh)
+        order = _order_of(norm_type)
+        listed, named = _checked(parameters, shared, mesh)
         gradients = _gradients(listed, named, comm, mesh)
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
@@ -382,20 +383,22 @@ def _differ(
     )
 
 
-def _checked(
-    parameters: Any, norm_type: Any, shared: Any, mesh: Mesh
-) -> tuple[float, list[Tensor], Mapping[str, Tensor]]:
-    """Return what :func:`grad_norm` was given, as it is used.
-
-    Raises:
-        InputError: an argument is wrong, or only one rank along an axis would be asked.
-    """
+def _order_of(norm_type: Any) -> float:
     try:
         order = float(norm_type)
     except (TypeError, ValueError):
         order = math.nan
     if not order >= 1:
         raise InputError(f"norm_type must be a number from 1 on, or inf, got {norm_type!r}")
+    return order
+
+
+def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Mapping[str, Tensor]]:
+    """Return what :func:`grad_norm` was given, as it is used.
+
+    Raises:
+        InputError: an argument is wrong, or only one rank along an axis would be asked.
+    """
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
     listed, shared = [*parameters], {} if shared is None else shared
@@ -413,4 +416,4 @@ def _checked(
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )
-    return order, listed, shared
+    return listed, shared

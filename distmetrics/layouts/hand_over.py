@@ -43,11 +43,13 @@ class HandedError(Message, frozen=True):
     @classmethod
     def of(cls, error: Exception) -> HandedError:
         """Return what ranks without values are told of an error."""
-        if type(error).__module__ != DistmetricsError.__module__:  # of a metric's compute(), say
+        if not isinstance(error, DistmetricsError):  # of a metric's compute(), say
             what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
             error = StateError(what)
         values = {name: getattr(error, name) for name in cls.__struct_fields__[1:]}
-        return cls(type(error).__name__, **values)
+        # A class of the user's own is told as ours that it extends.
+        ours = [x for x in type(error).__mro__ if x.__module__ == DistmetricsError.__module__]
+        return cls(ours[0].__name__, **values)
 
     def of_rank(self, rank: int) -> DistmetricsError:
         """Return the error as it is raised on a rank of the job."""

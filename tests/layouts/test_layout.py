@@ -233,9 +233,17 @@ def test_an_error_of_some_ranks_is_one_of_all(rank: int) -> None:
     assert all("weight must be finite" in str(result) for result in results)
 
 
-def failing(comm: Any) -> Any:
+class OwnError(dm.InputError):
+    """Of the user's."""
+
+
+def failing(comm: Any, kind: type[Exception]) -> Any:
     over = dm.layout({"dp": 2, "pp": 2}, comm=comm, dp="shard", pp="last")
-    metric = dm.from_function(lambda s: 1 // 0, reduce={"n": "sum"})
+
+    def compute(sums: Any) -> Any:
+        raise kind("of computing")
+
+    metric = dm.from_function(compute, reduce={"n": "sum"})
     metric.update(n=1)
     try:
         return dm.sync_and_compute(metric, comm=over)
@@ -243,7 +251,12 @@ def failing(comm: Any) -> Any:
         return error
 
 
-def test_what_computing_raises_is_told_to_ranks_without_values() -> None:
-    results = run(4, failing)
-    assert [type(result) for result in results] == [dm.StateError, ZeroDivisionError] * 2
-    assert "ZeroDivisionError" in str(results[0])
+@pytest.mark.parametrize(
+    ("kind", "told", "text"),
+    [(ZeroDivisionError, dm.StateError, "ZeroDivisionError: of computing"), (OwnError, dm.InputError, "of computing")],
+)
+def test_what_computing_raises_is_told_to_ranks_without_values(kind: Any, told: Any, text: str) -> None:
+    """An error of the user's own class as ours that it extends."""
+    results = run(4, failing, kind)
+    assert [type(result) for result in results] == [told, kind] * 2
+    assert text in str(results[0])
