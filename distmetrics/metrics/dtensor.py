@@ -90,26 +90,19 @@ def _taken(
             return spec, kept, parts
         return spec, kept[0] if kept else ABSENT, parts
     (part,) = parts
-    if part.pieces:
-        return _piece(path, spec, value, part), _term_of_piece(path, spec, part), parts
     if spec.kind in _REDUCED:
+        if part.pieces:
+            term = term_of(part._replace(pieces={}), path, spec.kind)
+            return _piece(spec, value, part), term, parts
         value = term_of(part._replace(counts=True), path, spec.kind)
-    elif spec.kind == "mean" and {*part.pending} <= {"avg"}:
+    elif spec.kind == "mean" and not part.pieces and {*part.pending} <= {"avg"}:
         value = part.local
     else:
         value = whole_part(part, path)
     return spec, value if part.counts else ABSENT, parts
 
 
-def _term_of_piece(path: str, spec: StateSpec, part: Part) -> Tensor:
-    if spec.kind not in _REDUCED:
-        raise InputTypeError(
-            f"{path} is a DTensor of {part.placements}, and of pieces there is no {spec.kind}"
-        )
-    return term_of(part._replace(pieces={}), path, spec.kind)
-
-
-def _piece(path: str, spec: StateSpec, value: Any, part: Part) -> StateSpec:
+def _piece(spec: StateSpec, value: Any, part: Part) -> StateSpec:
     """Return how a piece is reduced, and becomes a DTensor again."""
     which = ";".join(f"{dim}:{piece}" for dim, piece in sorted(part.pieces.items()))
     part_of_whole = Piece(spec.kind, which, tuple(value.shape))  # type: ignore[arg-type]

@@ -1,11 +1,4 @@
-"""Show what a sync of metrics will do and cost, before anything is run.
-
-Bytes are those that one rank receives. An all_gather brings every other rank's data, (W - 1)·n
-bytes; an all_reduce as a ring brings 2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan,
-"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). So a large state that
-can be reduced must be, and a small one is better gathered: a gather of a frame costs one latency,
-and needs no agreement before it.
-"""
+"""Show what a sync of metrics will do and cost, before anything is run."""
 
 from __future__ import annotations
 
@@ -17,44 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, inline_capacity
+from distmetrics.collectives.exchange import frame_size, inline_capacity
 from distmetrics.comm.communicator import current
 from distmetrics.errors import InputError, StateError
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
 from distmetrics.metrics.adapters.base import communicator_of, parts_of, targets
+from distmetrics.metrics.cost import Cost, count_of, gathered, reduced, size_of
 from distmetrics.metrics.metric_set import MetricSet, describe
-from distmetrics.metrics.plan import FIXED, SyncPlan, count_of, plan, reductions
+from distmetrics.metrics.plan import FIXED, SyncPlan, plan
 
 _PROOF = 32  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """A number of collectives, and the bytes that one rank receives in them."""
-
-    rounds: int = 0
-    received: int = 0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.rounds + other.rounds, self.received + other.received)
-
-    def __str__(self) -> str:
-        return f"{count_of(self.rounds, 'collective')}, {_size(self.received)}"
-
-
-def _gathered(nbytes: int, world_size: int) -> Cost:
-    return Cost(1, (world_size - 1) * nbytes)
-
-
-def _reduced(nbytes: int, world_size: int) -> Cost:
-    return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))
-
-
-def _size(nbytes: float) -> str:
-    if nbytes < 1024:
-        return f"{nbytes:.0f} bytes"
-    power = min(int(math.log2(nbytes)) // 10, 3)
-    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +71,7 @@ class Explanation:
                 given = self.ranks // self.owners
                 lines += [
                     f"  {self.handed}, to hand results over to {count_of(given - 1, 'rank')};",
-                    f"    a second where results take more than {_size(inline_capacity(given))}",
+                    f"    a second where results take more than {size_of(inline_capacity(given))}",
                     f"a rank without, of {self.ranks - self.owners}: {self.handed}",
                 ]
             lines += [f"among the shards alone, {theirs}"] * is_synced
@@ -177,9 +142,9 @@ def explain(
         shards,
         owners,
         ranks,
-        cost_of(made) if shards > 1 else Cost(),
-        _reduced(_PROOF, owners) if is_proved else Cost(),
-        _gathered(frame_size(given), given) if given > 1 else Cost(),
+        made.cost if shards > 1 else Cost(),
+        reduced(_PROOF, owners) if is_proved else Cost(),
+        gathered(frame_size(given), given) if given > 1 else Cost(),
         _state_by_state([value for *_, value in local.states], world_size),
         tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
         mesh,
@@ -206,31 +171,6 @@ def _axes(mesh: Mesh) -> Iterator[str]:
         yield f"  {f'{axis} {size}':{width}}  {meaning}"
 
 
-def cost_of(plan: SyncPlan) -> Cost:
-    """Return what the plan costs: the first round, what is too large for it, and the lists.
-
-    In a large world a plan with lists is taken to have lists of other lengths on other ranks, so
-    that the hashes differ and frames are sent as well.
-    """
-    world_size = len(plan.sent)
-    longest = max(plan.follow)
-    frames = _gathered(frame_size(world_size), world_size)
-    total = frames
-    if world_size > LARGE_WORLD:
-        total = _reduced(2 * HASH_BYTES, world_size) + (frames if longest else Cost())
-    if longest:
-        total += _gathered(longest, world_size)
-    for bucket in () if plan.is_inline else plan.agreed.layout.buckets:
-        size = bucket.stop - bucket.start
-        if bucket.key == "stack":
-            total += _gathered(size, world_size)
-        elif size:
-            total += _reduced(size, world_size)
-            if reductions(bucket) == 2:  # where the NaNs are, a byte an element
-                total += _reduced(size // bucket.dtype.itemsize, world_size)
-    return total
-
-
 def _state_by_state(states: Iterable[Any], world_size: int) -> Cost:
     """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9).
 
@@ -241,7 +181,7 @@ def _state_by_state(states: Iterable[Any], world_size: int) -> Cost:
     for value in states:
         for x in parts_of(value):
             if isinstance(x, Tensor):
-                total += Cost(rounds=1) + _gathered(x.nbytes, world_size)
+                total += Cost(rounds=1) + gathered(x.nbytes, world_size)
                 if x.ndim:
-                    total += _gathered(8 * x.ndim, world_size)
+                    total += gathered(8 * x.ndim, world_size)
     return total

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import (
-    Bucket,
     Layout,
     LeafSpec,
     dtype_of,
@@ -26,11 +25,12 @@ from distmetrics.collectives.buckets import (
     unpack,
 )
 from distmetrics.collectives.dtensor import Shared
-from distmetrics.collectives.exchange import header_of
+from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
 from distmetrics.errors import MismatchError, Ranks, StateError
 from distmetrics.message import Message, Shape, decode, not_ours, reading
 from distmetrics.metrics.adapters.base import Kind, Piece
+from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
 REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
 # Of a size that does not depend on the data: inline in the first round.
@@ -335,20 +335,38 @@ class SyncPlan:
     allow_pickle: bool
 
     @property
-    def rounds(self) -> int:
-        """Number of collectives.
+    def cost(self) -> Cost:
+        """What the sync costs.
 
-        One; one more if lists do not fit inline; one per bucket that does not fit inline, two if
-        it holds floating maxima or minima, since NaN is reduced apart. One more each for a header
-        that is too long for a frame, attributes that a rank takes over, and states in pieces.
+        The first round; one more if lists do not fit inline; one per bucket that does not fit
+        inline, two if it holds floating maxima or minima, since NaN is reduced apart. One more each
+        for attributes that a rank takes over, and states in pieces, without their bytes. A header
+        that is too long for a frame is not counted.
+
+        In a large world lists are taken to have other lengths on other ranks, so that the hashes
+        differ and frames are sent as well.
         """
-        reduced = 0 if self.is_inline else sum(map(reductions, self.agreed.layout.buckets))
-        return 1 + any(self.follow) + reduced + bool(self.borrowing) + len(self.pieces)
+        world_size, longest = len(self.sent), max(self.follow)
+        frames = gathered(frame_size(world_size), world_size)
+        total = frames
+        if world_size > LARGE_WORLD:
+            total = reduced(2 * HASH_BYTES, world_size) + (frames if longest else Cost())
+        if longest:
+            total += gathered(longest, world_size)
+        for bucket in () if self.is_inline else self.agreed.layout.buckets:
+            size = bucket.stop - bucket.start
+            if bucket.key == "stack":
+                total += gathered(size, world_size)
+            elif size:
+                total += reduced(size, world_size)
+                if bucket.key in ("max", "min") and bucket.dtype.is_floating_point:
+                    total += reduced(size // bucket.dtype.itemsize, world_size)
+        return total + Cost(bool(self.borrowing) + len(self.pieces))
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
         states = len(self.states.keys() - {UPDATES})
-        rounds = count_of(self.rounds, "collective")
+        rounds = count_of(self.cost.rounds, "collective")
         lines = [f"{states} states, {len(self.sent)} ranks, {rounds}"]
         how = "in the first round" if self.is_inline else "in a round of its own"
         for bucket in self.agreed.layout.buckets:
@@ -361,22 +379,6 @@ class SyncPlan:
             metrics = count_of(len(self.borrowing), "metric")
             lines.append(f"  attributes of {metrics}, for ranks without an update")
         return "\n".join(lines)
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number of things in words.
-
-    >>> count_of(1, "metric"), count_of(2, "metric")
-    ('1 metric', '2 metrics')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def reductions(bucket: Bucket) -> int:
-    """Return how many collectives a bucket takes that does not ride along."""
-    if bucket.start == bucket.stop:
-        return bucket.key == "stack"
-    return 2 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point else 1
 
 
 # Few: lists change the headers with every sync, and in a large world they are many bytes.

@@ -13,7 +13,7 @@ from torchmetrics.regression import PearsonCorrCoef
 from distmetrics import InputError, StateError, explain, synced
 from distmetrics.collectives import exchange
 from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
-from distmetrics.metrics.explain import Cost
+from distmetrics.metrics.cost import Cost
 from distmetrics.testing import run
 from tests.metrics.samples import SAMPLES, batches, lists_follow
 
@@ -59,7 +59,7 @@ def test_the_cost_is_what_is_then_seen(
     """By transcript; in a large world equal lists, whose hashes agree, are spared the frames that are reckoned with."""
     if large:
         monkeypatch.setattr(exchange, "LARGE_WORLD", 1)
-        monkeypatch.setattr("distmetrics.metrics.explain.LARGE_WORLD", 1)
+        monkeypatch.setattr("distmetrics.metrics.plan.LARGE_WORLD", 1)
     said = explain(fed(name), world_size=world_size)
     seen = run(world_size, transcript, name)
     if large and said.growing:

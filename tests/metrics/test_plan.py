@@ -37,7 +37,7 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
     leaves = [(f"m{index}", "int64", (3,), "sum") for index in range(50)] + [("high", "float32", (), "max")]
     agreed = made(leaves, leaves)
     assert [(bucket.key, len(bucket.members)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
-    assert agreed.rounds == 1
+    assert agreed.cost.rounds == 1
 
 
 def test_a_rank_without_a_state_is_no_contributor() -> None:
@@ -86,7 +86,7 @@ def test_a_state_is_shared_only_where_it_is_on_all_ranks() -> None:
 def test_what_does_not_fit_goes_in_rounds_of_its_own() -> None:
     """Also where only one rank's own run is too long for the first round."""
     leaves = [("a", "int64", (10,), "sum"), ("b", "float32", (10,), "max"), ("c", "float32", (10,), "stack")]
-    assert made(leaves, leaves, capacity=64).rounds == 1 + 1 + 2 + 1  # maxima of floats take two: NaN apart
+    assert made(leaves, leaves, capacity=64).cost.rounds == 1 + 1 + 2 + 1  # maxima of floats take two: NaN apart
     assert not made(leaves, [], capacity=64).is_inline
 
 
@@ -118,7 +118,7 @@ def test_rounds_are_as_planned_and_equal_on_all_ranks(names: list[str], cuts: li
         record = RecordingCommunicator(comm)
         with synced(metrics, comm=record) as made_plan:
             assert made_plan is not None
-            return list(record.calls), made_plan.rounds, made_plan.describe()
+            return list(record.calls), made_plan.cost.rounds, made_plan.describe()
 
     ranks = run(3, work)
     assert len({(tuple(call.op for call in calls), rounds, text) for calls, rounds, text in ranks}) == 1
@@ -156,7 +156,7 @@ def test_large_states_of_every_kind(empty: int | None) -> None:
         record = RecordingCommunicator(comm)
         with synced(metric, comm=record) as made_plan:
             assert made_plan is not None
-            assert len(record.calls) == made_plan.rounds
+            assert len(record.calls) == made_plan.cost.rounds
             return metric.compute()
 
     values = [1.0, 2.0, 3.0] if empty is None else [1.0, 3.0]
@@ -199,7 +199,7 @@ def test_binned_curves_ride_along() -> None:
             metric.update(torch.rand(3000 + comm.rank), torch.ones(3000 + comm.rank, dtype=torch.long))
             with synced([metric, aggregation.SumMetric()], comm=comm) as made_plan:
                 assert made_plan is not None
-                rounds.append(made_plan.rounds)
+                rounds.append(made_plan.cost.rounds)
         return rounds
 
     assert run(2, work) == [[1, 2]] * 2

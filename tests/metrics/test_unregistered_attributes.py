@@ -116,7 +116,7 @@ def test_the_plan_tells(name: str) -> None:
         record = RecordingCommunicator(comm)
         with synced(metric, comm=record) as plan:
             assert plan is not None
-            return plan.describe(), plan.rounds, len(record.calls)
+            return plan.describe(), plan.cost.rounds, len(record.calls)
 
     (text, rounds, calls), other = run(2, work)
     assert other == (text, rounds, calls)

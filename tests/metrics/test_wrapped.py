@@ -166,7 +166,7 @@ def everything(comm: Any, name: str, cuts: list[int]) -> Any:
     for _ in range(3):  # the first sync lets groups share their state, as any look at it does
         with synced(metric, comm=comm) as plan:
             assert plan is not None
-            assert plan.rounds <= 2
+            assert plan.cost.rounds <= 2
             values.append(flat(case.value(metric)))
         assert before is None or same(states(metric), before)
         before = states(metric)
