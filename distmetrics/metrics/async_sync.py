@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -52,21 +51,17 @@ def sync_async(
         for part in parts_of(value):
             if type(part) is torch.Tensor:
                 copies[id(part)] = part.detach().clone()
+    snapshot, problem = None, None
     try:
         snapshot = copy.deepcopy(metrics, copies)
     except Exception as error:  # noqa: BLE001  (of the metrics' own; result() raises it)
-        kind = type(metrics).__name__
-        what = f"a {kind} cannot be copied: {type(error).__name__}: {error}"
+        what = f"a {type(metrics).__name__} cannot be copied: {type(error).__name__}: {error}"
         problem = Problem("StateError", what, "keep what cannot be copied out of the metric.")
-        return start(partial(_refused, problem, allow_pickle, name), talking)
-    return start(partial(_computed, snapshot, allow_pickle, name), talking)
 
+    def work(comm: Communicator) -> Any:
+        if problem is not None:  # of which all ranks hear, and which is raised on each
+            none = MetricSet([], problem)
+            return global_values(none, comm, name, allow_pickle=allow_pickle, comm=comm)
+        return sync_and_compute(snapshot, allow_pickle=allow_pickle, comm=comm, name=name)
 
-def _computed(metrics: Any, allow_pickle: bool, name: str, comm: Communicator) -> Any:
-    return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm, name=name)
-
-
-def _refused(problem: Problem, allow_pickle: bool, name: str, comm: Communicator) -> Any:
-    """Tell all ranks why this one does not compute; raises on each."""
-    none = MetricSet([], problem)
-    return global_values(none, comm, name, allow_pickle=allow_pickle, comm=comm)
+    return start(work, talking)
