@@ -15,7 +15,7 @@ from distmetrics.arguments import Takes, check, whole
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import DistmetricsError, in_short
+from distmetrics.errors import DistmetricsError, StateError, in_short
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.window import Window, WindowSnapshot
@@ -188,9 +188,9 @@ class Log:
         """
         check("Log.flush", {"step": step}, {"step": _STEP})
         unasked = self._end_flush()
-        of_all = isinstance(unasked, DistmetricsError)
+        # Some ranks may have asked, and flush as usual: so all are told once more, by a StateError.
+        of_all = isinstance(unasked, DistmetricsError) and not isinstance(unasked, StateError)
         if of_all and self._window.problem is None:
-            # Some ranks may have asked, and flush as usual: so all are told once more.
             what = f"the flush before failed, and nobody has asked: {in_short(unasked)}"
             self._window.problem = Problem("StateError", what)
         try:

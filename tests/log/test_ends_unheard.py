@@ -41,6 +41,30 @@ def test_an_error_that_one_rank_has_heard(waits: bool) -> None:
     assert first[2:] == second[1:] == [{"epoch": 7.0, "n": 6.0}]
 
 
+def heard_once(comm: Any) -> list[Any]:
+    """Rank 0 asks for the row that fails, and nobody for any other."""
+    rows: list[Any] = []
+    log, seen = dm.Log(comm, writers=[lambda row, step: rows.append((step, row))]), []
+    for step in range(5):
+        log.same("epoch", comm.rank if step == 0 else 7)
+        log.sum("n", 1.0)
+        try:
+            handle = log.flush(wait=False)
+            if comm.rank == step == 0:
+                handle.result()
+        except dm.DistmetricsError as error:
+            seen.append((step, type(error)))
+    log.flush()
+    return [*seen, *rows]
+
+
+def test_an_error_is_not_told_for_ever() -> None:
+    first, second = run(2, heard_once)
+    rows = [(3, {"epoch": 7.0, "n": 6.0}), (4, {"epoch": 7.0, "n": 2.0}), (5, {"epoch": 7.0, "n": 2.0}), (6, {})]
+    assert first == [(0, dm.MismatchError), (2, dm.StateError), *rows]
+    assert second == [(1, dm.MismatchError)]
+
+
 class Full:
     """A writer on a disk that is full."""
 
