@@ -46,32 +46,14 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
     >>> check("Trainer", {"detect_anomaly": "no"}, {"detect_anomaly": FLAG})
     Traceback (most recent call last):
     distmetrics.errors.ConfigurationError: Trainer: detect_anomaly must be True or False, got 'no'
-    Likely: text of a command line or of an environment variable.
-    Do:     pass True or False, without quotes.
     """
     for name, rule in takes.items():
         value = values[name]
         if not rule.fits(value):
-            likely, do = _advice(rule, value)
-            raise ConfigurationError(
-                f"{who}: {name} must be {rule.wanted}, got {_shown(value)}", likely=likely, do=do
-            )
-
-
-def _advice(rule: Takes, value: Any) -> tuple[str, str]:
-    if rule.do:
-        return "", rule.do
-    if hasattr(value, "item") and not isinstance(value, int | float):
-        return "a number of NumPy or torch.", "pass Python's own: value.item()."
-    is_flag = rule.fits(True)
-    takes_texts = rule.fits("text") or ("'" in rule.wanted and not is_flag)
-    if not isinstance(value, str) or takes_texts:
-        return "", ""
-    plain = "True or False" if is_flag else "the value itself"
-    return (
-        "text of a command line or of an environment variable.",
-        f"pass {plain}, without quotes.",
-    )
+            what = f"{who}: {name} must be {rule.wanted}, got {_shown(value)}"
+            is_foreign = hasattr(value, "item") and not isinstance(value, int | float)
+            own = "pass Python's own number: value.item()." if is_foreign else ""
+            raise ConfigurationError(what, do=rule.do or own)
 
 
 def _shown(value: Any) -> str:

@@ -5,7 +5,6 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -31,14 +30,9 @@ class _ThreadSite(threading.local):
 _of_thread = _ThreadSite()
 
 
-@contextlib.contextmanager
-def begun_at(site: Site | None) -> Iterator[None]:
-    """Take a line for the caller where this thread has none of the user's."""
+def begun_at(site: Site | None) -> None:
+    """Take a line for the caller where this thread, one of ours, has none of the user's."""
     _of_thread.site = site
-    try:
-        yield
-    finally:
-        _of_thread.site = None
 
 
 def call_site() -> Site | None:

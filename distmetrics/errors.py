@@ -114,14 +114,17 @@ class DistmetricsError(Exception):
             return
         self.is_of_job = True
         self.compared = str(self)
-        number = dict(enumerate(numbers))
+
+        def number(rank: int) -> int:
+            return numbers[rank] if rank < len(numbers) else rank
+
         for place, part in enumerate(self._parts):
             if isinstance(part, Ranks):
-                self._parts[place] = Ranks(number.get(rank, rank) for rank in part)
+                self._parts[place] = Ranks(map(number, part))
         self.args = (self.what,)
-        self.per_rank = {number.get(rank, rank): line for rank, line in self.per_rank.items()}
-        self.peers = tuple(number.get(rank, rank) for rank in self.peers)
-        self.rank = None if self.rank is None else number.get(self.rank, self.rank)
+        self.per_rank = {number(rank): line for rank, line in self.per_rank.items()}
+        self.peers = tuple(map(number, self.peers))
+        self.rank = None if self.rank is None else number(self.rank)
 
     def __str__(self) -> str:
         return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
-from distmetrics.call_site import is_of_python, is_user_code
+from distmetrics.call_site import users_line
 from distmetrics.errors import DistmetricsError, MismatchError, Ranks
 
 M = TypeVar("M")
@@ -131,8 +132,5 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
 
 def is_raised_by_user(error: BaseException) -> bool:
     """True for an exception of the user's own code, such as the handler of a signal."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    file = "" if traceback is None else traceback.tb_frame.f_code.co_filename
-    return is_user_code(file) and not is_of_python(file)
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    return users_line(frame, line) is not None

@@ -66,18 +66,18 @@ class Handle(Generic[R]):
         # What the call reads, the device may still have to compute.
         is_cuda = comm.device.type == "cuda"
         self._ready = torch.cuda.current_stream().record_event() if is_cuda else None
-        self._tasks.begin()
         thread = threading.Thread(
             target=self._make, args=(make, before), name="distmetrics background", daemon=True
         )
+        self._tasks.begin(thread)
         thread.start()
 
     def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
         try:
-            self._tasks.enter()
+            begun_at(self._site)
             if before is not None:
                 before._over.wait()
-            with begun_at(self._site), _after(self._ready):
+            with _after(self._ready):
                 self._results.append(make(self._comm))
         except BaseException as error:  # noqa: BLE001  (raised by result())
             self.error = error

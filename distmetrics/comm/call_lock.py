@@ -33,11 +33,10 @@ class CallLock:
         self.exchanged = False  # the last exchange is over: errors from here on are its own
         self.thread = threading.get_ident()
         self.taken: list[Communicator] = []
-        self._named_before = name_calls(None)
 
     def release(self) -> None:
         """Let other threads make calls."""
-        name_calls(self._named_before)
+        name_calls(None)
         for comm in self.taken:
             state = comm.state
             if state.holder is self:

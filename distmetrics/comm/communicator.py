@@ -67,14 +67,11 @@ class CallState:
 class Tasks:
     """Calls in the background of a rank: who decides on deadlocks must know of them."""
 
-    def begin(self) -> None:
-        """Note that this rank has begun something in its background."""
-
-    def enter(self) -> None:
-        """Note that this thread makes it."""
+    def begin(self, thread: threading.Thread) -> None:
+        """Note that this thread, of the background, is about to make a call."""
 
     def end(self) -> None:
-        """Note that what this thread has made is over."""
+        """Note that the call of the thread that runs is over."""
 
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
@@ -100,7 +97,6 @@ class Communicator(ABC):
     world_size: int
     device: torch.device
     inner: Communicator | None = None
-    _state: CallState | None = None
 
     @abstractmethod
     def all_gather(self, x: Tensor) -> list[Tensor]:
@@ -134,14 +130,10 @@ class Communicator(ABC):
         """Which ranks of the job these are."""
         return range(self.world_size) if self.inner is None else self.inner.members
 
-    @property
+    @functools.cached_property
     def state(self) -> CallState:
         """The calls that this rank has made on the transport."""
-        if self.inner is not None:
-            return self.inner.state
-        if self._state is None:
-            self._state = CallState()
-        return self._state
+        return CallState() if self.inner is None else self.inner.state
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Return a communicator of some of the ranks; each of them must ask for it.

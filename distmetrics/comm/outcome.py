@@ -31,10 +31,7 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     error = root.error
     assert error is not None
     error.add_note(f"raised on rank {root.rank}")
-    others: dict[int, str] = {}
-    for outcome in failed:
-        if outcome is not root:
-            others[outcome.rank] = in_short(outcome.error)
+    others = {each.rank: in_short(each.error) for each in failed if each is not root}
     for text, ranks in by_line(others).items():
         error.add_note(f"{who(ranks)} raised {text}")
     raise error

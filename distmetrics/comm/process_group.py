@@ -12,7 +12,6 @@ import atexit
 import ctypes
 import importlib
 import os
-import sys
 import threading
 import time
 import weakref
@@ -60,8 +59,7 @@ _inherited: tuple[weakref.ref[Any], int] | None = None
 
 def _note_fork() -> None:
     global _inherited
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_initialized():
+    if dist.is_initialized():
         _inherited = weakref.ref(dist.group.WORLD), dist.get_rank()
 
 
@@ -252,15 +250,14 @@ class GroupCommunicator(Communicator):
             # Gloo passes what it gathers from rank to rank in a ring of world_size - 1 steps. Its
             # all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time,
             # of 16 a seventh.
-            sent = flat.repeat(self.world_size)
+            kind, sent = "all_gather", flat.repeat(self.world_size)
             start = partial(self._group.alltoall_base, rows.view(-1), sent, [], [])
-            rows = self.run("all_gather", start, rows, x)
         else:
             # Of another kind with gloo: ranks that gather in different ways never meet, and the
             # guard must see it.
             kind = "all_gather of large data" if self._is_gloo else "all_gather"
             start = partial(self._group.allgather, [[*rows.unbind()]], [flat])
-            rows = self.run(kind, start, rows, x)
+        rows = self.run(kind, start, rows, x)
         return [*self._back(rows.view(-1), x, self.world_size).unbind()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
@@ -332,7 +329,7 @@ class GroupCommunicator(Communicator):
             is_over = True
         except RuntimeError as error:
             # What the backend refuses is the caller's own error: nothing was sent.
-            if isinstance(error, DistmetricsError) or not (work or is_connection_error(error)):
+            if not (work or is_connection_error(error)):
                 raise
             raise self._lost(pending, error) from error
         except BaseException as error:

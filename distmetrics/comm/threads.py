@@ -69,7 +69,7 @@ class _Rank(Tasks):
         self._tasks = 0
         self._awaited: threading.Event | None = None  # in the background, by its own thread
 
-    def begin(self) -> None:
+    def begin(self, thread: threading.Thread) -> None:
         with self.meetings.changed:
             self._tasks += 1
 
@@ -308,7 +308,7 @@ class ThreadCommunicator(Communicator):
         self._meetings, self._me, self._group = rank.meetings, rank, group
         self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)
-        self._state = rank.states[group]
+        self.state = rank.states[group]
 
     @property
     def members(self) -> Sequence[int]:

@@ -12,7 +12,6 @@ import torch
 
 from distmetrics.comm.communicator import Call, Tasks
 from distmetrics.comm.verdict import Verdict
-from distmetrics.errors import DistmetricsError
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
 OWN_WORDS = 0.5  # seconds of it, where its process is gone, or nobody can be asked
@@ -122,12 +121,12 @@ def _ended_on_device(work: Any, seconds: float) -> bool:
 
 def is_connection_error(error: BaseException) -> bool:
     """True for an error of torch.distributed that says that a peer is gone, or out of step."""
-    own = isinstance(error, DistmetricsError) or not isinstance(error, RuntimeError)
-    return not own and any(word in str(error) for word in _CONNECTION_WORDS)
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _CONNECTION_WORDS)
 
 
 def is_broken_connection(error: BaseException) -> bool:
     """True for an error in which gloo says that its connection to a peer broke."""
     text = str(error)
     broke = "gloo" in text and any(word in text for word in _BROKEN_WORDS)
-    return broke and is_connection_error(error)
+    return broke and isinstance(error, RuntimeError)

@@ -38,7 +38,7 @@ class CallLog(Calls):
         # The thread that has made the last call, none of the background; at first the main thread.
         self._main = self._thread = threading.main_thread().ident or 0
         self._main_only = True
-        self._background: set[int] = set()  # threads that make calls for another one
+        self._background: set[threading.Thread] = set()  # that make calls for another one
         self._main_awaits_them = False
 
     def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
@@ -49,10 +49,9 @@ class CallLog(Calls):
 
     def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
-        thread = threading.get_ident()
-        if thread not in self._background:
-            self._thread = thread
-            self._main_only = self._main_only and thread == self._main
+        if threading.current_thread() not in self._background:
+            self._thread = threading.get_ident()
+            self._main_only = self._main_only and self._thread == self._main
         self.serial += 1
         pending.serial = self.serial
         self.counts[pending.group] = pending.number
@@ -65,13 +64,13 @@ class CallLog(Calls):
         if pending.watched:
             self.over.set()
 
-    def enter(self) -> None:
-        """Note that this thread makes calls in the background."""
-        self._background.add(threading.get_ident())
+    def begin(self, thread: threading.Thread) -> None:
+        """Note that this thread, of the background, is about to make a call."""
+        self._background.add(thread)
 
     def end(self) -> None:
-        """Note that what this thread has made is over."""
-        self._background.discard(threading.get_ident())
+        """Note that the call of the thread that runs is over."""
+        self._background.discard(threading.current_thread())
 
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""

@@ -28,8 +28,6 @@ from distmetrics.train import (
 )
 from tests.train.models import Logistic, loader
 
-NO_TEXT = "True or False, without quotes"
-
 
 def trainer(**flags):
     return Trainer(**({"strategy": "single", "accelerator": "cpu", "max_epochs": 1} | flags))
@@ -58,8 +56,8 @@ def refused(action, *parts):
         ({"every_n_epochs": None}, "every_n_epochs must be positive and whole, got None"),
         ({"every_n_train_steps": 0.5}, "every_n_train_steps must be positive and whole, or None, got 0.5"),
         ({"monitor": 3}, "monitor must be"),
-        ({"every_n_epochs": np.int64(2)}, "Likely: a number of NumPy or torch.\nDo:     pass Python's own"),
-        ({"every_n_epochs": torch.tensor(2)}, "got tensor(2)\nLikely: a number of NumPy or torch."),
+        ({"every_n_epochs": np.int64(2)}, "Do:     pass Python's own number"),
+        ({"every_n_epochs": torch.tensor(2)}, "got tensor(2)\nDo:     pass Python's own number"),
     ],
 )
 def test_model_checkpoint(options, message):
@@ -105,7 +103,7 @@ class Saves(Module):
     ("action", "message"),
     [
         (lambda: trainer(default_root_dir=5), "default_root_dir must be a path"),
-        (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'\nLikely: text of a"),
+        (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'"),
         (lambda: trainer(devices=0), "Do:     say accelerator='cpu'"),
         (lambda: trainer(devices="0"), "Do:     say accelerator='cpu'"),
         (lambda: trainer(gpus=False), "gpus must be a positive number, -1, a list or 'auto', got False"),
@@ -133,8 +131,8 @@ class Saves(Module):
             "Trainer: verbose must be True or False, or None",
         ),
         (lambda: trainer(logger="False"), "pass objects of Logger or its subclasses: True, False or CSVLogger"),
-        (lambda: trainer().predict(Logistic(), loader(4), return_predictions="no"), NO_TEXT),
-        (lambda: trainer().fit(Logistic(), loader(4), weights_only="no"), NO_TEXT),
+        (lambda: trainer().predict(Logistic(), loader(4), return_predictions="no"), "must be True or False"),
+        (lambda: trainer().fit(Logistic(), loader(4), weights_only="no"), "must be True or False"),
     ],
 )
 def test_others(action, message):
@@ -147,7 +145,7 @@ FLAGS = ("use_distributed_sampler", "enable_progress_bar", "enable_model_summary
 @pytest.mark.parametrize("flag", [*FLAGS, "detect_anomaly", "terminate_on_nan", "fast_dev_run", "deterministic"])
 @pytest.mark.parametrize("text", ["False", "no", ""])
 def test_text_is_neither_yes_nor_no(flag, text):
-    refused(lambda: trainer(**{flag: text}), f"Trainer: {flag} must be True", f"got {text!r}", NO_TEXT)
+    refused(lambda: trainer(**{flag: text}), f"Trainer: {flag} must be True", f"got {text!r}")
 
 
 @pytest.mark.parametrize(

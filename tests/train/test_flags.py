@@ -301,10 +301,3 @@ def test_the_hooks_of_an_evaluations_end_know_its_batches():
 
     trainer(callbacks=[Asks()]).validate(Logistic(), loader(40))
     assert seen == [len(loader(40))]
-
-
-def test_a_wrong_choice_gets_no_advice_on_quotes():
-    """The choices are texts themselves."""
-    with pytest.raises(ConfigurationError) as info:
-        EarlyStopping("loss", mode="best")
-    assert "without quotes" not in str(info.value)
