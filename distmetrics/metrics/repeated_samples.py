@@ -92,7 +92,7 @@ def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
     """Warn that ranks hold the same data, which a sync over all of them counts more than once.
 
     Raises:
-        StateError: the guard is strict, or the user has made the warning an error.
+        StateError: the guard is strict; or the user has made the warning an error (on rank 0).
         LayoutError: a layout says that they hold other data.
     """
     groups = _duplicates(plan, runs)
