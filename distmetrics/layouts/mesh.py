@@ -77,6 +77,10 @@ class Mesh:
             rank, place[axis] = divmod(rank, self.sizes[axis])
         return {axis: place[axis] for axis in self.sizes}
 
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Return where a rank is along each axis, in the order of the axes; for users."""
+        return tuple(self.place(rank).values())
+
     def along(self, rank: int, axes: Iterable[str]) -> list[int]:
         """Return the ranks that differ from one only along some axes, in order."""
         varied, here, ranks = {*axes}, self.place(rank), [0]
