@@ -84,7 +84,8 @@ _NO_TASKS = Tasks()
 class Communicator(ABC):
     """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
 
-    A transport of your own defines the five collectives and these attributes:
+    A transport of your own defines the five collectives and these attributes. Where a rank cannot
+    be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`.
 
     Attributes:
         rank: this rank, from 0.

@@ -16,6 +16,7 @@ from distmetrics.log.log import Log
 from distmetrics.log.writers import numbers
 
 _OURS = "distmetrics"
+_OTHERS = ", ".join(f'"{kind}"' for kind in KINDS if kind != MEAN.op)
 _EXAMPLE = f'log_kwargs={{"{_OURS}": {{"weight": tokens, "same": ["lr"]}}}}'
 
 
@@ -134,6 +135,5 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
 def _refusal(what: str) -> ConfigurationError:
     return ConfigurationError(
         f"accelerator.log, with attach_log, {what}",
-        do=f'pass {_EXAMPLE}: a weight for means, and names under "sum", "max", "min", "same", '
-        '"std" or "quantile".',
+        do=f"pass {_EXAMPLE}: a weight for means, and names under {_OTHERS}.",
     )

@@ -251,8 +251,10 @@ def _sendable(
     except _UNSENDABLE as error:
         what = f"the state {path} cannot be sent: {getattr(error, 'what', error)}"
         raise StateError(what, do=getattr(error, "do", "")) from error
-    what = f"is a {type(value).__name__}; only tensors and lists can be synced"
-    raise StateError(f"the state {path} {what}")
+    raise StateError(
+        f"the state {path} is a {type(value).__name__}; only tensors and lists can be synced",
+        do='keep it as a tensor; an adapter can send anything as "each", with start and merge.',
+    )
 
 
 @functools.lru_cache(maxsize=1024)

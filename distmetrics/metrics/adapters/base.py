@@ -40,9 +40,10 @@ class StateSpec:
 
     Attributes:
         name: of the attribute that holds it.
-        kind: how the ranks' values become one. ``sum``, ``mean``, ``max``, ``min`` elementwise;
-            ``stack``: one row a rank; ``cat``: rows joined in rank order; ``items``: lists joined
-            in rank order, items unbroken; ``object``: lists of anything, joined in rank order;
+        kind: how the ranks' values become one. ``sum``, ``mean``, ``max``, ``min``: tensors,
+            elementwise; ``stack``: tensors, one row a rank; ``cat``: tensors, or lists of them,
+            whose rows are joined in rank order; ``items``: lists joined in rank order, items
+            unbroken; ``object``: lists of anything, joined in rank order;
             ``each``: anything, and ``merge`` makes one of it; ``piece``, which no adapter says: the
             ranks that hold the same piece of a DTensor reduce it.
         finish: applied to the result where the metric brings a reduction of its own.
