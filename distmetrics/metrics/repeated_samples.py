@@ -25,7 +25,7 @@ from distmetrics.collectives.header import Problem
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.rank_loader import reading
 from distmetrics.data.repeats import Pass, RepeatedSamplesWarning
-from distmetrics.errors import StateError, rank_ranges
+from distmetrics.errors import Site, StateError, rank_ranges
 from distmetrics.guard.settings import current_settings
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.plan import SyncPlan
@@ -70,29 +70,37 @@ def _fed(metrics: MetricSet, seen: Pass) -> bool:
 
 
 def _warned(what: str, do: str, comm: Communicator) -> Problem | None:
-    """Warn on rank 0; return the problem, where that is an error.
-
-    It is on every rank in strict mode, and on rank 0 where the user has made the warning an error.
-    """
-    mode, site, problem = current_settings().mode, call_site(), Problem("StateError", what, do)
+    """Warn on rank 0; return the problem, on every rank, where that is an error."""
+    mode, site, text = current_settings().mode, call_site(), f"{what}: {do}"
     if mode == "off" or site is None:
         return None
-    if mode == "strict":
-        return problem
+    if mode == "strict" or _is_error(text, site):
+        return Problem("StateError", what, do)
     if comm.rank == 0:
-        text, kind = f"{what}: {do}", RepeatedSamplesWarning
-        try:
-            warnings.warn_explicit(text, kind, site.file, site.line, registry=_shown_already)
-        except RepeatedSamplesWarning:
-            return problem
+        kind = RepeatedSamplesWarning
+        warnings.warn_explicit(text, kind, site.file, site.line, registry=_shown_already)
     return None
+
+
+def _is_error(text: str, site: Site) -> bool:
+    """True if the user has made a warning an error: by ``python -W error``, say."""
+    module = site.file.removesuffix(".py")
+    for action, message, category, place, line in warnings.filters:
+        if (
+            issubclass(RepeatedSamplesWarning, category)
+            and (message is None or message.match(text))
+            and (place is None or place.match(module))
+            and line in (0, site.line)
+        ):
+            return action == "error"
+    return False
 
 
 def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
     """Warn that ranks hold the same data, which a sync over all of them counts more than once.
 
     Raises:
-        StateError: the guard is strict; or the user has made the warning an error (on rank 0).
+        StateError: the guard is strict, or the user has made the warning an error.
         LayoutError: a layout says that they hold other data.
     """
     groups = _duplicates(plan, runs)
