@@ -64,6 +64,7 @@ class Header(Message, frozen=True):
         op: the operation with all that must be equal: ``all_reduce sum``.
         name: the user's name of the call.
         site: the user's line; ranks may differ in it.
+        reported_site: the line that reports show instead, where another one has asked for the call.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
         dtensors: what the ranks that hold a DTensor together must tell alike.
         allow_pickle: whether objects of any class are sent, and unpickled on every rank.
@@ -76,6 +77,7 @@ class Header(Message, frozen=True):
     tree: str = ""
     leaves: tuple[LeafSpec, ...] = ()
     site: Site | None = None
+    reported_site: Site | None = None
     problem: Problem | None = None
     dtensors: tuple[Shared, ...] = ()
     allow_pickle: bool = False
@@ -88,13 +90,13 @@ class Header(Message, frozen=True):
 
     def content(self) -> bytes:
         """Return the bytes of what ranks that hold the same samples have alike."""
-        return _encoded(self.but(site=None))
+        return _encoded(self.but(site=None, reported_site=None))
 
     def call(self) -> Call:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
-        return Call(op, self.detail or shorten(self.leaves), self.site)
+        return Call(op, self.detail or shorten(self.leaves), self.reported_site or self.site)
 
 
 # Most often a call is the one that was made at this line before.

@@ -32,7 +32,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
         if isinstance(value, Tensor):
             return _plain(value, or_array=or_array)
         if isinstance(value, str | bytes):
-            raise InputTypeError(f"no number, but the text {value!r}", do="log float(...).")
+            raise InputTypeError(f"no number: the text {value!r}", do="log float(...).")
         if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
             raise InputTypeError("a list of tensors", do="log torch.stack(x).")
         if or_array and isinstance(value, Sized):

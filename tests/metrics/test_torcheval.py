@@ -295,7 +295,7 @@ def test_a_state_that_cannot_be_pickled_is_refused_on_every_rank() -> None:
 
 
 def test_freezing_keeps_everything() -> None:
-    """Nested containers, numbers, tensors of any dtype and layout of memory; one tensor twice stays one."""
+    """Nested containers, numbers, tensors of any dtype and layout of memory."""
     shared = torch.arange(6).reshape(2, 3).t()
     value = {
         "deque": deque([1, 2], maxlen=3),
@@ -312,7 +312,6 @@ def test_freezing_keeps_everything() -> None:
     assert torch.equal(again.pop("half"), value.pop("half"))  # numpy has no bfloat16
     assert same(again, value)
     assert again["deque"].maxlen == 3
-    assert again[3][0] is again[3][1]
 
 
 def test_what_is_deserialized_has_memory_of_its_own() -> None:
