@@ -64,12 +64,12 @@ class Header(Message, frozen=True):
         op: the operation with all that must be equal: ``all_reduce sum``.
         name: the user's name of the call.
         site: the user's line; ranks may differ in it.
-        reported_site: the line that reports show instead, where another one has asked for the call.
         problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
         dtensors: what the ranks that hold a DTensor together must tell alike.
         allow_pickle: whether objects of any class are sent, and unpickled on every rank.
         body: the message of the layer above, by a schema of its own; not compared here.
         detail: what reports show instead of the leaves.
+        reported_site: the line that they show instead, where another one has asked for the call.
     """
 
     op: str
@@ -77,12 +77,12 @@ class Header(Message, frozen=True):
     tree: str = ""
     leaves: tuple[LeafSpec, ...] = ()
     site: Site | None = None
-    reported_site: Site | None = None
     problem: Problem | None = None
     dtensors: tuple[Shared, ...] = ()
     allow_pickle: bool = False
     body: bytes = b""
     detail: str = ""
+    reported_site: Site | None = None
 
     def encode(self) -> bytes:
         """Return the header's bytes; equal headers give equal bytes."""
