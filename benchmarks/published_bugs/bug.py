@@ -147,9 +147,8 @@ def caught_warnings() -> Iterator[list[str]]:
 
 
 def _flat(comm: Any, bug: Bug) -> list[str]:
-    if isinstance(
-        comm.transport, ThreadCommunicator
-    ):  # they share one list of warnings, which the caller has
+    # Threads share one list of warnings, which the caller has.
+    if isinstance(comm.transport, ThreadCommunicator):
         bug.ours(comm, _place(bug, comm))
         return []
     with caught_warnings() as texts:
