@@ -173,7 +173,7 @@ class GroupCommunicator(Communicator):
         self._name: str = group.group_name
         self._ranks = dist.get_process_group_ranks(group)
         self._me, self._members = self._ranks[self.rank], rank_ranges(self._ranks)
-        self.watcher.calls.count_by(self._name, self.issued, exactly=device.type != "cpu")
+        self.watcher.calls.count_by(self._name, *counter_of(group))
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in dist.get_backend_config(group)
@@ -224,18 +224,6 @@ class GroupCommunicator(Communicator):
                 self.barrier()
             self._background = GroupCommunicator.of(new_group(self.members))
         return self._background
-
-    def issued(self) -> int:
-        """Return how many collectives this rank has issued on the group, ours and torch's own.
-
-        0 where the group's backend does not count them.
-        """
-        group: Any = self._weak_group()
-        try:
-            backend = group._get_backend(self.device)
-            return int(backend._get_sequence_number_for_group())  # torch has no public name for it
-        except (AttributeError, RuntimeError):  # a backend that does not count
-            return 0
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order.
@@ -498,10 +486,37 @@ def _group_of(group: Any) -> Any:
     return group.get_group()
 
 
+def counter_of(group: Any) -> tuple[Callable[[], int], bool]:
+    """Return what counts the collectives that this rank has issued on a group.
+
+    Ours and torch's own are counted; the second value says whether they alone are, and no sends. It
+    counts 0 where the group's backend does not count.
+    """
+    weak, device = weakref.ref(group), torch.device(_transport_type(group))
+
+    def issued() -> int:
+        held: Any = weak()
+        try:
+            backend = held._get_backend(device)
+            return int(backend._get_sequence_number_for_group())  # torch has no public name for it
+        except (
+            AttributeError,
+            RuntimeError,
+        ):  # a backend that does not count, or no group any more
+            return 0
+
+    return issued, device.type != "cpu"
+
+
 def _transport_device(group: Any) -> torch.device:
     """Return the device that the group's backend wants; the CPU, where it has one for that too."""
+    kind = _transport_type(group)
+    if kind == "cpu":
+        return torch.device("cpu")
+    return torch.device(kind, torch.accelerator.current_device_index())
+
+
+def _transport_type(group: Any) -> str:
     config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl", say
     devices = [part.partition(":")[0] for part in config.split(",")]
-    if "cpu" in devices:
-        return torch.device("cpu")
-    return torch.device(devices[0], torch.accelerator.current_device_index())
+    return "cpu" if "cpu" in devices else devices[0]

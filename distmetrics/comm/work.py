@@ -41,7 +41,7 @@ class PendingCall:
 class Calls(Tasks):
     """The calls of this rank over all its groups. This one keeps nothing of them."""
 
-    def count_by(self, group: str, issued: Callable[[], int], *, exactly: bool) -> None:
+    def count_by(self, group: str, issued: Callable[[], int], exactly: bool) -> None:
         """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
 
     def begin_call(self, pending: PendingCall) -> None:

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, pairwise
+from itertools import chain, pairwise, starmap
 
 from distmetrics.comm.verdict import SAME_ORDER, Departure, Verdict, deadlock, departed
 from distmetrics.errors import ranks_do, ranks_in, who
@@ -16,7 +16,7 @@ from distmetrics.guard.store import Answer, RankStatus, Wait
 
 LOST_FOR = 0.3  # seconds that whoever watches a process has to say how it ended
 STOPPED_FOR = 3.0  # seconds that a process may be stopped by a signal
-STILL_FOR = 0.75  # seconds that a rank stands in a collective of torch's own that can't be met
+STILL_FOR = 0.75  # seconds in code of torch's, without using the processor: it stands still
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class JobSnapshot:
     """What one rank that waits knows of the others. Ranks are those of the job."""
 
     me: int
+    world_size: int
     wait: Wait
     waited: float
     timeout: float
@@ -31,8 +32,8 @@ class JobSnapshot:
     departures: Sequence[Departure]
     seconds: Mapping[tuple[str, int], float]  # since a rank is "gone" or "stopped"
     answers: Mapping[int, Answer | None]
-    # For ranks of a circle, the serial number of the wait, and that of the question put to them.
-    suspects: Mapping[int, tuple[int, int]]
+    # For each suspect, the serial number of its wait, and that of the question put to it since.
+    questions: Mapping[int, tuple[int, int]]
 
     @functools.cached_property
     def waits(self) -> dict[int, Wait]:
@@ -48,8 +49,11 @@ class JobSnapshot:
     @functools.cached_property
     def missing(self) -> list[int]:
         """Those that have not come to this call."""
-        came = {rank for rank, wait in self.waits.items() if wait.has_come_to(self.wait)}
-        return [rank for rank in self.members if rank not in came]
+        return self._missing_from(self.wait)
+
+    def _missing_from(self, call: Wait) -> list[int]:
+        came = {rank for rank, wait in self.waits.items() if wait.has_come_to(call)}
+        return [rank for rank in ranks_in(call.members) if rank not in came]
 
     @functools.cached_property
     def left(self) -> dict[int, Departure]:
@@ -82,6 +86,45 @@ class JobSnapshot:
             return sorted(graph[after][before] for before, after in pairwise(error.args[1]))
         return []
 
+    @functools.cached_property
+    def suspects(self) -> dict[int, int]:
+        """The ranks that must confirm what they wait in, before they are blamed for it.
+
+        For each the serial number of its wait, or 0 in code of torch's own.
+        """
+        held = self.circle
+        if not held and self._in_another and not self.wait.counts_exactly:
+            here = {rank for rank, wait in self.waits.items() if wait.place == self.wait.place}
+            left = {departure.rank for departure in self.departures}
+            held = [rank for rank in range(self.world_size) if rank not in here | left]
+            if not all(map(self._seems_held, held)):
+                return {}
+        return {rank: self.waits[rank].serial if rank in self.waits else 0 for rank in held}
+
+    def _seems_held(self, rank: int) -> bool:
+        """True if a rank waits for others, as far as is known."""
+        if (wait := self.waits.get(rank)) is not None:
+            return bool(self._missing_from(wait))
+        answer = self.answers.get(rank)
+        return answer is not None and answer.still >= STILL_FOR
+
+    @property
+    def _are_confirmed(self) -> bool:
+        """True if each suspect has confirmed, since all of them were seen, that it waits there."""
+        return bool(self.suspects) and all(starmap(self._has_confirmed, self.suspects.items()))
+
+    def _has_confirmed(self, rank: int, serial: int) -> bool:
+        (asked_for, question), answer = self.questions.get(rank, (-1, 0)), self.answers.get(rank)
+        if answer is None or answer.question < question:
+            return False
+        return asked_for == answer.waits == serial and self._seems_held(rank)
+
+    @functools.cached_property
+    def whom_to_ask(self) -> list[int]:
+        """The ranks in no call of ours that this wait is for, or that could release those."""
+        ranks = self.missing if self.wait.counts_exactly else range(self.world_size)
+        return [rank for rank in ranks if rank not in self.waits]
+
     def verdict(self) -> Verdict | None:
         """Return why this wait can't be met, or has lasted too long; None while it may be met."""
         for found in chain(self._never_met(), self._lasts_too_long()):
@@ -109,18 +152,11 @@ class JobSnapshot:
             likely = "a collective under a condition, or in a loop, that not all ranks share."
             what = "ranks disagree on a collective"
             yield Verdict("mismatch", what, tuple(odd), likely=likely, do=SAME_ORDER)
-        yield from self._out_of_step(here)
-        if self.circle and all(map(self._still_waits, self.circle)):
+        if self.circle and self._are_confirmed:
             groups = sorted({self.waits[rank].group for rank in self.circle})
             what = f"{who(self.circle)} wait for each other in different calls"
             yield deadlock(what, self.circle, {}).but(groups=tuple(groups))
-
-    def _still_waits(self, rank: int) -> bool:
-        """True if a rank has confirmed, since all of the circle were seen, that it waits there."""
-        (serial, question), answer = self.suspects.get(rank, (0, 0)), self.answers.get(rank)
-        if answer is None or answer.question < question:
-            return False
-        return serial == answer.waits == self.waits[rank].serial
+        yield from self._out_of_step(here)
 
     def _out_of_step(self, here: Mapping[int, Wait]) -> Iterator[Verdict]:
         """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
@@ -129,30 +165,34 @@ class JobSnapshot:
             what = "ranks came to a collective after different numbers of torch.distributed's own"
             likely = "a collective that only some ranks reach."
             yield Verdict("diverged", what, tuple(uneven), likely=likely, do=SAME_ORDER)
-        if elsewhere := [rank for rank in self.missing if self._is_in_torchs_own(rank)]:
+        is_sure = self.wait.counts_exactly or (not self.circle and self._are_confirmed)
+        if self._in_another and is_sure:
             yield Verdict(
                 "diverged",
-                f"{ranks_do(elsewhere, 'waits in a collective of torch.distributed')}, and this "
-                "rank in another",
-                tuple(elsewhere),
+                f"{ranks_do(self._in_another, 'waits in a collective of torch.distributed')}, and "
+                "this rank in another",
+                tuple(self._in_another),
                 likely="a collective that only some ranks reach, or in another order.",
                 do=f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
             )
 
-    def _is_in_torchs_own(self, rank: int) -> bool:
-        """True if a rank has issued a collective of torch's own in the place of this call.
+    @functools.cached_property
+    def _in_another(self) -> list[int]:
+        """The ranks that have issued a collective of torch's own in the place of this call.
 
         The collectives of a group pair up in the order in which each rank issues them. Gloo counts
-        sends and receives as well, so there the rank must also have stood still for a while in code
-        of torch's that waits for others.
+        sends and receives as well, so there this is sure only while no rank of the job goes on.
         """
+        return [rank for rank in self.missing if self._has_issued_another(rank)]
+
+    def _has_issued_another(self, rank: int) -> bool:
         wait, answer = self.wait, self.answers.get(rank)
         if rank in self.waits or answer is None or answer.waits or wait.issued is None:
             return False  # in the first and third case it is in a call of ours
         if answer.calls.get(wait.group, 0) >= wait.number:
             return False
-        stands = wait.counts_exactly or answer.still >= STILL_FOR
-        return stands and answer.issued.get(wait.group, 0) > wait.issued
+        is_in_one = wait.counts_exactly or answer.waits_for_all
+        return is_in_one and answer.issued.get(wait.group, 0) > wait.issued
 
     def _lasts_too_long(self) -> Iterator[Verdict]:
         """Yield why this wait has lasted too long, though it may be met."""
@@ -196,5 +236,5 @@ class JobSnapshot:
         if answer := self.answers.get(rank):
             return answer.where
         if rank not in self.statuses:
-            return "has not made a call of distmetrics yet"
+            return "has no guard of distmetrics"
         return "does not answer" if rank in self.answers else "has not been asked yet"

@@ -1,9 +1,9 @@
 """Find out why a rank waits: one state machine a wait, without threads, to run against any store.
 
 It is quiet at first. Then it reads what the others have published, looks whether their processes
-live, and asks the ranks that have not come where they are. A thread of each rank answers. A circle
-of waits is a deadlock once each of its ranks has confirmed, after all had been seen waiting, that
-it still waits in that very call: it did so the whole time between.
+live, and asks the ranks that have not come where they are. A thread of each rank answers. Ranks
+that seem to hold each other up are asked anew: once each has confirmed, after all had been seen
+waiting, that it still waits there, it did so the whole time between.
 """
 
 import logging
@@ -50,8 +50,8 @@ class Diagnosis:
     _asked: set[int] = field(default_factory=set)
     # Since when each fact holds without a break: its kind, and the rank.
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
-    # For each rank of a circle, the serial number of its wait, and the question that confirms it.
-    _suspects: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # For each suspect, the serial number of its wait, and the question that confirms it.
+    _questions: dict[int, tuple[int, int]] = field(default_factory=dict)
     _spoken: float = 0.0
     _asked_at: float = -1.0
 
@@ -94,16 +94,15 @@ class Diagnosis:
         self._since = {fact: self._since.get(fact, now) for fact in facts}
         seconds = {fact: now - since for fact, since in self._since.items()}
         me, waited = self.me.rank, now - self.begun
-        others = statuses, self.tombstones.published(), seconds, answers, self._suspects
-        return JobSnapshot(me, self.wait, waited, self.timeout, *others)
+        others = statuses, self.tombstones.published(), seconds, answers, self._questions
+        return JobSnapshot(me, self.me.world_size, self.wait, waited, self.timeout, *others)
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
-        """Ask suspects at once, and from time to time, on one rank, those who have not come."""
-        circle = {rank: job.waits[rank].serial for rank in job.circle}
-        if circle != {rank: serial for rank, (serial, _) in self._suspects.items()}:
-            self._asked.update(circle)
-            self._suspects = {r: (serial, self.store.ask(r)) for r, serial in circle.items()}
-        elsewhere = [rank for rank in job.missing if rank not in job.waits][:_ASKED_AT_ONCE]
+        """Ask suspects at once, and from time to time, on one rank, those who are elsewhere."""
+        if job.suspects != {rank: serial for rank, (serial, _) in self._questions.items()}:
+            self._asked.update(job.suspects)
+            self._questions = {r: (serial, self.store.ask(r)) for r, serial in job.suspects.items()}
+        elsewhere = job.whom_to_ask[:_ASKED_AT_ONCE]
         self._asked.update(elsewhere)
         if job.waited >= _ASK_AFTER and now >= self._asked_at + _ASK_AGAIN and self._speaks(job):
             self._asked_at = now

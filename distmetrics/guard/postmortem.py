@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from distmetrics.errors import ConfigurationError, compose, who
+from distmetrics.errors import ConfigurationError, compose, ranks_do, who
 from distmetrics.message import MALFORMED
 
 SCHEMA: Final = 1
@@ -161,10 +161,11 @@ class PostMortem:
     def errors(self) -> dict[Failure, list[int]]:
         """Each error once, with the ranks that raised it; what began the trouble comes first."""
         ranks_of: defaultdict[Failure, list[int]] = defaultdict(list)
-        for rank, report in self.reports.items():
+        for rank, report in sorted(self.reports.items(), key=lambda pair: pair[1].written):
             if report.error:
                 ranks_of[report.error].append(rank)
-        return dict(sorted(ranks_of.items(), key=lambda pair: pair[0].let_down))
+        first = sorted(ranks_of.items(), key=lambda pair: pair[0].let_down)
+        return {error: sorted(ranks) for error, ranks in first}
 
 
 def merge(reports: Mapping[int, RankReport]) -> PostMortem:
@@ -220,9 +221,9 @@ def parting(post: PostMortem) -> str:
     """Return where the ranks part: what each did at that call, the likely cause, what to do."""
     if not post.divergences:
         lines = {rank: _elsewhere(report) for rank, report in post.reports.items() if report.stuck}
-        likely = "a rank or the network between ranks was too slow" if lines else ""
+        likely, do = _advice(post, None) if lines else ("", "")
         text = "the ranks came to the same calls, as far as their files tell"
-        return _listed(text, lines, likely=likely)
+        return _listed(text, lines, likely=likely, do=do)
     first, *later = post.divergences
     lines = {
         rank: _call(call) + ", no end" * (call.ended is None) for rank, call in first.calls.items()
@@ -257,7 +258,7 @@ def _headline(at: Divergence) -> str:
     return f"{who(at.absent)} did not come to {named}, {at.ops[0]}"
 
 
-def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
+def _advice(post: PostMortem, at: Divergence | None) -> tuple[str, str]:
     """Return the likely cause, and what to do; as the error says that began it, if there is one."""
     for error, ranks in post.errors.items():
         if error.do is not None:
@@ -265,15 +266,22 @@ def _advice(post: PostMortem, at: Divergence) -> tuple[str, str]:
         if not error.let_down:
             text = f"{error.kind} on {who(ranks)} came first, and let the others down"
             return text, "mend that error"
-    if at.absent and post.reports.keys().isdisjoint(at.absent):
+    if at is None:
+        return "the network between the ranks is cut or very slow", "run `distmetrics doctor`"
+    left = {rank: post.reports[rank] for rank in at.absent if rank in post.reports}
+    if at.absent and not left:
         likely = (
             "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, "
-            "never called distmetrics, or wrote on another machine"
+            "has not imported distmetrics, or wrote on another machine"
         )
         do = f"look into the log of {who(at.absent)}, and of the machine"
         return likely, f"{do}; let all ranks write into one folder"
-    likely = "a branch or a loop that not all ranks take, or a rank that was too slow"
-    return likely, (
+    if at.absent and not any(report.stuck for report in left.values()):
+        return (
+            f"{ranks_do([*left], 'was slow, or stuck')} at the line above",
+            "see what is done there",
+        )
+    return "a branch or a loop that not all ranks take", (
         "make the same calls in the same order on every rank; `distlint check .` finds branches "
         "that only some ranks take"
     )

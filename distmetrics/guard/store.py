@@ -71,7 +71,9 @@ class Answer(Message, frozen=True):
     question: int
     waits: int = 0  # the serial of its wait, or 0; negative where another thread of it may go on
     where: str = ""
-    still: float = 0.0  # seconds in code of torch's that waits for all, without using the processor
+    # Seconds in code of torch's that waits for others, without using the processor.
+    still: float = 0.0
+    waits_for_all: bool = False  # there, and not just for one rank
     issued: Mapping[str, int] = {}  # collectives on each group, ours and torch's own
     calls: Mapping[str, int] = {}  # of ours
 

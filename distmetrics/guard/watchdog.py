@@ -16,13 +16,15 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.comm.process_group import watch_by
+from distmetrics.comm.patching import replace_everywhere
+from distmetrics.comm.process_group import counter_of, watch_by
 from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
 from distmetrics.comm.work import NAMING_GRACE, OWN_WORDS, PendingCall, Watcher
 from distmetrics.errors import first_line, who
@@ -134,9 +136,8 @@ class Watchdog(TombstoneWatcher):
     ) -> None:
         super().__init__(me.rank, tombstones)
         self.grace, self.patience = NAMING_GRACE, FIRST_LOOK
-        self.settings = settings
-        self.reports = ReportWriter(settings.report, me, self.log)
         self._me = me
+        self.follow(settings)
         self._says_goodbye = tombstones is None
         # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
         self._connection = StoreConnection(store, me)
@@ -148,11 +149,17 @@ class Watchdog(TombstoneWatcher):
         self._bell = self.log.over
         self._closed, self.connected = threading.Event(), threading.Event()
         self._stillness = Stillness()
-        if settings.report is not None and os.name == "posix":
-            report_before_sigterm(report_all)
         self._thread = threading.Thread(target=self._watch, name="distmetrics guard", daemon=True)
         self._thread.start()
+        self.is_used = False  # by a communicator
         atexit.register(self.close)
+
+    def follow(self, settings: Settings) -> None:
+        """Take over settings: those of the rank's first communicator may come later than this."""
+        self.settings = settings
+        self.reports = ReportWriter(settings.report, self._me, self.log)
+        if settings.report is not None and os.name == "posix":
+            report_before_sigterm(report_all)
 
     def _use(self, store: Any) -> None:
         """Work over a connection, or over the job's own."""
@@ -305,12 +312,13 @@ class Watchdog(TombstoneWatcher):
         question = self._store.next_question()
         if question is None:
             return
-        place = self.log.place()
-        may_be_stuck = place.waits_for_all and self.log.alone
-        still = self._stillness.seconds(str(place)) if may_be_stuck else 0.0
-        issued = self.log.issued()  # read before the calls of which it may be one
-        answer = question, self.log.waits(), str(place), still, issued, {**self.log.counts}
-        self._store.answer(Answer(*answer))
+        place, issued = self.log.place(), self.log.issued()
+        still = 0.0
+        if place.doing and self.log.alone:
+            still = self._stillness.seconds(f"{place} {issued}")
+        # The calls are read after what is issued, of which one may be theirs.
+        where = str(place), still, place.waits_for_all
+        self._store.answer(Answer(question, self.log.waits(), *where, issued, {**self.log.counts}))
         if self._store.report_wanted():
             self.reports.write()
 
@@ -325,28 +333,67 @@ def report_all() -> None:
         watchdog.reports.write()
 
 
-def watcher_of_job(tombstones: Tombstones | None = None) -> Watcher:
-    """Return who watches all groups of this rank: its guard, unless that is switched off.
+_board: ContextVar[Tombstones | None] = ContextVar("distmetrics_board", default=None)
 
-    The guard is made with the rank's first communicator.
+
+@contextlib.contextmanager
+def leaving_by(tombstones: Tombstones) -> Iterator[None]:
+    """Let the job that is joined in the block know these tombstones."""
+    token = _board.set(tombstones)
+    try:
+        yield
+    finally:
+        _board.reset(token)
+
+
+def watcher_of_job() -> Watcher:
+    """Return who watches all groups of this rank: its guard, unless that is switched off."""
+    guard, settings = _watchdogs.get(dist.group.WORLD), current_settings()
+    if guard is None or not guard.is_used:
+        if settings.mode == "off" or dist.get_world_size() == 1:
+            return TombstoneWatcher(dist.get_rank(), _board.get())
+        try:
+            guard = guard or _guard_job(settings)
+        except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
+            text = f"distmetrics watches no rank of this job: its store says {error}"
+            warnings.warn(text, stacklevel=4)
+            return TombstoneWatcher(dist.get_rank(), _board.get())
+        guard.follow(settings)
+        guard.is_used = True
+    return guard
+
+
+watch_by(watcher_of_job)
+
+
+def _guard_job(settings: Settings) -> Watchdog:
+    """Begin to guard this rank.
+
+    Raises:
+        RuntimeError: the job's store can't be connected to a second time.
     """
     world: Any = dist.group.WORLD
-    if world in _watchdogs:
-        return _watchdogs[world]
-    rank, world_size, settings = dist.get_rank(), dist.get_world_size(), current_settings()
-    if settings.mode == "off" or world_size == 1:
-        return TombstoneWatcher(rank, tombstones)
-    store = world.get_group_store() if tombstones is None else tombstones.store
-    me = Identity(rank, world_size, this_process(), world.group_name)
-    try:
-        made = Watchdog(me, store, settings, tombstones)
-    except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
-        text = f"distmetrics watches no rank of this job: its store says {error}"
-        warnings.warn(text, stacklevel=4)
-        return TombstoneWatcher(rank, tombstones)
-    _watchdogs[world] = made
+    me = Identity(dist.get_rank(), dist.get_world_size(), this_process(), world.group_name)
+    board = _board.get()
+    store = world.get_group_store() if board is None else board.store
+    made = _watchdogs[world] = Watchdog(me, store, settings, board)
+    made.log.count_by(me.world, *counter_of(world))
     weakref.finalize(world, made.close)
     return made
 
 
-watch_by(watcher_of_job)
+_init_process_group = dist.init_process_group
+
+
+@functools.wraps(_init_process_group)
+def _init_and_guard(*args: Any, **kwargs: Any) -> None:
+    """Guard a rank that has called nothing of ours yet: others may wait for it already."""
+    _init_process_group(*args, **kwargs)
+    settings = current_settings()
+    if settings.mode != "off" and dist.get_world_size() > 1:
+        with contextlib.suppress(RuntimeError):  # which the first communicator warns of
+            _guard_job(settings)
+
+
+if os.environ.get(MODE, "").strip().lower() != "off":
+    replace_everywhere(_init_process_group, _init_and_guard)

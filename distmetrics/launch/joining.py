@@ -15,7 +15,7 @@ from distmetrics.comm.background import finish
 from distmetrics.comm.communicator import use
 from distmetrics.comm.process_group import GroupCommunicator, losses_named
 from distmetrics.guard.tombstones import Tombstones, meet
-from distmetrics.guard.watchdog import watcher_of_job
+from distmetrics.guard.watchdog import leaving_by
 from distmetrics.launch.environment import Environment
 
 Connect = Callable[..., None]
@@ -71,10 +71,9 @@ def join_group(
         torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
     meet(PrefixStore("here", here), tombstones, rank, world_size)
-    connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-    watcher = watcher_of_job(tombstones)  # the first of the job, so that it knows the tombstones
-    comm = GroupCommunicator.of(dist.group.WORLD)
-    comm.watcher = watcher
+    with leaving_by(tombstones):
+        connect(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
+        comm = GroupCommunicator.of(dist.group.WORLD)
     meet(PrefixStore("connected", here), tombstones, rank, world_size)
     return comm
 

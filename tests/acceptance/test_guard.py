@@ -371,6 +371,24 @@ def test_a_rank_in_a_collective_of_torchs_own_is_told(what):
     assert other.error is not None
 
 
+def stages(comm):
+    """The middle stage sends and receives, and then waits for a slow one."""
+    last, x = dist.new_group([1, 2]), torch.ones(2)
+    for _ in range(3):
+        if comm.rank:
+            dist.recv(x, comm.rank - 1)
+        if comm.rank < 2:
+            dist.send(x, comm.rank + 1)
+    time.sleep(2.5 if comm.rank == 2 else 0)
+    if comm.rank:
+        dist.all_reduce(x, group=last)
+    return float(dm.all_reduce(x.sum()))
+
+
+def test_a_stage_of_a_pipeline_that_waits_for_a_slow_one_is_not_blamed():
+    assert run(3, stages, backend="gloo") == [10.0] * 3
+
+
 def groups_of_threads(comm):
     """Call two groups from two threads, of which another one is late on each rank."""
     groups = [dm.GroupCommunicator(dist.new_group([0, 1])) for _ in range(2)]

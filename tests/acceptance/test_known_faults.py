@@ -31,7 +31,7 @@ from tests.programs import Program
 
 # The issues that mend them.
 REPORTS = "issue: What people's bug reports and a new user's day showed"
-CORE, LOOP = "issue: The core, second half", "issue: One loop: the trainer stands on the runner"
+LOOP = "issue: One loop: the trainer stands on the runner"
 KIT = "issue: One kit on hypothesis"
 LIMITS = {"low": 0.3, "high": 0.7}
 SCORES = [[[0.9, 0.8, 0.1], [0.5, 0.6, 0.4]], [[0.5, 0.6, 0.9], [0.8, 0.1, 0.5]]]
@@ -246,13 +246,11 @@ def test_the_norm_of_a_dtensor_in_a_log(placement: str) -> None:
 
 @pytest.mark.gloo
 @pytest.mark.parametrize("what", PROGRAMS)
-@fault(CORE, "told at the deadline, one rank's line; right is within 5 s, the lines of both")
 def test_a_rank_that_never_called_is_found(what: str, tmp_path: Path) -> None:
     program, waits = JOB + PROGRAMS[what], 0 if what.startswith("rank 0") else 1
     (tmp_path / "job.py").write_text(program)
     env = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    # 60 seconds will do once the mark is gone: the wait then ends before.
-    env |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "DISTMETRICS_TIMEOUT": "6"}
+    env |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "DISTMETRICS_TIMEOUT": "60"}
     ranks = [Program(["job.py"], cwd=tmp_path, env=env | {"RANK": rank}) for rank in "01"]
     try:
         text = ranks[waits].end(timeout=40).stderr

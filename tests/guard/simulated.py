@@ -38,7 +38,7 @@ class Rank:
         self.serial = 0
         self.next = 0.0
         self.where = f"is at train.py:{rank} in main"
-        self.still, self.issued, self.calls = 0.0, {"world": 3}, {"world": 0}
+        self.still, self.for_all, self.issued, self.calls = 0.0, True, {"world": 3}, {"world": 0}
         self.deaf, self.alone = False, True
         self.store.publish(None)
 
@@ -78,7 +78,8 @@ class Rank:
         if self.deaf or (question := self.store.next_question()) is None:
             return
         waits = 0 if self.diagnosis is None else self.serial if self.alone else -self.serial
-        self.store.answer(Answer(question, waits, "" if waits else self.where, self.still, self.issued, self.calls))
+        where = "" if waits else self.where
+        self.store.answer(Answer(question, waits, where, self.still, self.for_all, self.issued, self.calls))
 
 
 class Job:

@@ -66,11 +66,9 @@ def test_ranks_that_wait(waits: list[dict[str, Any] | None], seconds: float, ver
     assert len({str(rank.diagnosis.verdict) for rank in job.ranks if rank.diagnosis}) == 1
 
 
-@pytest.mark.parametrize(
-    ("has_published", "said"), [(False, "has not made a call of distmetrics yet"), (True, "does not answer")]
-)
+@pytest.mark.parametrize(("has_published", "said"), [(False, "has no guard of distmetrics"), (True, "does not answer")])
 def test_a_rank_that_says_nothing_is_named_so(has_published: bool, said: str) -> None:
-    """It has not come to distmetrics; or its answering thread gets no turn: C code holds the interpreter, say."""
+    """It has not imported distmetrics; or its answering thread gets no turn: C code holds the interpreter, say."""
     job = Job(2)
     if not has_published:
         job.store.delete_key("at/1")
@@ -190,6 +188,42 @@ def test_verbs_agree_with_the_number_of_ranks(bad: set[int], how: str) -> None:
     one, several = {"wait for it", "it is"}, {"wait for them", "they are"}
     found = {phrase for phrase in one | several if phrase in text}
     assert found <= (one if len(bad) == 1 else several)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_stuck"),
+    [
+        ({"still": 0.0}, False),  # it computes, and will come to the collective of rank 1
+        ({"for_all": False}, True),  # it receives from rank 1, which sends nothing
+        ({"deaf": True}, False),  # nobody knows
+    ],
+)
+@pytest.mark.parametrize("exactly", [True, False])
+def test_counts_of_sends_prove_nothing_while_a_rank_goes_on(
+    other: dict[str, Any], is_stuck: bool, exactly: bool
+) -> None:
+    """Rank 1 is in a collective of ranks 1 and 2, and has sent more often than rank 0."""
+    job = Job(3)
+    for rank in (1, 2):
+        vars(job.ranks[rank]).update(still=1.0, issued={"world": 5}, where="is in all_reduce  train.py:3 in main")
+    vars(job.ranks[2]).update(other)
+    job.ranks[0].wait(counts_exactly=exactly)
+    job.run(3)
+    assert (job.verdicts[0] is not None) == (is_stuck or exactly)
+
+
+def test_a_rank_that_goes_on_before_it_confirms_is_not_blamed() -> None:
+    """All seem to be held; when they are asked anew, one has been released."""
+    job = Job(3)
+    for rank in (1, 2):
+        job.ranks[rank].still, job.ranks[rank].issued = 1.0, {"world": 4}
+    job.ranks[0].wait()
+    diagnosis = job.ranks[0].diagnosis
+    assert diagnosis is not None
+    job.run(5, until=lambda: bool(diagnosis._asked))  # and has answered
+    job.ranks[2].still = 0.0
+    job.run(20)
+    assert job.verdicts == [None] * 3
 
 
 def test_a_rank_that_comes_to_a_wait_and_does_not_stand_still_is_left_alone() -> None:

@@ -71,6 +71,25 @@ def a_block_of_settings_forgets_the_deadline() -> None:
     patch(guard, "use_settings", make)
 
 
+@mutant("test_guard.py::test_a_stage_of_a_pipeline_that_waits_for_a_slow_one_is_not_blamed")
+def counts_of_sends_are_proof() -> None:
+    """Ranks that hold each other up need not confirm it."""
+    from distmetrics.guard.decision import JobSnapshot
+
+    JobSnapshot._are_confirmed = True
+
+
+@mutant("test_known_faults.py::test_a_rank_that_never_called_is_found")
+def a_process_group_begins_no_guard() -> None:
+    """A rank is guarded from its first call on."""
+    from distmetrics.guard import watchdog
+
+    for module in [*sys.modules.values()]:
+        where = getattr(module, "__dict__", {})
+        if where.get("init_process_group") is watchdog._init_and_guard:
+            where["init_process_group"] = watchdog._init_process_group
+
+
 @mutant(MODE)
 def strict_is_on() -> None:
     """``DISTMETRICS_GUARD=strict`` refuses no more than ``on``."""
