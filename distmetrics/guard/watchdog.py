@@ -78,15 +78,14 @@ class Membership:
         size, now = self._me.world_size, time.monotonic()
         if size <= ALL_ASK:
             self._known = self._store.statuses()
-        count = len(self._known) or self._store.count("guards")
+        count = self._store.count("guards")
         # In the second call of all ranks, each has made a communicator for the first.
         if self._complete_by == math.inf and self._counts.get(self._me.world, 0) > 1:
             self._complete_by = now + GUARDED
         self._is_complete = count == size or now > self._complete_by
         if self._is_complete and count < size:
-            missing = (
-                who({*range(size)} - {*self._known}) if self._known else f"{size - count} ranks"
-            )
+            unknown = {*range(size)} - {*self._known} if self._known else ()
+            missing = who(unknown) if unknown else f"{size - count} ranks"
             why = f"the connection to the job's store takes long, or {MODE}=off is set there"
             _log.warning("no guard watches %s: %s", missing, why)
 
@@ -376,6 +375,8 @@ def _guard_job(settings: Settings) -> Watchdog:
     me = Identity(dist.get_rank(), dist.get_world_size(), this_process(), world.group_name)
     board = _board.get()
     store = world.get_group_store() if board is None else board.store
+    # At once: a rank that is gone before its guard is connected is named as well.
+    GuardStore(PrefixStore("guard", store), me).publish(None)
     made = _watchdogs[world] = Watchdog(me, store, settings, board)
     made.log.count_by(me.world, *counter_of(world))
     weakref.finalize(world, made.close)

@@ -35,8 +35,9 @@ def test_a_job_that_ends_well_says_nothing(what: str) -> None:
         ("returns", "DivergedError", "rank {bad} has returned, and others still wait for it", 0),
         ("raises", "PeerLostError", "rank {bad}  raised ValueError: a bad batch  guard/script.py:", 1),
         ("is killed", "PeerLostError", "rank {bad}  its process is gone", 0),
-        # Nobody has said yet who it is, and where it hosted the store nobody can be asked.
-        ("is gone before the first call", "PeerLostError", "the connection to another rank broke", 1),
+        ("is gone before the first call", "PeerLostError", "rank {bad}  its process is gone", 1),
+        # Nobody has read who it is, and it hosted the store.
+        ("is gone before the first call", "PeerLostError", "the connection to another rank broke", 0),
     ],
 )
 def test_who_is_lost_is_named(what: str, kind: str, said: str, bad: int) -> None:
