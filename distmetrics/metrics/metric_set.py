@@ -22,8 +22,8 @@ from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, Op, fold
 from distmetrics.errors import Site, StateError
-from distmetrics.message import encode, is_raised_by_user, reading
-from distmetrics.metrics.adapters.base import Piece, StateSpec, Target, are_equal, parts_of
+from distmetrics.message import encode, reading
+from distmetrics.metrics.adapters.base import WHOLE, Piece, StateSpec, Target, are_equal, parts_of
 from distmetrics.metrics.attributes import PLAIN, described
 from distmetrics.metrics.plan import (
     FIXED,
@@ -66,7 +66,8 @@ class MetricSet:
             self.updates.append(count or target.adapter.updates(target.metric))
             for spec in target.states:
                 path = f"{target.path}.{spec.name}" if target.path else spec.name
-                self.states.append((path, place, spec, storage.get(spec.name, ABSENT)))
+                value = storage if spec.name == WHOLE else storage.get(spec.name, ABSENT)
+                self.states.append((path, place, spec, value))
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ class MetricSet:
         for target, before, new in zip(self.targets, self.before, written, strict=True):
             counter = target.adapter.counter
             names: Collection[str] = new
-            if counter and target.storage.get(counter) != new[counter]:
+            if not counter or target.storage.get(counter) != new[counter]:
                 names = {*target.storage, *before}
             for name in names:
                 if name in before:
@@ -107,26 +108,20 @@ class MetricSet:
         """Return the metrics that were reset while they held the state of all ranks."""
         return [each.metric for each in self.targets if each.adapter.flag and not each.is_synced]
 
-    def alone(self) -> Values:
-        """Return what each metric of a world of one holds."""
-        merged = {}
-        for path, _, spec, value in self.states:
-            if spec.merge is not None and value is not ABSENT:
-                sent = value if spec.start is None else spec.start(value)
-                merged[path] = [copy.deepcopy(sent)]
-        return self.placed(merged, self.updates)
-
     def placed(self, combined: Mapping[str, Any], updates: Sequence[int]) -> Values:
         """Return the combined states by metric and name, as each metric's code expects them."""
         values: Values = [{} for _ in self.targets]
         devices = [target.device for target in self.targets]
         for path, place, spec, value in self.states:
-            if path in combined:
-                whole = on_device(combined[path], devices[place])
-                ranks = len(self.plan.states[path].ranks) if self.plan else 1
-                values[place][spec.name] = _as_before(spec, value, whole, ranks)
-            elif value is not ABSENT:  # no rank has touched it
-                values[place][spec.name] = _copied(value)
+            if self.plan is not None and path in self.plan.states:
+                state = self.plan.states[path]
+                whole = on_device(combined[state.path], devices[place])
+                new = _as_before(spec, value, whole, len(state.ranks))
+            elif value is not ABSENT:  # no rank has touched it, or this is a world of one
+                new = _copied(spec, value)
+            else:
+                continue
+            values[place].update(new if spec.name == WHOLE else {spec.name: new})
         # Flags and counter come after the state, which may be all attributes.
         for target, new, count in zip(self.targets, values, updates, strict=True):
             new.update(target.adapter.synced_flags)
@@ -135,11 +130,17 @@ class MetricSet:
         return values
 
 
-def _copied(value: Any) -> Any:
+def _copied(spec: StateSpec, value: Any) -> Any:
     """Copy a local state that computing will see: some metrics change theirs as they compute."""
+    if spec.merge is not None:
+        return spec.merge(value, [copy.deepcopy(_started(spec, value))])
     if isinstance(value, list):
         return list(value)
     return value.clone() if isinstance(value, Tensor) else value
+
+
+def _started(spec: StateSpec, value: Any) -> Any:
+    return value if spec.start is None else spec.start(value)
 
 
 def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
@@ -187,29 +188,25 @@ def describe(
     records: tuple[MetricRecord, ...] = ()
     entries: list[StateEntry] = []
     tensors: dict[str, Tensor] = {}
-    first: dict[tuple[int, str], StateEntry] = {}
 
-    def add(path: str, tensor: Tensor, kind: SentKind, piece: Piece | None = None) -> StateEntry:
+    def add(path: str, tensor: Tensor, kind: SentKind, piece: Piece | None = None) -> None:
         about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
         entries.append(_entry(path, kind, piece, *about))
         tensors[path] = tensor
-        return entries[-1]
 
     add(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
     try:
+        shows = _shown(metrics)
         for path, place, spec, value in metrics.states:
             is_empty = value is ABSENT or (isinstance(value, list) and not value)
-            if is_empty or not metrics.updates[place]:
-                continue
-            key = id(value), spec.kind
-            if key in first:  # an object that several states share is sent once
-                entries.append(first[key].but(path=path, same_as=first[key].path))
+            is_shown = metrics.targets[place].path in shows  # what another metric sends
+            if is_empty or is_shown or not metrics.updates[place]:
                 continue
             tensor, kind, sizes = _sendable(value, spec, path, allow_pickle)
-            first[key] = add(path, tensor, kind, spec.piece)
+            add(path, tensor, kind, spec.piece)
             if sizes is not None:
                 add(sizes_of(path), sizes, "sizes")
-        records = _records(metrics)
+        records = _records(metrics, shows)
     except StateError as error:  # no data will be moved then
         metrics.problem = metrics.problem or Problem.of(error)
     sent = tuple(entries)
@@ -231,8 +228,7 @@ def _sendable(
     """Return a state as one tensor, its kind, and the sizes of its items; or raise StateError."""
     try:
         if spec.kind == "each":
-            sent = value if spec.start is None else spec.start(value)
-            return serialize(sent, allow_pickle=allow_pickle), "each", None
+            return serialize(_started(spec, value), allow_pickle=allow_pickle), "each", None
         if spec.kind == "piece" or (isinstance(value, Tensor) and spec.kind != "items"):
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
             return rows, spec.kind, None
@@ -242,8 +238,8 @@ def _sendable(
                 return serialize(items, allow_pickle=allow_pickle), "object", None
             if spec.kind == "cat":
                 rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
-                numbers = all(item.ndim == 0 for item in items)
-                return rows, "numbers" if numbers else "cat", None
+                # A metric that keeps numbers may count them.
+                return rows, "cat" if any(item.ndim for item in items) else "items", None
             if len({item.dtype for item in items}) == 1:
                 joined, sizes = join(items)
                 return joined, "items", sizes
@@ -277,10 +273,9 @@ def _entry(
     return StateEntry(path, short_name(dtype), tuple(shape), kind=kind, piece=piece)
 
 
-def _records(metrics: MetricSet) -> tuple[MetricRecord, ...]:
+def _records(metrics: MetricSet, shows: Mapping[str, str]) -> tuple[MetricRecord, ...]:
     """Return what the other ranks must know of each metric."""
     records = []
-    shows = _shown(metrics)
     for target, updates, shared in zip(
         metrics.targets, metrics.updates, metrics.shared, strict=True
     ):
@@ -293,9 +288,7 @@ def _records(metrics: MetricSet) -> tuple[MetricRecord, ...]:
         others = {name: value for name, value in attributes.items() if name not in arguments}
         try:
             digest = digest_of(others)
-        except Exception as error:  # any class may raise anything where it is looked at
-            if is_raised_by_user(error):  # by the handler of a signal
-                raise
+        except _UNSENDABLE as error:  # of a number of thousands of digits, say
             raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
         about = label, states, tuple(arguments.items()), digest, updates > 0, shared
         records.append(MetricRecord(*about, shows.get(target.path, "")))
@@ -324,10 +317,13 @@ def _shown(metrics: MetricSet) -> dict[str, str]:
     for target in metrics.targets:
         for group in target.adapter.groups(target.metric):
             first, *others = [places[id(metric)] for metric in group]
-            for other in others:
-                if are_equal(held[first], held[other]):
-                    shown[metrics.targets[other].path] = metrics.targets[first].path
-    return shown
+            one = metrics.targets[first]
+            for place in others:
+                other = metrics.targets[place]
+                if one.states == other.states and are_equal(held[first], held[place]):
+                    shown[other.path] = one.path
+    # A metric of two collections may be in two groups.
+    return {path: first for path, first in shown.items() if first not in shown}
 
 
 # From the runs of bytes that the ranks sent to the state of all ranks
@@ -338,7 +334,7 @@ def combine(
 ) -> dict[str, Any]:
     """Return the combined state for each of the plan's paths.
 
-    A tensor; a list for "numbers", "items" and "object"; for "each" a list of what the ranks sent.
+    A tensor; a list for "items" and "object"; for "each" a list of what the ranks sent.
 
     Args:
         plan: of the sync.
@@ -356,10 +352,8 @@ def combine(
     if not plan.is_inline:
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
-    for state in plan.states.values():
-        if state.same_as:
-            result[state.path] = result[state.same_as]
-        elif state.kind not in (*FIXED, "piece"):  # which is reduced apart
+    for path, state in plan.states.items():
+        if path == state.path and state.kind not in (*FIXED, "piece"):  # which is reduced apart
             with reading(f"the lists of {state.path}"):
                 result[state.path] = _combine_lists(state, lists, plan, comm)
     return result
@@ -373,8 +367,8 @@ def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
     tensors = {}
     for path in plan.agreed.paths:
         state = plan.states[path]
-        if path in sent.source:
-            tensors[path] = have[sent.source[path]].to(state.dtype)
+        if path in have:
+            tensors[path] = have[path].to(state.dtype)
         else:
             tensors[path] = _neutral(state, run.device)
     return plan.agreed.pack(tensors, run.device)
@@ -435,8 +429,7 @@ def _combine_lists(
     state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], plan: SyncPlan, comm: Communicator
 ) -> Any:
     """Join what has a length of its own on each rank, in rank order."""
-    sources = [plan.sent[r].source[state.path] for r in state.ranks]
-    parts = [per_rank[r][source] for r, source in zip(state.ranks, sources, strict=True)]
+    parts = [per_rank[r][state.path] for r in state.ranks]
     if state.kind in ("each", "object"):
         values = [
             deserialize(part, allow_pickle=plan.allow_pickle, accelerator=comm.device)
@@ -446,9 +439,5 @@ def _combine_lists(
     parts = [part.to(state.dtype) for part in parts]
     if state.kind == "cat":
         return torch.cat(parts)
-    if state.kind == "numbers":  # as one process would hold them
-        return list(torch.cat(parts).unbind())
-    result: list[Tensor] = []
-    for r, source, part in zip(state.ranks, sources, parts, strict=True):
-        result += cut(part, per_rank[r].get(sizes_of(source)))
-    return result
+    sizes = [per_rank[r].get(sizes_of(state.path)) for r in state.ranks]
+    return list(chain.from_iterable(map(cut, parts, sizes)))

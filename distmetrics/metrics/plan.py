@@ -28,7 +28,7 @@ from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
 from distmetrics.errors import MismatchError, Ranks, StateError
-from distmetrics.message import Message, Shape, decode, not_ours, reading
+from distmetrics.message import Message, Shape, decode, reading
 from distmetrics.metrics.adapters.base import Kind, Piece
 from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
@@ -36,8 +36,7 @@ REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to on
 # Of a size that does not depend on the data: inline in the first round.
 FIXED = (*REDUCED, "stack")
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
-# "numbers": a list of 0-dim tensors of kind "cat"; "sizes": what travels beside "items".
-SentKind = Kind | Literal["numbers", "sizes"]
+SentKind = Kind | Literal["sizes"]  # which travels beside "items"
 _CAN_BE_ADDED = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
     torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -48,13 +47,10 @@ class StateEntry(LeafSpec, frozen=True):
     """One tensor that a rank sends: a state, or the sizes of the items of a list."""
 
     kind: SentKind = "sum"
-    same_as: str = ""  # the path of a state whose tensor this one shares
     piece: Piece | None = None
 
     def __str__(self) -> str:
-        parts = [super().__str__(), self.kind, str(self.piece or "")]
-        parts.append(self.same_as and f"={self.same_as}")
-        return " ".join(filter(None, parts))
+        return f"{super().__str__()} {self.kind} {self.piece or ''}".rstrip()
 
 
 class MetricRecord(Message, frozen=True):
@@ -108,7 +104,6 @@ def check_states(states: Sequence[StateEntry], order: Sequence[str], rank: int) 
     """Check what a rank with the same metrics tells of its states, whose paths are ``order``."""
     places = {path: place for place, path in enumerate(order)}
     previous = -1
-    own: dict[str, StateEntry] = {}  # those that share no other's tensor
     with reading("its states", rank):
         for state in states:
             if state.kind == "sizes" and state.dtype == "int64":
@@ -120,12 +115,6 @@ def check_states(states: Sequence[StateEntry], order: Sequence[str], rank: int) 
             if not is_known or state.kind == "sizes" or places[state.path] <= previous:
                 raise ValueError(f"a state {state} in this place")
             previous = places[state.path]
-            if not state.same_as:
-                own[state.path] = state
-                continue
-            source = own[state.same_as]
-            if (source.dtype, source.shape) != (state.dtype, state.shape):
-                raise ValueError(f"a state {state} of another shape than {state.same_as}")
 
 
 @functools.cache
@@ -163,9 +152,7 @@ def agree_on_metrics(
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
     agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
     agree_on_dtensors([_dtensors_of(schema.metrics) for schema in schemas], headers, rank)
-    if len({len(each) for each in records}) > 1:  # a label may hold what separates two
-        raise not_ours("metrics that are not separate")
-    for record, shows in zip(records[0], shown, strict=True):
+    for record, shows in zip(records[0], shown, strict=False):
         if len({*shows.values()}) > 1:
             raise _lost(record.path, shows, headers[rank], rank)
     return tuple(updated), tuple(borrowing)
@@ -203,24 +190,17 @@ class StatePlan:
     ranks: tuple[int, ...]  # that have something to add; of a piece, that hold it
     dtype: torch.dtype  # to which all ranks' values can be promoted
     shape: tuple[int, ...]  # of one rank's value, for kinds of a fixed size
-    same_as: str = ""  # the path of a state that shares its tensor with this one on all ranks
     piece: Piece | None = None
 
 
-def plan_of(
-    path: str,
-    by_path: Mapping[str, Mapping[int, StateEntry]],
-    headers: Sequence[Header],
-    rank: int,
-) -> StatePlan:
-    """Return how one state becomes one; raise MismatchError if what ranks have cannot."""
-    leaves = by_path[path]
+def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
+    """Return how one state becomes one; raise ValueError or RuntimeError if it cannot."""
     kinds = {leaf.kind for leaf in leaves.values()}
     if kinds == {"piece"}:
-        return _piece(path, leaves, headers, rank)
-    if "cat" in kinds:  # numbers are rows where others have rows
-        kinds -= {"numbers"}
-    kind = next(iter(kinds))
+        return _piece(path, leaves, rank, world_size)
+    if "cat" in kinds:  # items without dimensions are rows where others have rows
+        kinds -= {"items"}
+    (kind,) = kinds
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -230,45 +210,28 @@ def plan_of(
     elif kind == "cat":
         ranks = filled
         shapes = {leaves[r].shape[1:] for r in ranks}
-    if len(kinds) > 1 or len(shapes) > 1:
-        differing = "kinds of values" if len(kinds) > 1 else "shapes"
-        raise _uneven(path, leaves, headers, rank, differing)
-    dtypes = [dtype_of(leaves[r].dtype) for r in filled]
-    try:
-        dtype = functools.reduce(torch.promote_types, dtypes)
-    except RuntimeError as error:  # there are dtypes that go with no other
-        raise _uneven(path, leaves, headers, rank, "dtypes") from error
-    sources = {leaf.same_as for leaf in leaves.values()}
-    same_as = sources.pop() if len(sources) == 1 else ""
-    if same_as and by_path[same_as].keys() != leaves.keys():
-        same_as = ""
-    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape, same_as)
+    if len(shapes) > 1:
+        raise ValueError("shapes")
+    dtype = functools.reduce(torch.promote_types, [dtype_of(leaves[r].dtype) for r in filled])
+    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape)
 
 
-def _piece(
-    path: str, leaves: Mapping[int, StateEntry], headers: Sequence[Header], rank: int
-) -> StatePlan:
+def _piece(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
     """Plan a state of which ranks hold pieces: those that hold the same one reduce it."""
-    if len(leaves) < len(headers):
-        raise _uneven(path, leaves, headers, rank, "nothing, or pieces of a DTensor,")
-    pieces = {r: leaf.piece for r, leaf in leaves.items()}
-    ranks = tuple(r for r, piece in pieces.items() if piece == pieces[rank])
-    if len({(leaves[r].dtype, leaves[r].shape) for r in ranks}) > 1:
-        raise _uneven(path, leaves, headers, rank, "pieces")
     own = leaves[rank]
-    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, "", pieces[rank])
+    ranks = tuple(r for r, leaf in leaves.items() if leaf.piece == own.piece)
+    alike = {(leaves[r].dtype, leaves[r].shape) for r in ranks}
+    if len(leaves) < world_size or len(alike) > 1:
+        raise ValueError("pieces")
+    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, own.piece)
 
 
 def _uneven(
-    path: str,
-    leaves: Mapping[int, StateEntry],
-    headers: Sequence[Header],
-    rank: int,
-    differing: str,
+    path: str, leaves: Mapping[int, StateEntry], headers: Sequence[Header], rank: int
 ) -> MismatchError:
-    op = headers[rank].call().op
     return MismatchError(
-        f"{op}: the state {path} has {differing} on different ranks that do not go together",
+        f"{headers[rank].call().op}: the state {path} has values on different ranks that do "
+        "not go together",
         per_rank={r: f"{leaf}  {headers[r].site or ''}" for r, leaf in leaves.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
@@ -313,7 +276,6 @@ class Sent:
 
     inline: Run  # the states of fixed size
     bulk: Run  # the rest, and the sizes of lists' items
-    source: Mapping[str, str]  # for each path, that of the state whose tensor it has
 
     def inline_bytes(self, capacity: int) -> int:
         """Return how many bytes of states of fixed size are sent: all that fit, or none."""
@@ -324,7 +286,8 @@ class Sent:
 class SyncPlan:
     """Everything that a sync will do."""
 
-    states: Mapping[str, StatePlan]  # by path: those that some rank has touched
+    # Those that some rank has touched; that of another path where a metric shows its state.
+    states: Mapping[str, StatePlan]
     agreed: Run  # where the states of fixed size of all ranks lie while they are combined
     sent: tuple[Sent, ...]  # by each rank
     is_inline: bool  # whether the states of fixed size fit into the first round
@@ -413,37 +376,53 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         for entry in schema.states:
             if entry.kind != "sizes":
                 by_path[entry.path][r] = entry
-    states = {
-        path: plan_of(path, by_path, headers, rank) for path, leaves in by_path.items() if leaves
-    }
-    fixed = [state for state in states.values() if state.kind in FIXED and not state.same_as]
-    agreed = Run.of(fixed)
+    own = {}
+    for path, leaves in by_path.items():
+        if leaves:
+            try:
+                own[path] = plan_of(path, leaves, rank, len(headers))
+            except (RuntimeError, ValueError) as error:
+                raise _uneven(path, leaves, headers, rank) from error
+    agreed = Run.of([state for state in own.values() if state.kind in FIXED])
     sent = tuple(sent_by(schema.states) for schema in schemas)
     follow = []
     for each in sent:
         nbytes = each.inline_bytes(capacity) + each.bulk.nbytes
         follow.append(nbytes if nbytes > capacity else 0)
     return SyncPlan(
-        states,
+        own | _shown(own, schemas, updated),
         agreed,
         sent,
         max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity,
         tuple(follow),
         updated,
         borrowing,
-        tuple(state for state in states.values() if state.kind == "piece"),
+        tuple(state for state in own.values() if state.kind == "piece"),
         headers[rank].allow_pickle,
     )
+
+
+def _shown(
+    states: Mapping[str, StatePlan],
+    schemas: Sequence[SyncSchema],
+    updated: Sequence[tuple[int, ...]],
+) -> dict[str, StatePlan]:
+    """Return the states of metrics that show those of another, by their own paths."""
+    shown = {}
+    for place, ranks in enumerate(updated):
+        for metric in [schemas[r].metrics[place] for r in ranks[:1]]:
+            for name, *_ in metric.states:
+                if (source := f"{metric.shows}.{name}") in states:
+                    shown[f"{metric.path}.{name}"] = states[source]
+    return shown
 
 
 @functools.lru_cache(maxsize=64)
 def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    own = [entry for entry in entries if not entry.same_as and entry.kind != "piece"]
-    inline = [entry for entry in own if entry.kind in FIXED]
-    bulk = [entry for entry in own if entry.kind not in FIXED]
-    source = {entry.path: entry.same_as or entry.path for entry in entries}
-    return Sent(Run.of(inline), Run.of(bulk), source)
+    inline = [entry for entry in entries if entry.kind in FIXED]
+    bulk = [entry for entry in entries if entry.kind not in (*FIXED, "piece")]
+    return Sent(Run.of(inline), Run.of(bulk))
 
 
 def sizes_of(path: str) -> str:

@@ -249,4 +249,4 @@ def test_other_shapes_are_refused_on_every_rank() -> None:
         metric.update(x=torch.ones(2 + comm.rank))
         sync_and_compute(metric, comm=comm)
 
-    assert "the state x has shapes on different ranks" in str(same_error(outcomes(2, work), MismatchError))
+    assert "the state x has values on different ranks" in str(same_error(outcomes(2, work), MismatchError))

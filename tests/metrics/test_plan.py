@@ -22,7 +22,7 @@ CAPACITY = 49_152
 
 
 def made(*states: list[Any], rank: int = 0, capacity: int = CAPACITY) -> SyncPlan:
-    """The plan of ranks with these states: path, dtype, shape, kind, same_as."""
+    """The plan of ranks with these states: path, dtype, shape, kind."""
     blobs = []
     for each in states:
         entries = tuple(StateEntry(*about, "", *kind) for *about, kind in ((*s[:3], s[3:]) for s in each))
@@ -73,14 +73,6 @@ def test_states_that_do_not_go_together_are_refused(one: Any, other: Any) -> Non
         made([one], [other], rank=1)
     assert caught.value.rank == 1
     assert caught.value.peers == (0, 1)
-
-
-def test_a_state_is_shared_only_where_it_is_on_all_ranks() -> None:
-    """Compute groups are formed from the data, so one rank may share what another does not."""
-    a, b, shared = ("a", "int64", (), "sum"), ("b", "int64", (), "sum"), ("b", "int64", (), "sum", "a")
-    assert [state.same_as for state in made([a, shared], [a, shared]).states.values()] == ["", "a"]
-    assert [state.same_as for state in made([a, shared], [a, b]).states.values()] == ["", ""]
-    assert [state.same_as for state in made([a, shared], []).states.values()] == ["", "a"]
 
 
 def test_what_does_not_fit_goes_in_rounds_of_its_own() -> None:

@@ -163,7 +163,7 @@ def test_the_same_metric_twice_is_merged_once() -> None:
 def test_explain_knows_them() -> None:
     text = str(explain({"auroc": fed("BinaryAUROC", batches("BinaryAUROC", [3])[0])}, world_size=2))
     assert "1 collective," in text
-    assert "shown as it is now: auroc.state" in text
+    assert "shown as it is now: auroc.(state)" in text
 
 
 # -- local state

@@ -23,6 +23,9 @@ from distmetrics.message import Message, Shape
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each", "piece"]
 
 
+WHOLE = "(state)"  # the name of a state that is all attributes
+
+
 class Piece(Message, frozen=True):
     """Which piece of a DTensor a rank holds, of which shape the whole is, and how it is reduced."""
 

@@ -5,43 +5,16 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from distmetrics.metrics.adapters.base import Adapter, StateSpec
+from distmetrics.metrics.adapters.base import WHOLE, Adapter, StateSpec
 
-# The flag is no identifier: no attribute of a metric is called so.
-_STATE, _FLAG = "state", "(synced)"
+_FLAG = "(synced)"  # no identifier: no attribute of a metric is called so
 _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
-
-
-class _Storage(MutableMapping[str, Any]):
-    """Shows all attributes of a metric, as one state, and the flag among them."""
-
-    def __init__(self, metric: Any) -> None:
-        self._metric = metric
-
-    def __getitem__(self, name: str) -> Any:
-        attributes = vars(self._metric)
-        return attributes if name == _STATE else attributes[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name == _STATE:
-            object.__setattr__(self._metric, "__dict__", value)
-        else:
-            vars(self._metric)[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del vars(self._metric)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((_STATE,))
-
-    def __len__(self) -> int:
-        return 1
 
 
 class MergingAdapter(Adapter):
@@ -74,15 +47,11 @@ class MergingAdapter(Adapter):
     def states(self, metric: Any) -> list[StateSpec]:
         """Return the one state that stands for all attributes."""
         start = lambda _: self.state(metric)  # noqa: E731
-        return [StateSpec(_STATE, "each", start=start, merge=partial(self._merged, metric))]
+        return [StateSpec(WHOLE, "each", start=start, merge=partial(self._merged, metric))]
 
     def arguments(self, metric: Any) -> Mapping[str, str]:
         """Return the signature."""
         return {"": signature} if (signature := self.signature(metric)) else {}
-
-    def storage(self, metric: Any) -> MutableMapping[str, Any]:
-        """Return a mapping that has all attributes as one state."""
-        return _Storage(metric)
 
     def stand_in(self, metric: Any, attributes: Mapping[str, Any]) -> Any:
         """Return a metric of the same type with these attributes, made without its ``__init__``."""
