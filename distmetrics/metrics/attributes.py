@@ -21,7 +21,7 @@ from distmetrics.collectives.header import Header
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.wire import DEEPEST
 from distmetrics.comm.communicator import Communicator, brief
-from distmetrics.errors import Ranks, StateError
+from distmetrics.errors import StateError
 from distmetrics.metrics.adapters.base import Target
 from distmetrics.metrics.plan import SyncPlan
 
@@ -45,12 +45,12 @@ class Attribute(NamedTuple):
 def described(value: Any, depth: int = 0) -> Attribute:
     """Return what ranks compare of a value: of what is too large, the size and a sample."""
     kind = type(value)
-    name = kind.__name__
     if kind in PLAIN:
         return Attribute(repr(value), value=value)
     if kind in (list, tuple, dict, set, frozenset):
         if depth > DEEPEST or len(value) > _LONGEST:
-            return Attribute(f"a {name} of {len(value)}, too large to be sent", travels=False)
+            text = f"a {kind.__name__} of {len(value)}, too large to be sent"
+            return Attribute(text, travels=False)
         texts = []
         for item in value.items() if isinstance(value, dict) else value:
             part = described(item, depth + 1)
@@ -58,25 +58,20 @@ def described(value: Any, depth: int = 0) -> Attribute:
                 return part
             texts.append(part.text)
         ordered = texts if isinstance(value, list | tuple) else sorted(texts)
-        return Attribute(f"{name}({', '.join(ordered)})", value=value)
+        return Attribute(f"{kind.__name__}({', '.join(ordered)})", value=value)
     if kind is Tensor and not (value.is_nested or value.is_meta) and value.layout is torch.strided:
-        name = brief(value.dtype, value.shape)
         flat = value.detach().resolve_conj().resolve_neg().reshape(-1)
-        sample = to_bytes(flat[:: _step(value.nbytes, len(flat))])
     elif kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
-        name = f"{value.dtype}{list(value.shape)}"
-        sample = value.reshape(-1)[:: _step(value.nbytes, value.size)].tobytes()
+        flat = value.reshape(-1)
     else:
         return Attribute(_OBJECT, travels=False)
-    text = f"{name} {hashlib.blake2b(sample, digest_size=8).hexdigest()}"
-    if value.nbytes > _LARGEST:
+    is_small = value.nbytes <= _LARGEST
+    sample = flat[:: 1 if is_small else 2 + len(flat) // _SAMPLE]
+    data = to_bytes(sample) if kind is Tensor else sample.tobytes()
+    text = f"{brief(value.dtype, value.shape)} {hashlib.blake2b(data, digest_size=8).hexdigest()}"
+    if not is_small:
         return Attribute(f"{text}, too large to be sent", travels=False)
     return Attribute(text, value=value)
-
-
-def _step(nbytes: int, count: int) -> int:
-    """Return the distance of the elements that are compared."""
-    return 1 if nbytes <= _LARGEST else 2 + count // _SAMPLE
 
 
 def borrow(
@@ -133,29 +128,21 @@ def agreed(
         have = [column[r] for r in updated]
         can_be_sent = all(each.travels for each in have)
         if not can_be_sent or len({each.text for each in have}) > 1:
-            texts = {r: column[r].text[:_SHOWN] for r in updated}
             why = "differs between ranks with data" if can_be_sent else "cannot be sent"
-            raise _refused(f"{path}.{name}".lstrip("."), why, texts, header, rank, len(column))
+            texts = {r: f"{name} = {column[r].text[:_SHOWN]}" for r in updated}
+            where = f"{path}.{name}".lstrip(".")
+            raise StateError(
+                f"{header.call().op}: the attribute {where} is no state, {why}, and is missing on "
+                "ranks without data",
+                per_rank={r: texts.get(r, "no update") for r in range(len(column))},
+                notes=["Every metric keeps its local state."],
+                likely=f"update() sets {name} and compute() reads it, so ranks without data lack "
+                "it.",
+                do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to '
+                "it that every rank has data.",
+                rank=rank,
+                peers=updated,
+                site=header.site,
+            )
         result[name] = have[-1].value
     return result
-
-
-def _refused(
-    path: str, why: str, texts: Mapping[int, str], header: Header, rank: int, world: int
-) -> StateError:
-    name = path.rpartition(".")[2]
-    lacking = Ranks(sorted(set(range(world)) - texts.keys()))
-    return StateError(
-        [
-            f"{header.call().op}: the attribute {path} is no state, {why}, and is missing on ",
-            lacking,
-        ],
-        per_rank={r: f"{name} = {texts[r]}" if r in texts else "no update" for r in range(world)},
-        notes=["Every metric keeps its local state."],
-        likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",
-        do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to it that '
-        "every rank has data.",
-        rank=rank,
-        peers=texts,
-        site=header.site,
-    )

@@ -95,8 +95,6 @@ def _taken(
             term = term_of(part._replace(pieces={}), path, spec.kind)
             return _piece(spec, value, part), term, parts
         value = term_of(part._replace(counts=True), path, spec.kind)
-    elif spec.kind == "mean" and not part.pieces and {*part.pending} <= {"avg"}:
-        value = part.local
     else:
         value = whole_part(part, path)
     return spec, value if part.counts else ABSENT, parts

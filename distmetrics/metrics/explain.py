@@ -20,35 +20,24 @@ from distmetrics.metrics.metric_set import MetricSet, describe
 from distmetrics.metrics.plan import FIXED, SyncPlan, plan
 
 _PROOF = 32  # bytes
+_FLAT = ""  # the axis of a world without a layout
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What one sync does and costs; ``print`` it.
+    """What one sync does and costs; ``print`` it."""
 
-    Attributes:
-        plan: what the shards send, and how it is combined.
-        metrics: number of metrics with states.
-        shards, owners, ranks: numbers of ranks: with other samples, with values, and all.
-        sync: the cost of the sync among the shards.
-        proof: the cost of proving that ranks which are said to hold the same do.
-        handed: what it costs to give ranks without values the results, if those fit into a frame.
-        one_by_one: the cost of torchmetrics' own sync, which gathers state by state.
-        growing: paths of the states that grow with the data: their bytes are those of now.
-        mesh: of the layout, if there is one.
-    """
-
-    plan: SyncPlan
-    metrics: int
-    shards: int
-    owners: int
+    plan: SyncPlan  # what the shards send, and how it is combined
+    metrics: int  # with states
+    shards: int  # ranks with other samples
+    owners: int  # ranks with values
     ranks: int
-    sync: Cost
-    proof: Cost
-    handed: Cost
-    one_by_one: Cost
-    growing: tuple[str, ...]
-    mesh: Mesh | None
+    sync: Cost  # among the shards
+    proof: Cost  # that ranks which are said to hold the same do
+    handed: Cost  # to give ranks without values the results, if those fit into a frame
+    one_by_one: Cost  # of torchmetrics' own sync, which gathers state by state
+    growing: tuple[str, ...]  # paths of states that grow with the data: their bytes are of now
+    mesh: Mesh
 
     @property
     def cost(self) -> Cost:
@@ -59,7 +48,7 @@ class Explanation:
         shards, is_synced = count_of(self.shards, "shard"), self.shards > 1
         text = f"sync of {count_of(self.metrics, 'metric')} over {count_of(self.ranks, 'rank')}"
         theirs = f"state by state, as torchmetrics does it: {self.one_by_one} received"
-        if self.mesh is None:
+        if _FLAT in self.mesh.sizes:
             lines = [f"{text}: {self.cost} received by each rank", f"{theirs} by each rank"]
         else:
             lines = [f"{text}, {shards}, bytes as received by each rank", *_axes(self.mesh)]
@@ -118,19 +107,17 @@ def explain(
         comm = communicator_of(local.targets, current())
         world_size = max(2, comm.world_size)
         layout = layout or (None if comm.whole is comm else comm)
-    mesh = getattr(layout, "mesh", None)
-    if layout is not None and not isinstance(mesh, Mesh):
-        mesh = Mesh.of(layout, usual_roles(layout) | dict(roles))
-    shards = owners = ranks = world_size
-    is_proved = False
-    if mesh is not None:
-        shards, owners, ranks = _along(mesh, SHARD), _along(mesh, SHARD, SAME), len(mesh.ranks)
-        world_size = max(2, shards)
-        is_proved = bool(mesh.axes(SAME)) and owners > 1
     if world_size < 2:
         raise InputError(
             f"explain: a world of {world_size} has nothing to sync", do="pass world_size=2 or more."
         )
+    if layout is None:
+        layout, roles = {_FLAT: world_size}, {_FLAT: SHARD}
+    mesh = getattr(layout, "mesh", None)
+    if not isinstance(mesh, Mesh):
+        mesh = Mesh.of(layout, usual_roles(layout) | roles)
+    shards, owners, ranks = _along(mesh, SHARD), _along(mesh, SHARD, SAME), len(mesh.ranks)
+    world_size = max(2, shards)
     with torch.no_grad():
         local.updates = [1] * len(local.targets)  # as if each had been updated
         blobs = (describe(local, "", None).header.encode(),) * world_size
@@ -143,7 +130,7 @@ def explain(
         owners,
         ranks,
         made.cost if shards > 1 else Cost(),
-        reduced(_PROOF, owners) if is_proved else Cost(),
+        reduced(_PROOF, owners) if mesh.axes(SAME) and owners > 1 else Cost(),
         gathered(frame_size(given), given) if given > 1 else Cost(),
         _state_by_state([value for *_, value in local.states], world_size),
         tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -43,7 +44,7 @@ def from_function(
         and min, empty for cat. A rank without data is neutral.
 
     Raises:
-        InputError: a name or a reduction that cannot be.
+        InputError: an unknown reduction, or a value called ``weight`` beside a mean.
 
     >>> sums = {"correct": "sum", "total": "sum"}
     >>> accuracy = from_function(lambda s: s["correct"] / s["total"], reduce=sums)
@@ -66,20 +67,25 @@ class FunctionMetric(Generic[T]):
     def __init__(
         self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
     ) -> None:
-        _check(reduce)
         self.reduce = dict(reduce)
         self._states: dict[str, Literal["sum", "max", "min", "cat"]] = {}  # a mean is two sums
         for name, reduction in reduce.items():
+            if reduction not in get_args(Reduction):
+                known = ", ".join(get_args(Reduction))
+                raise InputError(
+                    f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}"
+                )
+            if name == _WEIGHT and "mean" in reduce.values():
+                raise InputError(
+                    "from_function: beside a mean, weight is an argument of update",
+                    do="give the value another name.",
+                )
             self._states[name] = "sum" if reduction == "mean" else reduction
             if reduction == "mean":
                 self._states[weight_of(name)] = "sum"
         self._compute = compute
         self._held: dict[str, Any] = {}
         self.reset()
-
-    def __repr__(self) -> str:
-        name = getattr(self._compute, "__name__", type(self._compute).__name__)
-        return f"FunctionMetric({name}, reduce={self.reduce})"
 
     def reset(self) -> None:
         """Forget everything.
@@ -95,11 +101,9 @@ class FunctionMetric(Generic[T]):
     @property
     def device(self) -> torch.device:
         """Where the values are: the first device that is not the CPU, if there is one."""
-        for value in self._held.values():
-            for x in parts_of(value):
-                if isinstance(x, Tensor) and x.device.type != "cpu":
-                    return x.device
-        return torch.device("cpu")
+        parts = chain.from_iterable(map(parts_of, self._held.values()))
+        devices = [part.device for part in parts if isinstance(part, Tensor)]
+        return next((x for x in devices if x.type != "cpu"), torch.device("cpu"))
 
     def update(self, **values: Tensor | float) -> None:
         """Add values of one batch, tensors or numbers.
@@ -178,25 +182,6 @@ def weight_of(name: str) -> str:
     return f"{name} (weight)"
 
 
-def _check(reduce: Mapping[str, str]) -> None:
-    if not reduce:
-        raise InputError(
-            'from_function: reduce must name at least one value, such as reduce={"correct": "sum"}'
-        )
-    for name, reduction in reduce.items():
-        is_taken = name == _WEIGHT and "mean" in reduce.values()
-        if is_taken or not (isinstance(name, str) and name.isidentifier()):
-            raise InputError(
-                f"from_function: {name!r} cannot be an argument of update",
-                do="give the value another name; beside a mean, 'weight' is that of update.",
-            )
-        if reduction not in get_args(Reduction):
-            known = ", ".join(get_args(Reduction))
-            raise InputError(
-                f"from_function: {name!r} is reduced by {reduction!r}, which is none of {known}"
-            )
-
-
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
@@ -253,8 +238,8 @@ class FunctionAdapter(Adapter):
         return metric._held
 
     def updates(self, metric: FunctionMetric[Any]) -> int:
-        """Return the count of updates."""
-        return int(metric._held[COUNT])
+        """Return 0, since it is asked where the counter says nothing."""
+        return 0
 
 
 ADAPTER = FunctionAdapter()

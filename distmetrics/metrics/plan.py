@@ -27,7 +27,7 @@ from distmetrics.collectives.buckets import (
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
-from distmetrics.errors import MismatchError, Ranks, StateError
+from distmetrics.errors import MismatchError, StateError
 from distmetrics.message import Message, Shape, decode, reading
 from distmetrics.metrics.adapters.base import Kind, Piece
 from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
@@ -136,11 +136,9 @@ def agree_on_metrics(
     records = [[*schema.metrics] for schema in schemas]
     updated = []
     borrowing = []
-    shown = []  # by metric and rank with data
     for place, column in enumerate([*zip(*records, strict=False)]):
         ranks = tuple(r for r, record in enumerate(column) if record.is_updated)
         updated.append(ranks)
-        shown.append({r: column[r].shows for r in ranks})
         if not 0 < len(ranks) < len(column):
             continue
         if len({record.held for record in column}) > 1:
@@ -152,33 +150,12 @@ def agree_on_metrics(
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
     agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
     agree_on_dtensors([_dtensors_of(schema.metrics) for schema in schemas], headers, rank)
-    for record, shows in zip(records[0], shown, strict=False):
-        if len({*shows.values()}) > 1:
-            raise _lost(record.path, shows, headers[rank], rank)
     return tuple(updated), tuple(borrowing)
 
 
 def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:
     every = [(record.label, shared) for record in metrics for shared in record.shared]
     return [shared.but(name=f"{shared.name} of {label}") for label, shared in every]
-
-
-def _lost(path: str, shows: Mapping[int, str], header: Header, rank: int) -> StateError:
-    """Return the error for a metric that shows another one's state on some ranks with data."""
-    merged = [r for r, first in shows.items() if first]
-    lines = {r: f"the state of {first}" if first else "its own" for r, first in shows.items()}
-    what = f"{header.call().op}: {path} shows the state of another metric on "
-    return StateError(
-        [what, Ranks(merged), ", and has lost its own; other ranks with data differ"],
-        per_rank={r: f"{path} has {line}" for r, line in lines.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
-        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
-        do="make the collection with compute_groups=False.",
-        rank=rank,
-        peers=merged,
-        site=header.site,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +268,7 @@ class SyncPlan:
     agreed: Run  # where the states of fixed size of all ranks lie while they are combined
     sent: tuple[Sent, ...]  # by each rank
     is_inline: bool  # whether the states of fixed size fit into the first round
-    follow: tuple[int, ...]  # bytes of each rank in a second round: where lists do not fit
+    follow: int  # bytes of the longest run in a second round, where lists do not fit
     updated: tuple[tuple[int, ...], ...]  # for each metric, the ranks that have updated it
     borrowing: tuple[int, ...]  # places of metrics that take over attributes on some rank
     pieces: tuple[StatePlan, ...]
@@ -309,7 +286,7 @@ class SyncPlan:
         In a large world lists are taken to have other lengths on other ranks, so that the hashes
         differ and frames are sent as well.
         """
-        world_size, longest = len(self.sent), max(self.follow)
+        world_size, longest = len(self.sent), self.follow
         frames = gathered(frame_size(world_size), world_size)
         total = frames
         if world_size > LARGE_WORLD:
@@ -336,11 +313,8 @@ class SyncPlan:
             kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
         if longest := max(sent.bulk.nbytes for sent in self.sent):
-            nth = "second" if any(self.follow) else "first"
+            nth = "second" if self.follow else "first"
             lines.append(f"  lists of up to {longest} bytes a rank  in the {nth} round")
-        if self.borrowing:
-            metrics = count_of(len(self.borrowing), "metric")
-            lines.append(f"  attributes of {metrics}, for ranks without an update")
         return "\n".join(lines)
 
 
@@ -385,16 +359,13 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
                 raise _uneven(path, leaves, headers, rank) from error
     agreed = Run.of([state for state in own.values() if state.kind in FIXED])
     sent = tuple(sent_by(schema.states) for schema in schemas)
-    follow = []
-    for each in sent:
-        nbytes = each.inline_bytes(capacity) + each.bulk.nbytes
-        follow.append(nbytes if nbytes > capacity else 0)
+    longest = max(each.inline_bytes(capacity) + each.bulk.nbytes for each in sent)
     return SyncPlan(
-        own | _shown(own, schemas, updated),
+        own | _shown(own, schemas, updated, headers[rank], rank),
         agreed,
         sent,
         max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity,
-        tuple(follow),
+        longest if longest > capacity else 0,
         updated,
         borrowing,
         tuple(state for state in own.values() if state.kind == "piece"),
@@ -406,15 +377,40 @@ def _shown(
     states: Mapping[str, StatePlan],
     schemas: Sequence[SyncSchema],
     updated: Sequence[tuple[int, ...]],
+    header: Header,
+    rank: int,
 ) -> dict[str, StatePlan]:
-    """Return the states of metrics that show those of another, by their own paths."""
+    """Return the states of metrics that show those of another, by their own paths.
+
+    Raises:
+        StateError: a metric shows another one's state on some of the ranks with data alone.
+    """
     shown = {}
     for place, ranks in enumerate(updated):
-        for metric in [schemas[r].metrics[place] for r in ranks[:1]]:
+        column = {r: schemas[r].metrics[place] for r in ranks}
+        if len({metric.shows for metric in column.values()}) > 1:
+            raise _lost(column, header, rank)
+        for metric in [column[r] for r in ranks[:1]]:
             for name, *_ in metric.states:
                 if (source := f"{metric.shows}.{name}") in states:
                     shown[f"{metric.path}.{name}"] = states[source]
     return shown
+
+
+def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> StateError:
+    path = next(iter(column.values())).path
+    return StateError(
+        f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
+        "its own; other ranks with data differ",
+        per_rank={r: f"{path} has the state of {x.shows or 'no other'}" for r, x in column.items()},
+        notes=["No data was moved; every metric keeps its local state."],
+        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
+        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
+        do="make the collection with compute_groups=False.",
+        rank=rank,
+        peers=[r for r, metric in column.items() if metric.shows],
+        site=header.site,
+    )
 
 
 @functools.lru_cache(maxsize=64)

