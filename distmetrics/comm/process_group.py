@@ -9,7 +9,6 @@ not in a time-out.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib
 import os
 import threading
@@ -126,10 +125,9 @@ _barrier = dist.barrier
 
 _MOMENT = 0.02  # seconds between two looks for who has left
 # Collectives that were sent and whose end nobody has seen: a thread of gloo that drops the last
-# hold on a tensor of Python's while the interpreter ends aborts the process. So these are never
-# freed.
-_never_freed: list[Any] = []
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_never_freed))
+# hold on a tensor of Python's while the interpreter ends aborts the process (about one exit in 13,
+# where a peer completes the call just then). So these are held to the end.
+_held_to_the_end: list[Any] = []
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
 _REDUCE = {
@@ -328,7 +326,7 @@ class GroupCommunicator(Communicator):
             if work is None:
                 self.calls -= 1
             elif not is_over:
-                _never_freed.append((work, start, output))
+                _held_to_the_end.append((work, start, output))
             self.watcher.calls.end_call(pending, begun=work is not None)
         return output
 
