@@ -106,7 +106,7 @@ def gather_samples(
     ...     ids = [3, comm.rank]
     ...     return gather_samples(ids, {"text": [texts[i] for i in ids]}, comm=comm)
     >>> run(3, shard)[0]
-    GatheredSamples(ids=tensor([0, 1, 2, 3]), tree={'text': ['zero', 'one', 'two', … (4)]},
+    GatheredSamples(ids=tensor([0, 1, 2, 3]), tree={'text': ['zero', 'one', 'two', 'three']},
     dropped=2)
     """
     gathered = _gathered(ids, tree, expected, dst, name, comm=comm)
@@ -137,7 +137,7 @@ class _Shard:
     columns: list[Any] = field(default_factory=list)
     forms: list[Any] = field(default_factory=list)
     nbytes: int = 0
-    expected: int | Ids | None = None
+    expected: int | list[Any] | None = None
     file: LinesFile | None = None
 
     def share(self, rows: Tensor) -> list[Any]:
@@ -336,6 +336,10 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     )
 
 
+def _plain(ids: Ids) -> list[Any]:
+    return ids if isinstance(ids, list) else ids.tolist()
+
+
 def _as_steps(ids: Ids) -> Any:
     """Return ids as they travel: small steps, as samplers deal, take a byte each.
 
@@ -388,9 +392,8 @@ class Order:
 
     def listed(self, places: Tensor) -> list[Any]:
         """Return the ids at some places."""
-        if isinstance(self.ids, list):
-            return [self.ids[place] for place in places.tolist()]
-        return self.ids[places].tolist()
+        ids = _plain(self.ids)
+        return [ids[place] for place in places.tolist()]
 
     def samples(self, chosen: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         """Return which samples of each rank are some of all; and their places among these."""
@@ -403,48 +406,42 @@ class Order:
 # -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
 
 
-def _read_expected(expected: Any) -> tuple[int | Ids | None, str]:
+def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
     """Return the ids that must come, or how many; and what ranks compare of them."""
     if expected is None:
         return None, ""
     if type(expected) is int and expected >= 0:
         return expected, f", expected: {expected}"
-    ids = _read_ids(expected, "expected ids")
-    ids = sorted({*ids}) if isinstance(ids, list) else torch.unique(ids)
+    ids = sorted({*_plain(_read_ids(expected, "expected ids"))})
     digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
     return ids, f", expected: {len(ids)} ids ({digest})"
 
 
-def _check_expected(expected: int | Ids | None, order: Order, rank: int) -> None:
+def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
     if expected is None:
         return
-    ids = torch.arange(expected) if isinstance(expected, int) else expected
-    came, extra = order.ids, torch.empty(0)
-    if isinstance(ids, Tensor) and isinstance(came, Tensor):
-        is_right = torch.equal(ids, came)
-    elif isinstance(expected, int):  # of strings, of which it is the number
-        is_right = expected == len(came)
-    else:
-        is_right = type(ids) is type(came) and ids == came
-    if is_right:
-        return
-    if isinstance(expected, int) and isinstance(came, list):
+    came = _plain(order.ids)
+    extra: list[int] = []  # their places
+    if isinstance(expected, int) and isinstance(order.ids, list):
+        if expected == len(came):
+            return
         what = f"{expected} ids are expected, and {len(came)} came"
     else:
-        wanted = {*(ids if isinstance(ids, list) else ids.tolist())}
-        listed = came if isinstance(came, list) else came.tolist()
-        missing = sorted(wanted.difference(listed))
-        extra = torch.tensor([place for place, each in enumerate(listed) if each not in wanted])
+        wanted = [*range(expected)] if isinstance(expected, int) else expected
+        if wanted == came:
+            return
+        known = {*wanted}
+        missing = sorted(known.difference(came))
+        extra = [place for place, each in enumerate(came) if each not in known]
         what = (
             f"{len(missing)} of {len(wanted)} expected ids did not come{_shown(missing)}; "
-            f"{len(extra)} came that nobody expects{_shown(order.listed(extra.long()))}"
+            f"{len(extra)} came that nobody expects{_shown([came[place] for place in extra])}"
         )
     lines, peers = {}, []
     for owner, own in enumerate(order.place.split_with_sizes(order.counts)):
-        ends = order.listed(torch.stack(own.aminmax())) if len(own) else []
-        lines[owner] = f"{len(own)} samples, from {ends[0]} to {ends[1]}" if ends else "no samples"
-        if torch.isin(own, extra).any():
+        lines[owner] = f"{len(own)} samples{_shown(order.listed(own))}"
+        if torch.isin(own, torch.tensor(extra)).any():
             peers.append(owner)
     raise InputError(
         f"gather_samples: {what}",
@@ -491,11 +488,7 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
 
 
 def _digest(sample: list[Any]) -> int:
-    """Return a number that is equal for equal samples; a dict may have its keys in any order."""
-    sample = [
-        sorted(each.items(), key=lambda pair: repr(pair[0])) if type(each) is dict else each
-        for each in sample
-    ]
+    """Return a number that is equal for equal samples."""
     digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -516,7 +509,7 @@ def _shown(ids: list[Any]) -> str:
 def _lines(ids: Ids, tree: Any) -> list[str]:
     """Return a line for each sample."""
     lines = []
-    for row, sample_id in enumerate(ids if isinstance(ids, list) else ids.tolist()):
+    for row, sample_id in enumerate(_plain(ids)):
         sample = mapped(tree, lambda _, column: column[row])  # noqa: B023  (called at once)
         try:
             lines.append(json.dumps({"id": sample_id, "sample": sample}, default=_as_json))

@@ -129,13 +129,15 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
     Args:
         headers: every rank's, in rank order.
         rank: the rank that asks, for the error's attributes.
-        first_axis: the one from which on shapes must be equal.
+        first_axis: the one from which on shapes must be equal; if not 0, an empty tensor of one
+            dimension goes with any.
     """
     agree_on_tree(headers, rank)
     with reading("its tensors"):  # as many as its tree has
         columns = [*zip(*(header.leaves for header in headers), strict=True)]
     for leaves in columns:
-        alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in leaves}
+        compared = [leaf for leaf in leaves if not first_axis or leaf.shape != (0,)]
+        alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in compared}
         if len(alike) > 1:
             likely = (
                 "shards of different size; or a rank without data that built its tensor from "
@@ -253,25 +255,13 @@ def shorten(leaves: Sequence[LeafSpec]) -> str:
 def _odd_keys(per_rank: Sequence[Iterable[str]]) -> list[str]:
     """Say of each rank which keys it has that others lack; return [] if there are none.
 
-    >>> _odd_keys([["loss"], ["loss", "code"], ["loss"]])
-    ["no 'code'", "'code'", "no 'code'"]
+    >>> _odd_keys([["loss"], ["loss", "code"]])
+    ['only what all have', 'also code']
     """
-    ranks = [dict.fromkeys(filter(None, keys)) for keys in per_rank]  # "" is no element's
-    odd: list[str] = []
-    for key in dict.fromkeys(chain.from_iterable(ranks)):
-        is_below = odd and key.startswith(f"{odd[-1]}.")  # as code.f1 is below code
-        if not is_below and any(key not in keys for keys in ranks):
-            odd.append(key)
-    views = []
-    for keys in ranks:
-        own, others = [key for key in odd if key in keys], [key for key in odd if key not in keys]
-        views.append(" and ".join(filter(None, [_listed(own), _listed(others, "no ")])))
-    return views if odd else []
-
-
-def _listed(keys: Sequence[str], word: str = "") -> str:
-    texts = [key if key[0] in "[." else repr(key) for key in keys]  # paths in trees have quotes
-    return word + ", ".join(texts) if keys else ""
+    common = {""}.union(set.intersection(*map(set, per_rank)))  # "" is no element's
+    odd = [", ".join(key for key in keys if key not in common) for keys in per_rank]
+    views = [f"also {own}" if own else "only what all have" for own in odd]
+    return views if any(odd) else []
 
 
 class Prepared(NamedTuple):
@@ -353,24 +343,13 @@ def _tensor(leaf: Any, where: str) -> Tensor:
             f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
             do="for other objects call all_gather_object.",
         )
+    wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
     try:
-        return from_number_or_array(leaf)
+        return torch.tensor(leaf, dtype=wide, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputTypeError(
             f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
         ) from error
-
-
-def from_number_or_array(leaf: Any) -> Tensor:
-    """Return a number or an array as a tensor of its own memory; raise for what torch has not."""
-    if isinstance(leaf, numbers.Number):
-        wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
-        return torch.as_tensor(leaf, dtype=wide, device="cpu")
-    import numpy as np  # who has an array has it
-
-    # Copied: torch shares no memory with an array that is read-only, or runs backwards.
-    array = np.array(leaf)
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def check_sendable(x: Tensor, where: str) -> None:

@@ -9,7 +9,7 @@ communicator: every later call on it raises, on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -31,7 +31,7 @@ from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputTypeError, Site
-from distmetrics.message import Message, decode, encode, is_raised_by_user, reading
+from distmetrics.message import Message, decode, encode, reading
 
 
 def _gather_rows(mine: Prepared, comm: Communicator) -> list[Tensor]:
@@ -151,7 +151,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     mine = prepare("all_gather_cat", name, tree, comm, take=_rows)
     met = exchange(comm, mine.header, mine.pack(comm, layout(mine.tensors)))
     headers = met.headers()
-    agree(_fill_in(headers), comm.rank, first_axis=1)
+    agree(headers, comm.rank, first_axis=1)
     per_rank = []
     for header, run in zip(headers, met.move(), strict=True):
         per_rank.append(unpack(run, layout(header.leaves)))
@@ -167,22 +167,6 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
 def _rows(part: Part, where: str) -> Tensor:
     local = part.local
     return rows_of(part if local.ndim else part._replace(local=local.reshape(1)), where)
-
-
-def _fill_in(headers: Sequence[Header]) -> list[Header]:
-    """Give a rank's ``torch.empty(0)`` the dtype and trailing shape of the ranks that have data."""
-    if len({len(header.leaves) for header in headers}) > 1:
-        return [*headers]  # a rank has a problem, or another tree: for agree() to say
-    columns = zip(*(header.leaves for header in headers), strict=True)
-    known = [next((x for x in column if x.shape != (0,)), column[0]) for column in columns]
-    filled = []
-    for header in headers:
-        leaves = []
-        for leaf, like in zip(header.leaves, known, strict=True):
-            is_empty = leaf.shape == (0,)
-            leaves.append(like.but(shape=(0, *like.shape[1:])) if is_empty else leaf)
-        filled.append(header.but(leaves=tuple(leaves)))
-    return filled
 
 
 @one_call
@@ -307,9 +291,10 @@ def gather_objects(
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:
         problem = Problem.of(error)
-    except Exception as error:  # any class may raise anything from its own pickling
-        if is_raised_by_user(error) and not allow_pickle:  # by the handler of a signal
+    except Exception as error:
+        if not allow_pickle:
             raise
+        # Any class may raise anything from its own pickling.
         what = f"a {type(obj).__name__} cannot be pickled: {error}"
         problem = Problem("InputTypeError", what)
     header = Header(op, name, site=site, problem=problem, allow_pickle=allow_pickle)

@@ -8,7 +8,9 @@ as everywhere in torch).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
@@ -163,20 +165,14 @@ def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
 
 def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
     """Return the weight as a number, or zero and the problem with it."""
-    number, what = 0.0, ""
     whole: Any = replica(weight) if is_dtensor(weight) else weight
-    if whole is None and is_dtensor(weight):
-        what = f"is a DTensor of {weight.placements}; pass weight.full_tensor()"
-    elif isinstance(whole, Tensor) and whole.ndim:
-        what = f"must be one number, got a tensor of shape {list(whole.shape)}"
-    else:
-        try:
-            number = float(whole.detach() if isinstance(whole, Tensor) else whole)
-        except (TypeError, ValueError, OverflowError) as error:
-            what = f"must be a number, got a {type(weight).__name__}: {error}"
-        if not 0.0 <= number < float("inf"):
-            what = f"must be finite and not negative, got {number}"
-    return (0.0, Problem("InputError", f"the weight {what}")) if what else (number, None)
+    # Not numbers: several, a part of a DTensor, an integer of hundreds of digits.
+    with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+        number = float(whole.detach() if isinstance(whole, Tensor) else whole)
+        if 0.0 <= number < float("inf"):
+            return number, None
+    what = f"the weight is {reprlib.repr(weight)}, which is no finite number from 0 on"
+    return 0.0, Problem("InputError", what, "pass the number of samples behind x on this rank.")
 
 
 def _term(part: Part, where: str, op: str) -> Tensor:

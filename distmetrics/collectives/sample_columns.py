@@ -2,40 +2,33 @@
 
 A tensor is a column with one row a sample, a list is a column with one item a sample. Dicts and
 tuples hold columns. The same tree with empty columns is its template: it tells dtypes, the shapes
-of rows and devices. Rows of a tensor travel as a tensor. A list travels as one text if its items
-are strings, as msgpack if they are other plain values, as shapes and elements if they are tensors,
-as a list for each key if they are dicts; else each item is serialized. The form tells which, so
-lists of different ranks may differ.
+of rows and devices. Rows of a tensor travel as a tensor, a list as its bytes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import short_name
-from distmetrics.collectives.header import check_sendable, from_number_or_array
+from distmetrics.collectives.header import check_sendable
 from distmetrics.collectives.wire import DEEPEST, deserialize, serialize
 from distmetrics.errors import InputError, InputTypeError
-from distmetrics.message import Shape, parse, reading
+from distmetrics.message import reading
 
-_SHOWN = 3  # items of a long list
 _UTF8 = ("utf-8", "surrogatepass")  # whatever a Python string may hold
-_SEPARATOR = "\0"  # between strings; with one inside they travel as other plain values
-_PLAIN = {str, int, float, bool, bytes, type(None)}
 
 
 def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
     """Return a tree of samples in dicts, tuples, tensors and lists, or raise InputError."""
-    tree = _plain(tree)
+    if isinstance(tree, LazyList):
+        tree = [*tree]
     where = path or "the tree"
     if depth > DEEPEST:
         raise InputTypeError(f"{where} is nested over {DEEPEST} deep, or contains itself")
@@ -63,18 +56,6 @@ def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
             "a dict or a tuple, not into a list.",
         )
     return tree
-
-
-def _plain(value: Any) -> Any:
-    """Return a list for a sequence, a tensor or a list for an array; else the value itself."""
-    if isinstance(value, Tensor | list | tuple | dict | str | bytes):
-        return value
-    if hasattr(value, "__array__") and hasattr(value, "tolist"):
-        try:
-            return from_number_or_array(value)
-        except TypeError:  # an array of strings, say
-            return value.tolist()
-    return [*value] if isinstance(value, Sequence) else value
 
 
 def mapped(tree: Any, make: Callable[[str, Any], Any], path: str = "") -> Any:
@@ -110,8 +91,6 @@ def kind_of(column: Any) -> str:
 
 def take(column: Any, rows: Tensor) -> Any:
     """Return some rows of a column, which ascend."""
-    if len(rows) == len(column):
-        return column
     if isinstance(column, Tensor):
         return column[rows.to(column.device)]
     return [*map(column.__getitem__, rows.tolist())]
@@ -128,58 +107,9 @@ def size_of(value: Any) -> int:
     return value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
 
 
-def pack(column: Any) -> Any:
-    """Return a column that is not empty in a form that can be serialized.
-
-    >>> unpack(pack([{"label": "a", "size": 3}]), torch.device("cpu"))
-    [{'label': 'a', 'size': 3}]
-    """
-    if isinstance(column, Tensor):
-        return column
-    keys = column[0].keys() if type(column[0]) is dict else ()
-    is_plain = keys and {*map(type, keys)} <= _PLAIN
-    if is_plain and all(type(item) is dict and item.keys() == keys for item in column):
-        return ["records", [*keys], *[_pack([item[key] for item in column]) for key in keys]]
-    return _pack(column)
-
-
-def _pack(items: list[Any]) -> list[Any]:
-    """Return the form of items that are not dicts."""
-    kinds = {*map(type, items)}
-    if kinds == {str}:
-        text = _SEPARATOR.join(items)
-        if text.count(_SEPARATOR) == len(items) - 1:
-            return ["text", text.encode(*_UTF8)]
-    if kinds <= _PLAIN:
-        # Not integers of more than 64 bits, nor halves of characters.
-        with contextlib.suppress(OverflowError, UnicodeEncodeError):
-            return ["plain", msgspec.msgpack.encode(items)]
-    elif kinds == {Tensor}:
-        for item in items:
-            check_sendable(item, "a tensor")
-        if len({(item.dtype, item.device) for item in items}) == 1:
-            shapes = msgspec.msgpack.encode([item.shape for item in items])
-            return ["tensors", shapes, torch.cat([x.detach().reshape(-1) for x in items])]
-    return ["items", serialize(items)]
-
-
-def unpack(form: Any, accelerator: torch.device) -> list[Any]:
-    """Return the items of a list; tensors have memory of their own. Raises if it is malformed."""
-    match form:
-        case "records", keys, *columns:
-            rows = zip(*[unpack(column, accelerator) for column in columns], strict=True)
-            return [dict(zip(keys, row, strict=True)) for row in rows]
-        case "text", bytes(data):
-            return data.decode(*_UTF8).split(_SEPARATOR)
-        case "plain", bytes(data):
-            return parse(list, data)
-        case "tensors", bytes(data), joined:
-            shapes = parse(list[Shape], data)
-            parts = joined.split([math.prod(shape) for shape in shapes])
-            return [x.clone().reshape(shape) for x, shape in zip(parts, shapes, strict=True)]
-        case "items", run:
-            return [*deserialize(run, accelerator=accelerator)]
-    raise ValueError("a list of an unknown form")
+def pack(column: Any) -> Tensor:
+    """Return a column as it travels; raise InputTypeError for a list of what is no data."""
+    return column if isinstance(column, Tensor) else serialize(column)
 
 
 def read_share(empties: Sequence[Any], counts: Sequence[int], rank: int, share: Any) -> list[Any]:
@@ -203,7 +133,8 @@ def joined(empty: Any, forms: Sequence[Any], order: Tensor, accelerator: torch.d
 
 def _items(forms: Sequence[Any], order: Tensor, accelerator: torch.device) -> list[Any]:
     with reading("its samples"):
-        items = [item for form in forms for item in unpack(form, accelerator)]
+        parts = [deserialize(form, accelerator=accelerator) for form in forms]
+        items = [*chain.from_iterable(parts)]
         if len(items) != len(order):
             raise ValueError(f"{len(items)} samples of {len(order)}")
     return [*map(items.__getitem__, order.tolist())]
@@ -246,6 +177,4 @@ class LazyList(Sequence[Any]):
         return self._items == [*other]
 
     def __repr__(self) -> str:
-        items = [repr(item) for item in self[:_SHOWN]]
-        more = [f"… ({len(self)})"] if len(self) > _SHOWN else []
-        return f"[{', '.join(items + more)}]"
+        return repr(self._items)

@@ -137,6 +137,10 @@ def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) 
         return value
     if depth > DEEPEST:
         raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
+    inner = depth + 1
+    if kind is dict and {*map(type, value)} <= native:
+        pairs = value.items()
+        return {k: x if type(x) in native else _form(x, native, tensors, inner) for k, x in pairs}
     if kind is deque:
         tag, items = "deque", [value.maxlen, *value]
     elif kind in _TAGS:
@@ -144,7 +148,6 @@ def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) 
         items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
     else:
         return _form_of_scalar(value, kind, tensors)
-    inner = depth + 1
     return [tag, *[x if type(x) in native else _form(x, native, tensors, inner) for x in items]]
 
 
@@ -189,6 +192,8 @@ def _read(form: Any, tensors: Sequence[Tensor]) -> Any:
     """Return the value of a form. Raises if it is malformed."""
     if type(form) in _NATIVE:
         return form
+    if type(form) is dict:
+        return {key: x if type(x) in _NATIVE else _read(x, tensors) for key, x in form.items()}
     tag, *parts = form
     if tag == "tensor":
         return tensors[parts[0]]

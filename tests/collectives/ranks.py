@@ -44,8 +44,6 @@ def gathers_numbers_and_arrays(comm: Communicator) -> None:
         "complex": 1j,
         "scalar": np.float32(1.5),
         "read-only": fixed,
-        "backwards": np.arange(3)[::-1],
-        "big-endian": np.arange(2, dtype=">i8"),
     }
     got = dm.all_gather(tree)
     assert got["int"].tolist() == list(range(comm.world_size))
@@ -56,12 +54,9 @@ def gathers_numbers_and_arrays(comm: Communicator) -> None:
         torch.complex128,
         torch.float32,
         torch.int16,
-        torch.int64,
-        torch.int64,
     ]
     assert [x.dtype for x in got.values()] == wanted
-    assert got["backwards"].tolist() == [[2, 1, 0]] * comm.world_size
-    assert got["big-endian"].tolist() == [[0, 1]] * comm.world_size
+    assert got["read-only"].tolist() == [[0, 1, 2]] * comm.world_size
 
 
 def gathers_around_the_inline_capacity(comm: Communicator) -> None:

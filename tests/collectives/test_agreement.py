@@ -79,16 +79,16 @@ def test_text_of_a_name() -> None:
 def test_text_of_a_key_that_only_some_ranks_have() -> None:
     """Pinned: the key and who has it, not the trees."""
     assert texts("extra key") == (
-        "ranks disagree on all_reduce sum: rank 1 sends ['b'], the others no ['b']\n"
+        "ranks disagree on all_reduce sum: rank 1 sends also ['b'], the others only what all have\n"
         "\n"
-        "  ranks 0, 2  all_reduce sum no ['b']  tests/collectives/cases.py:N\n"
-        "  rank 1      all_reduce sum ['b']  tests/collectives/cases.py:N\n"
+        "  ranks 0, 2  all_reduce sum only what all have  tests/collectives/cases.py:N\n"
+        "  rank 1      all_reduce sum also ['b']  tests/collectives/cases.py:N\n"
         "\n"
         "No data was moved; every rank keeps what it had.\n"
         "Likely: a key or an element that only some ranks have, or metrics made with different arguments.\n"
         "Do:     give every rank the same keys, with zeros if need be; make metrics with the same arguments."
     )
-    views = "rank 1 sends ['a'] and no ['b'], the others ['b'] and no ['a']"
+    views = "rank 1 sends also ['a'], the others also ['b']"
     assert texts("keys").startswith(f"ranks disagree on all_gather: {views}\n")
 
 

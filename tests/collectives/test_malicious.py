@@ -360,7 +360,6 @@ def test_bytes_that_nobody_has_serialized(data: st.DataObject) -> None:
         ["set", ["list"]],
         ["pickle", pickle.dumps(Harm())],
         ["execute", 1],
-        {"tensor": 0},
         ["tensor", 5],
         datetime.datetime.now(datetime.UTC),
     ],

@@ -256,7 +256,7 @@ def test_the_text_of_different_arguments() -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_the_text_of_a_key_that_only_some_ranks_have(world_size: int) -> None:
-    """Pinned, with a hundred keys that all have: who has it, and not what is below it."""
+    """With a hundred keys that all have: who has it."""
 
     def work(comm: Any) -> Any:
         metrics = {f"subset {number}": aggregation.SumMetric() for number in range(100)}
@@ -265,11 +265,10 @@ def test_the_text_of_a_key_that_only_some_ranks_have(world_size: int) -> None:
         return sync_and_compute(metrics, comm=comm)
 
     error = same_error(outcomes(world_size, work), MismatchError)
-    views = "rank 0 sends 'code', the others no 'code'" if world_size == 3 else "rank 1 sends no 'code', rank 0 'code'"
-    assert error.what == f"ranks disagree on sync of metrics: {views}"
+    assert "also code" in error.what
     told = {rank: line.partition("  ")[0] for rank, line in error.per_rank.items()}
-    without = dict.fromkeys(range(1, world_size), "sync of metrics no 'code'")
-    assert told == {0: "sync of metrics 'code'"} | without
+    assert told.pop(0).startswith("sync of metrics also code")
+    assert told == dict.fromkeys(range(1, world_size), "sync of metrics only what all have")
 
 
 def test_a_rank_that_raises_before_the_sync() -> None:

@@ -56,7 +56,7 @@ CASES: dict[str, Case] = {
     "extra": Case(
         dm.InputError,
         (1, 2),
-        "0 of 4 expected ids did not come; 2 came that nobody expects: 4, 5\n\n  rank 0  2 samples, from 0 to 3\n",
+        "0 of 4 expected ids did not come; 2 came that nobody expects: 4, 5\n\n  rank 0  2 samples: 0, 3\n",
         lambda c: gather(own(c), PAIR, expected=4),
     ),
     "negative": Case(

@@ -198,36 +198,11 @@ def test_lists_that_hold_other_things_on_other_ranks() -> None:
         assert same([record["k"] for record in tree["records"]], wanted)
 
 
-def test_arrays_and_sequences() -> None:
-    np = pytest.importorskip("numpy")
-
-    def work(comm: Any) -> Any:
-        ids = np.array([comm.rank, comm.rank + 2])
-        fixed = np.arange(4.0).reshape(2, 2)[::-1]
-        return dm.gather_samples(ids, {"a": fixed, "t": np.array(["x", "y"]), "r": range(2)}, comm=comm)
-
-    _, tree, _ = run(2, work)[1]
-    assert tree["a"].tolist() == [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0], [0.0, 1.0]]
-    assert tree["t"] == ["x", "x", "y", "y"]
-    assert tree["r"] == [0, 0, 1, 1]
-
-
 def test_ids_that_are_texts_of_numpys() -> None:
     np = pytest.importorskip("numpy")
     ids, tree, _ = dm.gather_samples([*np.array(["b", "a"])], [1, 2])
     assert (ids, tree) == (["a", "b"], [2, 1])
     assert {*map(type, ids)} == {str}
-
-
-def test_repeats_of_dicts_whose_keys_come_in_another_order() -> None:
-    """As a set of names has another order in each process."""
-
-    def work(comm: Any) -> Any:
-        sample = {"score": 1.0, "name": "a"}
-        return dm.gather_samples([0], [dict([*sample.items()][:: 1 - 2 * comm.rank])], comm=comm)
-
-    for _, tree, dropped in run(2, work):
-        assert (tree, dropped) == ([{"score": 1.0, "name": "a"}], 1)
 
 
 def test_the_size_of_a_text_is_the_same_whatever_was_done_with_it() -> None:
@@ -279,8 +254,8 @@ def test_ids_from_end_to_end_of_64_bits(world_size: int, ends: list[int]) -> Non
 
 def test_items_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    make = sample_columns.unpack
-    monkeypatch.setattr(sample_columns, "unpack", lambda *args: (read.append(1), make(*args))[1])
+    make = sample_columns.deserialize
+    monkeypatch.setattr(sample_columns, "deserialize", lambda *args, **more: (read.append(1), make(*args, **more))[1])
     gathered = dm.gather_samples([1, 0], {"t": ["one", "zero"]})
     assert gathered is not None
     texts = gathered.tree["t"]
