@@ -36,7 +36,7 @@ from distmetrics.collectives.sample_columns import (
     pack,
     read_share,
     read_tree,
-    size_of,
+    sizes_of,
     take,
 )
 from distmetrics.collectives.wire import deserialize, serialize
@@ -136,14 +136,12 @@ class _Shard:
     template: Any = field(default_factory=list)
     columns: list[Any] = field(default_factory=list)
     forms: list[Any] = field(default_factory=list)
-    nbytes: int = 0
+    nbytes: list[int] = field(default_factory=list)  # of each column
     expected: int | list[Any] | None = None
     file: LinesFile | None = None
 
     def share(self, rows: Tensor) -> list[Any]:
         """Return some samples, as they travel."""
-        if len(rows) == 0:
-            return []
         if self.forms and len(rows) == len(self.ids):
             return self.forms
         return [pack(take(column, rows)) for column in self.columns]
@@ -208,15 +206,15 @@ def _read_tree(mine: _Shard, tree: Any, *, to_file: bool) -> str:
             ) from error
         mine.columns.append(column)
         mine.forms.append(form)
-        mine.nbytes += size_of(form)
-        if mine.nbytes > ROUND:
+        mine.nbytes.append(form.nbytes)
+        if sum(mine.nbytes) > ROUND:
             mine.forms.clear()
     ids = "strings" if isinstance(mine.ids, list) else "integers"
     return f"ids: {ids}, samples: {', '.join(kinds)}"
 
 
 def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] | None:
-    sent = mine.nbytes, mine.template, _as_steps(mine.ids)
+    sent = sum(mine.nbytes), mine.template, _as_steps(mine.ids)
     shards = _exchange(comm, mine.header, sent, _read_shard)
     with reading("its ids"):
         order = Order.of([ids for _, _, ids in shards])
@@ -242,28 +240,21 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
         places.append(place + start)
         start += len(arrival)
         if mine.file is not None:
-            lines = joined([], columns[""], place, comm.device)
-            problem = mine.file.append(lines, is_last=start == len(order.ids))
+            read_lines = functools.partial(joined, [], columns[""], place, comm)
+            problem = mine.file.append(read_lines, is_last=start == len(order.ids))
             columns[""] = []
     tree = None
     if to_file:
         _exchange(comm, mine.header, None, None, "end", problem)
     elif receives:
-        tree = _joined(template, columns, torch.cat(places), comm)
+        order_of_all = torch.cat(places)
+        with reading("its samples"):
+            tree = mapped(
+                template, lambda path, empty: joined(empty, columns[path], order_of_all, comm)
+            )
     else:
         return None
     return order.ids, tree, sum(order.counts) - len(order.ids)
-
-
-def _joined(template: Any, columns: dict[str, list[Any]], order: Tensor, comm: Communicator) -> Any:
-    """Return the tree of all samples."""
-
-    def column(path: str, empty: Any) -> Any:
-        values = joined(empty, columns[path], order, comm.device)
-        return values if isinstance(values, Tensor) or not comm.hands_over else [*values]
-
-    with reading("its samples"):
-        return mapped(template, column)
 
 
 # -- rounds in which each rank sends a value of any size
@@ -300,11 +291,8 @@ def _rounds(comm: Communicator, mine: _Shard, order: Order, nbytes: int) -> Sequ
     if nbytes <= ROUND:
         return [order.first]
     sizes = torch.zeros(len(mine.ids), dtype=torch.int64)
-    for column in mine.columns:
-        if isinstance(column, Tensor):
-            sizes += column.nbytes // len(column)
-        else:
-            sizes += torch.tensor([*map(size_of, column)])
+    for column, bytes_of_all in zip(mine.columns, mine.nbytes, strict=True):
+        sizes += sizes_of(column, bytes_of_all)
     read = functools.partial(_read_numbers, order.counts)
     in_order = torch.cat(_exchange(comm, mine.header, sizes, read, "sizes"))[order.first]
     number = (in_order.cumsum(0) - in_order) // ROUND
@@ -534,10 +522,10 @@ class LinesFile:
         self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
-    def append(self, lines: Sequence[str], *, is_last: bool) -> Problem | None:
+    def append(self, read: Callable[[], Sequence[str]], *, is_last: bool) -> Problem | None:
         """Write lines; after the last ones, put the file in place. Returns why it cannot be."""
         try:
-            self._file.writelines(f"{line}\n" for line in lines)
+            self._file.writelines(f"{line}\n" for line in read())
             if is_last:
                 self._file.flush()
                 os.fsync(self._file.fileno())

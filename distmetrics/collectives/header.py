@@ -357,8 +357,5 @@ def check_sendable(x: Tensor, where: str) -> None:
     why, do = unsendable(x.dtype, x.layout, x.is_meta)
     if x.is_nested:
         why, do = "is a nested tensor", "send its parts."
-    if is_dtensor(x):
-        why = "is a DTensor, sharded over ranks already"
-        do = "send x.full_tensor() or x.to_local()."
     if why:
         raise InputTypeError(f"{where} {why}", do=do)

@@ -8,7 +8,6 @@ of rows and devices. Rows of a tensor travel as a tensor, a list as its bytes.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -19,10 +18,9 @@ from torch import Tensor
 from distmetrics.collectives.buckets import short_name
 from distmetrics.collectives.header import check_sendable
 from distmetrics.collectives.wire import DEEPEST, deserialize, serialize
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.message import reading
-
-_UTF8 = ("utf-8", "surrogatepass")  # whatever a Python string may hold
 
 
 def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
@@ -40,9 +38,9 @@ def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
     if type(tree) is tuple:
         return tuple(read_tree(dict(enumerate(tree)), count, path, depth).values())
     if isinstance(tree, Tensor):
-        check_sendable(tree, where)
         tree = tree.detach()
-    elif not isinstance(tree, list):
+        check_sendable(tree, where)
+    if type(tree) not in (Tensor, list):
         raise InputTypeError(
             f"{where} is a {type(tree).__name__}, which is no column of samples",
             do="pass tensors with one row a sample and lists with one item a sample, in dicts and "
@@ -96,15 +94,11 @@ def take(column: Any, rows: Tensor) -> Any:
     return [*map(column.__getitem__, rows.tolist())]
 
 
-def size_of(value: Any) -> int:
-    """Return how many bytes a value takes, about."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, list | tuple | set | frozenset):
-        return sum(map(size_of, value))
-    if isinstance(value, str):  # Python counts bytes that it may have kept of it
-        value = value.encode(*_UTF8)
-    return value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
+def sizes_of(column: Any, nbytes: int) -> Tensor:
+    """Return how many bytes each item takes, about: of strings their letters, else the mean."""
+    if isinstance(column, list) and {*map(type, column)} == {str}:
+        return torch.tensor([*map(len, column)])
+    return torch.full((len(column),), nbytes // len(column))
 
 
 def pack(column: Any) -> Tensor:
@@ -123,12 +117,13 @@ def read_share(empties: Sequence[Any], counts: Sequence[int], rank: int, share: 
     return [*share]
 
 
-def joined(empty: Any, forms: Sequence[Any], order: Tensor, accelerator: torch.device) -> Any:
+def joined(empty: Any, forms: Sequence[Any], order: Tensor, comm: Communicator) -> Any:
     """Return a column of samples, of which ``order`` says the places among those of all forms."""
     if isinstance(empty, Tensor):
         rows = torch.cat([empty, *[form.to(empty.device) for form in forms]])
         return rows[order.to(empty.device)]
-    return LazyList(len(order), functools.partial(_items, forms, order, accelerator))
+    make = functools.partial(_items, forms, order, comm.device)
+    return make() if comm.hands_over else LazyList(len(order), make)
 
 
 def _items(forms: Sequence[Any], order: Tensor, accelerator: torch.device) -> list[Any]:
