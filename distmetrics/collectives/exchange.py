@@ -51,7 +51,7 @@ _LINES_KEPT = 64  # calls from unequal lines, since ranks were last at one line
 # Mark and protocol; bytes of the header and of the data; the number of this call, and a hash of
 # what else the rank has done; what it has read of streams.
 _HEAD = struct.Struct(f"<5Q{2 * _PASSES_KEPT}Q")
-_LENGTH = struct.Struct(">Q")  # of a header, before its compressed bytes; starts with a zero
+_COMPRESSED = b"\0"  # starts a header that is; no other starts so
 _MARK = 0x646D6574_00000008  # "dmet", protocol 8
 _SMALL_WORLD = 8  # ranks up to which a frame has room for twice as much
 _LARGEST, _SMALLEST, _TOTAL = 1 << 14, 1 << 12, 1 << 22
@@ -263,23 +263,20 @@ def _read_frame(row: Tensor, world_size: int, rank: int) -> _Frame:
 def header_of(blob: bytes, rank: int) -> Header:
     """Return the header that a rank has sent; raise MismatchError for anything else."""
     with reading("what it tells of its call", rank):
-        return parse(Header, _inflated(blob) if blob[:1] == b"\0" else blob)
+        return parse(Header, _inflated(blob) if blob.startswith(_COMPRESSED) else blob)
 
 
 @functools.lru_cache(maxsize=64)
 def _deflated(blob: bytes) -> bytes:
-    return _LENGTH.pack(len(blob)) + zlib.compress(blob, level=1)
+    return _COMPRESSED + zlib.compress(blob, level=1)
 
 
 def _inflated(blob: bytes) -> bytes:
-    """Return the bytes of a header, of which no more are made than were announced."""
-    (length,) = _LENGTH.unpack_from(blob)
-    if not 0 < length <= LARGEST_HEADER:
-        raise ValueError(f"a length of {length} bytes")
+    """Return the bytes of a header, of which no more are made than one may have."""
     inflater = zlib.decompressobj()
-    plain = inflater.decompress(blob[_LENGTH.size :], length)
-    if len(plain) < length or not inflater.eof:
-        raise ValueError(f"another length than {length} bytes")
+    plain = inflater.decompress(blob[1:], LARGEST_HEADER)
+    if not inflater.eof:
+        raise ValueError(f"a header that ends nowhere, or of over {LARGEST_HEADER} bytes")
     return plain
 
 

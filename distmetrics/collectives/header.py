@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
@@ -103,15 +102,20 @@ class Header(Message, frozen=True):
 _encoded = functools.lru_cache(maxsize=64)(encode)
 
 
+def _lines(headers: Sequence[Header]) -> dict[int, str]:
+    """Return what each rank does, for reports."""
+    return {rank: str(header.call()) for rank, header in enumerate(headers)}
+
+
 def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
     """Raise on every rank what any rank must refuse."""
     problems = {r: m.problem for r, m in enumerate(headers) if m.problem is not None}
     if not problems:
         return
     first, problem = next(iter(problems.items()))
-    lines = {}
-    for r, header in enumerate(headers):
-        lines[r] = f"{header.call()}  {header.problem.what if header.problem else ''}".rstrip()
+    lines = _lines(headers)
+    for r, each in problems.items():
+        lines[r] += f"  {each.what}"
     raise error_class(problem.kind)(
         [f"{headers[first].call().op}: {problem.what} (", Ranks(problems), ")"],
         per_rank=lines,
@@ -159,7 +163,7 @@ def agree_on_dtensors(
         for tensor in dict.fromkeys(chain.from_iterable(per_rank)):
             if all(tensor in per_rank[r] for r in tensor.holders):
                 continue
-            lines = {r: str(header.call()) for r, header in enumerate(headers)}
+            lines = _lines(headers)
             for r in tensor.holders:
                 own = [one.about for one in per_rank[r] if one.name == tensor.name]
                 lines[r] += f"  {tensor.name} {', '.join(own) or 'is no DTensor'}"
@@ -212,12 +216,8 @@ def _mismatch(
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    calls = [header.call() for header in headers]
-    what = calls[rank].op
-    if verb == "send":
-        calls = [replace(call, detail=short[view]) for call, view in zip(calls, views, strict=True)]
-    else:
-        what = "a collective"
+    call = headers[rank].call()
+    what = call.op if verb == "send" else "a collective"
     parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
     for view in odd[:_SHOWN]:
         does = verb if len(groups[view]) > 1 else f"{verb}s"
@@ -225,13 +225,13 @@ def _mismatch(
     named = len(groups[usual]) == 1 or len(odd) > _SHOWN
     return MismatchError(
         [*parts, Ranks(groups[usual]) if named else "the others", f" {short[usual]}"],
-        per_rank={r: str(call) for r, call in enumerate(calls)},
+        per_rank=_lines(headers),
         notes=[_NOTHING_MOVED],
         likely=likely,
         do=do,
         rank=rank,
         peers=[r for view in odd for r in groups[view]],
-        site=calls[rank].site,
+        site=call.site,
     )
 
 

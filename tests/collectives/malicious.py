@@ -91,11 +91,11 @@ def with_data(frame: bytes, data: bytes) -> bytes:
     return (with_head(frame, head)[:start] + data).ljust(len(frame), b"\0")
 
 
-def bomb(announced: int, size: int) -> bytes:
-    """A compressed header of ``size`` bytes, which says that it has fewer."""
+def bomb(size: int) -> bytes:
+    """A compressed header of ``size`` bytes."""
     squeezed = zlib.compressobj(9)
     body = b"".join(squeezed.compress(bytes(1 << 20)) for _ in range(size >> 20)) + squeezed.flush()
-    return exchange._LENGTH.pack(announced) + body
+    return exchange._COMPRESSED + body
 
 
 class ExecutedError(Exception):

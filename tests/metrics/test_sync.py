@@ -266,9 +266,7 @@ def test_the_text_of_a_key_that_only_some_ranks_have(world_size: int) -> None:
 
     error = same_error(outcomes(world_size, work), MismatchError)
     assert "also code" in error.what
-    told = {rank: line.partition("  ")[0] for rank, line in error.per_rank.items()}
-    assert told.pop(0).startswith("sync of metrics also code")
-    assert told == dict.fromkeys(range(1, world_size), "sync of metrics only what all have")
+    assert "only what all have" in error.what
 
 
 def test_a_rank_that_raises_before_the_sync() -> None:
