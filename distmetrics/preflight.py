@@ -14,7 +14,7 @@ import io
 import pickle
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,123 +116,86 @@ class _Search:
             self._probe(io.BytesIO(), protocol=4).dump(part.value)
             return True
         self._failed[id(part.value)] = part.value
-        are_whole = [self.visit(inner) for inner in _parts(part, self._by_value)]
-        if all(are_whole):
+        try:
+            parts = [*_parts(part, self._by_value)]
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
+            parts = []
+        if all([self.visit(inner) for inner in parts]):
             what, do = _kind(part.value)
             self.found.append(Unpicklable(part.path, what, _where(part), do))
         return False
+
+
+_NAMED = {types.MethodType: ("__self__",), functools.partial: ("func", "args", "keywords")}
 
 
 def _parts(part: _Visited, by_value: bool) -> Iterator[_Visited]:
     """List what an object consists of as pickle sees it."""
     value = part.value
     if isinstance(value, tuple):
-        yield from _items(part, "", enumerate(value))
-    elif isinstance(value, type):
-        for name, member in vars(value).items() if by_value else ():
-            if not name.startswith("__"):
-                yield part.step(f".{name}", member)
+        yield from _items(part, enumerate(value))
     elif isinstance(value, types.FunctionType):
-        for name, item in _variables(value).items() if by_value else ():
+        used = inspect.getclosurevars(value)
+        for name, item in {**used.globals, **used.nonlocals}.items() if by_value else ():
             yield part.step(f" (its variable {name})", item)
-    elif isinstance(value, types.MethodType):
-        yield part.step(".__self__", value.__self__)
-    elif isinstance(value, functools.partial):
-        for name in ("func", "args", "keywords"):
+    elif type(value) in _NAMED:
+        for name in _NAMED[type(value)]:
             yield part.step(f".{name}", getattr(value, name))
-    else:
-        yield from _parts_of_object(part)
+    elif not isinstance(value, type):
+        reduced = value.__reduce_ex__(4)
+        if isinstance(reduced, tuple):
+            yield part._replace(value=type(value), attribute="")
+            yield from _parts_of_object(part, *reduced[1:])
 
 
-def _items(part: _Visited, of: str, items: Iterable[tuple[Any, Any]]) -> Iterator[_Visited]:
+def _items(part: _Visited, items: Iterable[tuple[Any, Any]], of: str = "") -> Iterator[_Visited]:
     return (part.step(f"{of}[{key!r}]", item) for key, item in items)
 
 
-def _variables(fn: types.FunctionType) -> dict[str, Any]:
-    """Return what a function needs to travel as code."""
-    variables: dict[str, Any] = {"__defaults__": fn.__defaults__}
-    with contextlib.suppress(ValueError):  # a variable that has no value yet
-        used = inspect.getclosurevars(fn)
-        variables |= {**used.globals, **used.nonlocals}
-    return variables
-
-
-def _parts_of_object(part: _Visited) -> Iterator[_Visited]:
-    """List class, arguments, state and items of another object, as ``__reduce_ex__`` gives them."""
-    try:
-        reduced = part.value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
-        return
-    if isinstance(reduced, str):
-        return
-    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    if getattr(make, "__name__", "") == "__newobj__":
-        yield part._replace(value=arguments[0], owner=None)
-        arguments = arguments[1:]
-    else:
-        yield part.step(".__reduce__()[0]", make)
-    yield from _items(part, ".__reduce__()[1]", enumerate(arguments))
-    yield from _parts_of_state(part, state)
-    yield from _items(part, "", enumerate(items or ()))
-    for key, item in pairs or ():
-        yield part.step(f" (the key {key!r})", key)
-        yield part.step(f"[{key!r}]", item)
-
-
-def _parts_of_state(part: _Visited, state: Any) -> Iterator[_Visited]:
-    has_slots = isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict)
-    for attributes in state if has_slots else (state,):
-        if isinstance(attributes, Mapping):
-            plain = dict(attributes)
-            for kind in ("_modules", "_parameters", "_buffers"):
-                for name, child in (plain.pop(kind, None) or {}).items():
-                    step = f"[{name}]" if name.isdigit() else f".{name}"
-                    yield part.step(step, child, name)
-            for name, item in plain.items():
-                yield part.step(f".{name}", item, name)
-        elif attributes is not None:
-            yield part.step(".__getstate__()", attributes)
+def _parts_of_object(
+    part: _Visited, arguments: Any, state: Any = None, items: Any = None, pairs: Any = None, *_: Any
+) -> Iterator[_Visited]:
+    """List what ``__reduce_ex__`` gives of another object."""
+    yield from _items(part, enumerate(arguments), ".__reduce__()[1]")
+    for attributes in state if isinstance(state, tuple) else (state,):  # with slots, or without
+        plain = dict(attributes or {})
+        for kind in ("_modules", "_parameters", "_buffers"):
+            for name, child in (plain.pop(kind, None) or {}).items():
+                step = f"[{name}]" if name.isdigit() else f".{name}"
+                yield part.step(step, child, name)
+        for name, item in plain.items():
+            yield part.step(f".{name}", item, name)
+    yield from _items(part, enumerate(items or ()))
+    yield from _items(part, pairs or ())
 
 
 _TOP_LEVEL = "move it to the top level of a module"
-_PER_PROCESS = "make it where it is used, in each process, and leave it out in __getstate__"
 
 
 def _kind(value: Any) -> tuple[str, str]:
     """Return what a value is, and what to put in its place."""
     if isinstance(value, types.FunctionType):
-        if value.__name__ == "<lambda>":
-            return "a lambda", "use functools.partial, or a function at the top level of a module"
-        name = value.__qualname__
-        return f"the local function {name}", f"{_TOP_LEVEL}, or use a callable class"
+        is_lambda = value.__name__ == "<lambda>"
+        what = "a lambda" if is_lambda else f"the local function {value.__qualname__}"
+        return what, f"use functools.partial, or {_TOP_LEVEL}"
     if isinstance(value, type):
         return f"of the local class {value.__qualname__}", _TOP_LEVEL
-    if isinstance(value, io.IOBase):
-        return "an open file", "keep its path, and open it where it is used"
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiouAEIOU" else "a"
-    return f"{article} {name}", _PER_PROCESS
+    do = "make it where it is used, in each process, and leave it out in __getstate__"
+    return f"a {type(value).__name__}", do
 
 
 def _where(part: _Visited) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
-    value = part.value
-    code = getattr(value, "__code__", getattr(value, "gi_code", None))
-    if isinstance(code, types.CodeType):  # of a generator inspect gives the line of the function
+    code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
+    if isinstance(code, types.CodeType):
         return f"defined at {short_path(code.co_filename)}:{code.co_firstlineno}"
-    for file, line, _ in _source(value) if isinstance(value, type) else ():
-        return f"defined at {short_path(file)}:{line}"
     assignment = re.compile(rf"\bself\.{re.escape(part.attribute)}\b\s*(:[^=]+)?=(?!=)")
     for cls in type(part.owner).__mro__ if part.attribute else ():
-        for file, number, text in _source(cls):
-            if assignment.search(text):
-                return f"assigned at {short_path(file)}:{number}"
+        with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or C's
+            lines, start = inspect.getsourcelines(cls)
+            for number, text in enumerate(lines, start):
+                if assignment.search(text):
+                    return f"assigned at {short_path(inspect.getfile(cls))}:{number}"
     return ""
-
-
-def _source(cls: type) -> Iterator[tuple[str, int, str]]:
-    """Yield file, number and text of each line of a class; none if typed at a prompt, or C's."""
-    with contextlib.suppress(OSError, TypeError):
-        file = inspect.getsourcefile(cls) or ""
-        lines, start = inspect.getsourcelines(cls)
-        yield from ((file, number, text) for number, text in enumerate(lines, start))
