@@ -90,7 +90,7 @@ def exact_by(
         whole = unwrapped.loader
         parts = [*parts_of(whole)] if isinstance(whole, DataLoader) and not unwrapped.dealt else []
         drawn = random_state(parts)
-        text = f"{_text(unwrapped)}{_lists(parts)}, drawn by {len(drawn)} seeds or generators, "
+        text = f"{_text(whole)}{_lists(parts)}, drawn by {len(drawn)} seeds or generators, "
         text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
         mine = _LoaderMessage(text, state=tuple(value for *_, value in drawn))
     except InputError as error:
@@ -129,7 +129,7 @@ def part_of(
     order, layout = order_of(whole), Sharding(in_rounds=in_rounds)
     if type(order) is BatchSampler and order is whole.batch_sampler:
         multiple_of = order.batch_size if order.drop_last else 1
-        layout = Sharding(unwrapped.batch_size, multiple_of, in_rounds)
+        layout = Sharding(order.batch_size, multiple_of, in_rounds)
         order = order.sampler
     own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
     own.is_order = True
@@ -165,14 +165,13 @@ def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
     return ranks[0].state
 
 
-def _text(unwrapped: Unwrapped) -> str:
+def _text(whole: Any) -> str:
     """Say what a loader of the whole data is."""
-    whole = unwrapped.loader
     if not has_order(whole):
         return f"batches without an order, of a {type(whole).__name__}"
     order, batched = order_of(whole), ""
     if type(order) is BatchSampler:
-        batched = f" in batches of {unwrapped.batch_size}" + " but for the last" * order.drop_last
+        batched = f" in batches of {order.batch_size}" + " but for the last" * order.drop_last
         order = order.sampler
     return f"{len(order)} items of a {type(order).__name__}{batched}"
 
