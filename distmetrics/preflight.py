@@ -122,7 +122,8 @@ class _Search:
             raise
         except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
             parts = []
-        if all([self.visit(inner) for inner in parts]):
+        are_whole = [self.visit(inner) for inner in parts]
+        if all(are_whole):
             what, do = _kind(part.value)
             self.found.append(Unpicklable(part.path, what, _where(part), do))
         return False

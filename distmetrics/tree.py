@@ -1,19 +1,17 @@
 """Trees of tensors: dicts, lists, tuples, named tuples, dataclasses, nested ones, empty ones.
 
 Dict keys are visited in sorted order, so two ranks that filled a dict in different order agree; the
-rebuilt dict keeps the order of the one that came in. Containers registered with
-``torch.utils._pytree`` (Hugging Face's outputs, say) work too. ``None`` is structure, not a leaf.
+rebuilt dict keeps the order of the one that came in. Classes derived from dict (Hugging Face's
+outputs, say) work too. ``None`` is structure, not a leaf.
 """
 
 import copy
 import dataclasses
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch.utils import _pytree
 
 T = TypeVar("T")
 _Build = Callable[[Iterator[Any]], Any]
@@ -111,16 +109,13 @@ def _split(tree: Any) -> _Split | None:
     kind = type(tree)
     if kind in (list, tuple):
         return "[]" if kind is list else "()", _items(tree), kind
-    if kind in (dict, OrderedDict, defaultdict):
+    if isinstance(tree, dict):
         return _split_dict(tree)
     brackets = f"{kind.__name__}(", ")"
-    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return brackets, _fields(kind._fields, tree), kind._make
-    if kind in _pytree.SUPPORTED_NODES:
-        node = _pytree.SUPPORTED_NODES[kind]
-        parts, context = node.flatten_fn(tree)
-        brackets = f"{kind.__name__}<{context}>(", ")"
-        return brackets, _items(parts), lambda new: node.unflatten_fn(new, context)
+    if isinstance(tree, tuple):
+        if hasattr(kind, "_fields"):
+            return brackets, _fields(kind._fields, tree), kind._make
+        return brackets, _items(tree), kind  # such as torch.max(x, dim=0)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree)]
         children = _fields(names, [getattr(tree, name) for name in names])
@@ -145,7 +140,8 @@ def _split_dict(tree: dict[Any, Any]) -> _Split:
 
     def rebuild(new: list[Any]) -> Any:
         result = copy.copy(tree)  # in the order of the dict that came in
-        result.update(zip(keys, new, strict=True))
+        for key, value in zip(keys, new, strict=True):
+            result[key] = value
         return result
 
     name = "" if type(tree) is dict else type(tree).__name__

@@ -64,7 +64,6 @@ class _Rank(Tasks):
         self.number, self.meetings = number, meetings
         self.states: defaultdict[Group, CallState] = defaultdict(CallState)
         self.counts = Counter[Group]()  # of its calls
-        self.broken: tuple[Group, Verdict] | None = None  # by this rank; told if it returns
         self.gone: Departure | None = None
         self._tasks = 0
         self._awaited: threading.Event | None = None  # in the background, by its own thread
@@ -90,9 +89,6 @@ class _Rank(Tasks):
     def leave(self, error: BaseException | None) -> None:
         """Note that the rank has ended, and end the waits that need it."""
         with self.meetings.changed:
-            if error is None and self.broken is not None:
-                group, verdict = self.broken
-                self.meetings.end(verdict, group)
             self.gone = Departure(self.number, reason(error), failed=error is not None)
             self.meetings.end_vain_waits()
 
@@ -270,16 +266,14 @@ class ThreadWorld:
                 thread.start()
             for thread in threads:
                 thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except BaseException as error:  # Ctrl-C in the main thread: no rank may wait for ever
-            self.meetings.end(_lost(f"the world was stopped: {error!r}"))
-            raise
-        ended = [
-            outcomes.get(rank) or _left_behind(rank, thread, limit or 0)
-            for rank, thread in enumerate(threads)
-        ]
-        if len(outcomes) < self.world_size:
-            self.meetings.end(_lost("the limit of this run is over"))
-        return ended
+            return [
+                outcomes.get(rank) or _left_behind(rank, thread, limit or 0)
+                for rank, thread in enumerate(threads)
+            ]
+        finally:
+            if len(outcomes) < self.world_size:  # no rank that was left behind may wait for ever
+                what = "this run was stopped, or its limit is over"
+                self.meetings.end(Verdict("peer-lost", what, notes=()))
 
 
 def _left_behind(rank: int, thread: threading.Thread, limit: float) -> Outcome:
@@ -293,18 +287,12 @@ def _left_behind(rank: int, thread: threading.Thread, limit: float) -> Outcome:
     return Outcome(rank, error=error)
 
 
-def _lost(what: str) -> Verdict:
-    return Verdict("peer-lost", what, notes=())
-
-
 class ThreadCommunicator(Communicator):
     """One rank's end of a :class:`ThreadWorld`, or of a subgroup of it."""
 
     device = torch.device("cpu")
 
     def __init__(self, rank: _Rank, group: Group) -> None:
-        if rank.number not in group.members:
-            raise ValueError(f"rank {rank.number} is no member of the group {group.members}")
         self._meetings, self._me, self._group = rank.meetings, rank, group
         self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)
@@ -317,22 +305,17 @@ class ThreadCommunicator(Communicator):
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
-        if at_once:
+        if at_once:  # else the next call of this rank, or its end, tells
             self._meetings.end(verdict, self._group)
-        else:
-            self._me.broken = self._group, verdict
-
-    def _of(self, group: Group) -> ThreadCommunicator:
-        return ThreadCommunicator(self._me, group)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
         members = tuple(self.members[rank] for rank in sorted(ranks))
-        return self._of(self._group._replace(members=members))
+        return ThreadCommunicator(self._me, self._group._replace(members=members))
 
     def background(self) -> ThreadCommunicator:
         """Return a communicator of the same ranks, for a second thread of each."""
-        return self._of(self._group._replace(in_background=True))
+        return ThreadCommunicator(self._me, self._group._replace(in_background=True))
 
     @property
     def tasks(self) -> Tasks:

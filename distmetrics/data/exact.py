@@ -90,7 +90,7 @@ def exact_by(
         whole = unwrapped.loader
         parts = [*parts_of(whole)] if isinstance(whole, DataLoader) and not unwrapped.dealt else []
         drawn = random_state(parts)
-        text = f"{_text(whole)}{_lists(parts)}, drawn by {len(drawn)} seeds or generators, "
+        text = f"{_text(whole)}, drawn by {len(drawn)} seeds or generators, "
         text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
         mine = _LoaderMessage(text, state=tuple(value for *_, value in drawn))
     except InputError as error:
@@ -173,13 +173,6 @@ def _text(whole: Any) -> str:
     if type(order) is BatchSampler:
         batched = f" in batches of {order.batch_size}" + " but for the last" * order.drop_last
         order = order.sampler
-    return f"{len(order)} items of a {type(order).__name__}{batched}"
-
-
-def _lists(parts: list[Any]) -> str:
-    """Say what the lists are that samplers and subsets hold: ``random_split`` draws them."""
-    found = [held(part, name) for part in parts for name in ("indices", "weights")]
-    found += parts[1:]  # the first is the data
-    plain = (each.tolist() if hasattr(each, "tolist") else each for each in found)
-    places = [each for each in plain if isinstance(each, list | tuple | range)]
-    return f" of a list with checksum {checksum(places):08x}" if places else ""
+    text = f"{len(order)} items of a {type(order).__name__}{batched}"
+    places = held(whole.dataset, "indices")  # of a Subset, which random_split draws
+    return text if places is None else f"{text}, of a list with checksum {checksum(places):08x}"

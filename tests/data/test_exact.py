@@ -21,7 +21,6 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     Subset,
-    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
@@ -227,9 +226,7 @@ class Odd(DistributedSampler[Any]):
     [
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
-        (lambda rank: DataLoader(range(8), sampler=[*range(8)][rank::2]), "of a list with checksum"),
         (lambda rank: DataLoader(Subset(range(8), np.roll(range(8), rank)), batch_size=2), "of a list with checksum"),
-        (lambda rank: DataLoader(range(8), sampler=SubsetRandomSampler(range(8)[rank::2])), "with checksum"),
         (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
     ],
 )
