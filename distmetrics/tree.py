@@ -32,10 +32,6 @@ class Spec:
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Build the tree again around new leaves, one for each path."""
-        if len(leaves) != len(self.paths):
-            raise ValueError(
-                f"the tree {self.text} has {len(self.paths)} leaves, got {len(leaves)}"
-            )
         return self._build(iter(leaves))
 
 

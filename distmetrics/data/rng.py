@@ -22,10 +22,8 @@ def held(part: Any, name: str, default: Any = None) -> Any:
 
 def samplers_in(part: Any) -> Iterator[Any]:
     """Yield a sampler, the one inside it, and so on."""
-    seen: list[Any] = []
-    while part is not None and not any(part is other for other in seen):
+    while part is not None:
         yield part
-        seen.append(part)
         part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
 
 
