@@ -14,17 +14,11 @@ from distmetrics.errors import ConfigurationError
 
 
 class Takes(NamedTuple):
-    """What an argument takes.
-
-    Attributes:
-        fits: returns True for a value that it takes.
-        wanted: what it takes, to follow "must be".
-        do: what to do about a value that it does not take; "" where that goes without saying.
-    """
+    """What an argument takes."""
 
     fits: Callable[[Any], bool]
-    wanted: str
-    do: str = ""
+    wanted: str  # follows "must be"
+    do: str = ""  # "" where that goes without saying
 
     def or_none(self, meaning: str = "None") -> Takes:
         """Return what also takes None, which may have a meaning: "None for no limit"."""
@@ -33,15 +27,7 @@ class Takes(NamedTuple):
 
 
 def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> None:
-    """Refuse the first of some arguments that is not what it must be.
-
-    Args:
-        who: whose they are: a class or a function.
-        values: all arguments, such as ``locals()``; those without a rule are not looked at.
-        takes: rules by name.
-
-    Raises:
-        ConfigurationError: there is such a value.
+    """Raise ConfigurationError for the first of some arguments that is not what it must be.
 
     >>> check("Trainer", {"detect_anomaly": "no"}, {"detect_anomaly": FLAG})
     Traceback (most recent call last):

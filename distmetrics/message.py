@@ -76,28 +76,13 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def decode(kind: type[M], data: bytes, what: str, rank: int | None = None) -> M:
-    """Return the message that a peer has sent.
-
-    Args:
-        kind: its type.
-        data: its bytes, of which there are at most as many as were announced.
-        what: what errors call it.
-        rank: the rank that has sent it, where one knows.
-
-    Raises:
-        MismatchError: it is not such a message.
-    """
+    """Return the message that a peer has sent; raise MismatchError if it is not such a one."""
     with reading(what, rank):
         return parse(kind, data)
 
 
 def not_ours(why: str, rank: int | None = None) -> MismatchError:
-    """Build the error for bytes that distmetrics does not send.
-
-    Args:
-        why: what is wrong with them.
-        rank: the rank that has sent them, where one knows.
-    """
+    """Build the error for bytes that distmetrics does not send."""
     sender = "a rank" if rank is None else Ranks([rank])
     return MismatchError(
         [sender, f" sent data that is no frame of distmetrics: {why[:_SHOWN_OF_CAUSE]}"],
@@ -111,15 +96,7 @@ def not_ours(why: str, rank: int | None = None) -> MismatchError:
 
 @contextmanager
 def reading(what: str, rank: int | None = None) -> Iterator[None]:
-    """Turn what goes wrong in the block, where bytes of a peer are read, into our error.
-
-    Args:
-        what: is read.
-        rank: the rank that has sent it, where one knows.
-
-    Raises:
-        MismatchError: it is not what distmetrics sends.
-    """
+    """Turn what goes wrong in the block, where bytes of a peer are read, into a MismatchError."""
     try:
         yield
     except DistmetricsError:

@@ -19,15 +19,10 @@ _Build = Callable[[Iterator[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The shape of a tree without its leaves.
+    """The shape of a tree without its leaves."""
 
-    Attributes:
-        text: the structure, the same for equal trees on all ranks: ``{'a': *, 'b': [*, *]}``.
-        paths: how a user would reach each leaf: ``['a']``, ``['b'][0]``.
-    """
-
-    text: str
-    paths: tuple[str, ...]
+    text: str  # the same for equal trees on all ranks: ``{'a': *, 'b': [*, *]}``
+    paths: tuple[str, ...]  # how a user would reach each leaf: ``['a']``, ``['b'][0]``
     _build: _Build = dataclasses.field(repr=False, compare=False)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:

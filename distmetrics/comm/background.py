@@ -37,15 +37,7 @@ _of_thread = _ThreadQueue()
 class Handle(Generic[R]):
     """A call that is under way in the background; every rank has one.
 
-    Args:
-        make: makes the call, over the communicator that it gets.
-        comm: of the background.
-        before: the call that must be over first.
-        then: takes the result, once: called by who first asks for it, in that thread.
-
-    Attributes:
-        error: that the call has raised, once it is over.
-        is_heard: whether somebody has asked for the result, and so heard of the error.
+    It is made after the call ``before``. Who first asks for its result hands that to ``then``.
     """
 
     def __init__(
@@ -61,8 +53,8 @@ class Handle(Generic[R]):
         self._tasks = comm.whole.transport.tasks
         self._over = threading.Event()
         self._results: list[R] = []
-        self.error: BaseException | None = None
-        self.is_heard = False
+        self.error: BaseException | None = None  # that the call has raised, once it is over
+        self.is_heard = False  # whether somebody has asked for the result
         # What the call reads, the device may still have to compute.
         is_cuda = comm.device.type == "cuda"
         self._ready = torch.cuda.current_stream().record_event() if is_cuda else None
@@ -127,11 +119,6 @@ def start(
 
     Every rank must do so, in the same order. Where many are under way this waits for the first of
     them.
-
-    Args:
-        make: makes the call, over a communicator of the background.
-        comm: of the same ranks.
-        then: see :class:`Handle`.
     """
     twin, queue = comm.background(), _of_thread.queue
     if not queue and threading.current_thread() is threading.main_thread():

@@ -65,8 +65,7 @@ _of_thread = _ThreadLock()
 def one_call(fn: Callable[P, R]) -> Callable[P, R]:
     """Make a function, which has the argument ``comm=``, one call of this thread.
 
-    Over a layout the ranks that have values make it. Where the thread is in a call already, this is
-    a part of it.
+    Where the thread is in a call already, this is a part of it.
     """
 
     @functools.wraps(fn)
@@ -103,12 +102,7 @@ def this_call() -> CallLock:
 
 
 def take(comm: Communicator, call: Call) -> None:
-    """Take a transport, on which the call of this thread now exchanges data.
-
-    Raises:
-        ConfigurationError: another thread is in a call.
-        DivergedError, MismatchError, PeerLostError: the communicator is broken.
-    """
+    """Take a transport, on which the call of this thread now exchanges data, if it may."""
     lock, state = this_call(), comm.state
     if comm.world_size == 1:
         return
@@ -165,10 +159,7 @@ def _break(comm: Communicator, verdict: Verdict, *, at_once: bool) -> None:
 
 
 def _refused(comm: Communicator, other: Call | None) -> DistmetricsError:
-    """Return the error for a call that begins while another thread is in one.
-
-    Each rank may have refused another thread, so every later call is refused on all ranks.
-    """
+    """Return the error for a second thread; later calls are refused too, on all ranks."""
     here = call_site()
     there = (other and other.site) or "an unknown line"
     rank = comm.members[comm.rank]

@@ -225,10 +225,7 @@ class PassingCommunicator(Communicator):
 
     @abstractmethod
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Return what a collective gives: ``make(*sent)``, say.
-
-        ``alone`` is the result, had every other rank sent the same.
-        """
+        """Return ``make(*sent)``, say; ``alone`` is the result, had all ranks sent the same."""
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on."""
@@ -377,19 +374,13 @@ def check_src(src: int, world_size: int) -> None:
 
 
 def fold(rows: Sequence[Tensor], op: Op) -> Tensor:
-    """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits.
-
-    A fixed order of pairwise operations, where ``torch.sum(dim=0)`` may group terms differently on
-    another processor.
-    """
+    """Reduce equal-shaped tensors in the order given, so that all ranks get the same bits."""
+    # torch.sum(dim=0) may group terms differently on another processor.
     return rows[0].clone() if len(rows) == 1 else functools.reduce(_PAIRWISE[op], rows)
 
 
 def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor]:
-    """Gather runs of bytes of different length, each padded to the longest.
-
-    Padded further to a multiple of 16, so that each row may be viewed as any dtype.
-    """
+    """Gather runs of bytes, padded to the longest and to 16, so that any dtype can view a row."""
     padded = torch.zeros(-(-longest // 16) * 16, dtype=torch.uint8, device=comm.device)
     used_bytes = min(data.numel(), longest)
     padded[:used_bytes] = data[:used_bytes]
@@ -401,16 +392,12 @@ def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made.
-
-    ``exact`` is what a strict world compares besides the transport's own call: the destination of a
-    gather, say, which a transport without gathers moves by an all_gather.
-    """
+    """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made."""
 
     op: str
     detail: str = ""
     site: Site | None = None
-    exact: tuple[Hashable, ...] = ()
+    exact: tuple[Hashable, ...] = ()  # what a strict world compares, such as a gather's destination
 
     def __str__(self) -> str:
         text = f"{self.op} {self.detail}".strip()
@@ -425,10 +412,9 @@ _of_thread = _ThreadCall()
 
 
 class in_call:  # noqa: N801  (used as a function)
-    """Name the transport's calls inside the block by the user's call that needs them.
+    """Name the transport's calls inside the block by the user's call that needs them."""
 
-    No generator: Python drops an exception that strikes while one is closed.
-    """
+    # No generator: Python drops an exception that strikes while one is closed.
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -186,10 +186,7 @@ class Rendezvous:
         return lines
 
     def end(self, verdict: Verdict, group: Group | None = None) -> None:
-        """End every wait, or those in a group, and refuse later calls.
-
-        Also in groups that could go on: a rank that they wait for may call next, and hear it then.
-        """
+        """End every wait, or those in a group, and refuse later calls."""
         with self.changed:
             self._broken.setdefault(group, verdict)
             self.changed.notify_all()

@@ -89,7 +89,7 @@ def _rows_of_accelerate() -> int | None:
     if not (known.dealt or is_dispatched):  # told with the first batch, and not after all of them
         raise InputError(
             "fresh: it is not known how many of the last rows of Accelerate's loader are "
-            "repeats: its data set has no length, or its batch sampler is not torch's",
+            "repeats: it is a stream, or its batch sampler is not torch's",
             do="read distmetrics.integrations.accelerate.prepare(accelerator, loader) instead.",
         )
     if not loader.end_of_dataloader:

@@ -57,9 +57,7 @@ class SameStream:
 
 
 def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
-    """Return the checksum of a batch; of objects that are not data, of their attributes.
-
-    Reading a tensor on an accelerator waits for it; without ``waits`` its shape alone counts.
+    """Return the checksum of a batch; without ``waits`` by shape of what is on an accelerator.
 
     >>> checksum({"b": 1, "a": [2.0]}) == checksum({"a": [2.0], "b": 1})
     True
