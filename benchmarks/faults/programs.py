@@ -3,15 +3,18 @@
 A line of the rank at fault, by which a text may name it, ends in the comment "here".
 
 The calls are direct: the tool sees the program's line, and not one of the benchmark's. All ranks
-have met before.
+have met before in a call of the tool's, but in the programs that are marked ``first_call``.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.faults.job import Job
@@ -24,11 +27,15 @@ __all__ = [
     "extra",
     "gather_length",
     "gather_shape",
+    "interrupted",
     "length",
     "lost",
+    "never_called",
     "os_exits",
+    "os_exits_first",
     "raises",
     "skipped",
+    "skipped_backward",
     "skipped_ddp",
     "skipped_unlike",
     "slow",
@@ -37,6 +44,65 @@ __all__ = [
     "sum_max",
     "swapped",
 ]
+
+
+def first_call(program: Callable[[Job], None]) -> Callable[[Job], None]:
+    """Mark a program before which the ranks have made no call of the tool's."""
+    vars(program)["is_first_call"] = True
+    return program
+
+
+@first_call
+def never_called(job: Job) -> None:
+    """One rank leaves out the tool's first call, and goes on into a collective of torch's own."""
+    if not job.faulty:
+        rows = job.all_gather(job.mine(), name="val/scores")
+        job.check("scores", rows, [[1.0 + rank] * 4 for rank in range(job.world_size)])
+    job.fault()
+    dist.barrier()  # here
+
+
+@first_call
+def skipped_backward(job: Job) -> None:
+    """One rank skips a backward pass, for a loss that is no number, say; then all call the tool."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for step in range(3):
+        loss = model(job.mine()).sum()
+        if job.faulty and step == 1:
+            job.fault()
+            continue
+        loss.backward()
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="train/loss"), job.total())  # here
+
+
+@first_call
+def os_exits_first(job: Job) -> None:
+    """One rank is gone by an error of its own before it has called the tool."""
+    try:
+        raises(job)
+    except ValueError:
+        os._exit(1)
+
+
+def interrupted(job: Job) -> None:
+    """A timer ends a call on one rank, which catches it and goes on."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    if job.faulty:
+        job.fault()
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            job.all_reduce(job.mine(), "sum", name="val/loss")  # here
+        except TimeoutError:
+            time.sleep(1.0)
+    else:
+        time.sleep(1.0)
+        job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
+    job.check("count", job.all_reduce(job.mine(10), "sum", name="val/count"), job.total(10))  # here
 
 
 def skipped(job: Job) -> None:

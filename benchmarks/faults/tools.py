@@ -149,7 +149,10 @@ def _absent(*_: Any, **__: Any) -> Any:
 
 def _run(program: Program, job: Job) -> None:
     """Let the ranks meet, so that all connections are made, and run."""
-    job.all_reduce(torch.ones(1), "sum", name="start")
+    if vars(program).get("is_first_call"):
+        dist.barrier()
+    else:
+        job.all_reduce(torch.ones(1), "sum", name="start")
     program(job)
 
 

@@ -48,7 +48,8 @@ SILENT = 4.0  # seconds after which a silent store is looked into
 SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
 _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
-_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for the others
+_FAREWELL = 3.0  # seconds at the end in which rank 0 stays for others that wait
+_UNSEEN = 0.5  # seconds of it in which another rank that waits has surely said so
 _ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _RETRY = 0.5  # seconds after which a store that failed is tried again
@@ -231,11 +232,15 @@ class Watchdog(TombstoneWatcher):
         with contextlib.suppress(RuntimeError):
             self._store.count("bye", 1)
             # Rank 0 may host the store, in which others read a verdict, and abort if it is gone.
-            until = time.monotonic() + _FAREWELL
-            while self._me.rank == 0 and time.monotonic() < until:
-                if self._store.count("bye") >= self._me.world_size:
+            begun = time.monotonic()
+            while self._me.rank == 0 and self._store.count("bye") < self._me.world_size:
+                stayed = time.monotonic() - begun
+                if stayed >= (_FAREWELL if self._do_others_wait() else _UNSEEN):
                     break
                 time.sleep(_MOMENT)
+
+    def _do_others_wait(self) -> bool:
+        return any(s.wait for rank, s in self._store.statuses().items() if rank != self._me.rank)
 
     def _silence(self, pending: PendingCall) -> Verdict | None:
         """Return a verdict where the store is dead, or has been silent for too long."""
