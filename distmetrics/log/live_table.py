@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-_LARGE, _LARGEST = 1e3, 1e15  # from here on without decimals that matter; with an exponent
-
 
 class LiveTable:
     """A writer that shows the latest value of each name, and what it has changed by.
@@ -31,8 +29,7 @@ class LiveTable:
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file
-        self._values: dict[str, Any] = {}  # the latest ones
-        self._cells: dict[str, tuple[str, str, int]] = {}  # their texts, their changes, their steps
+        self._cells: dict[str, tuple[Any, str, int]] = {}  # latest values, their changes, steps
         self._step, self._moment = 0, math.nan  # of the row before
         self._live: Any = None
 
@@ -41,20 +38,19 @@ class LiveTable:
         now = time.monotonic()
         speed = (step - self._step) / max(now - self._moment, 1e-9)
         self._moment, self._step = now, step
-        for name, value in row.items():
-            before, change = self._values.get(name), ""
-            if isinstance(value, float) and isinstance(before, float) and abs(value - before) > 0:
-                change = _number(value - before, "+")
-            self._values[name], self._cells[name] = value, (_text(value), change, step)
         title = f"step {step:,}" + (f"  {_number(speed)} steps/s" if speed > 0 else "")
+        line = title
+        for name, value in row.items():
+            before, *_ = self._cells.get(name, (None,))
+            are_numbers = isinstance(value, float) and isinstance(before, float)
+            change = _number(value - before, "+") if are_numbers and abs(value - before) > 0 else ""
+            self._cells[name] = value, change, step
+            line += f"  {name} {_text(value)}" + f" ({change})" * bool(change)
         file = self._file or sys.stderr
         if file.isatty() and importlib.util.find_spec("rich") is not None:
             self._draw(file, title)
-            return
-        for name in row:
-            text, change, _ = self._cells[name]
-            title += f"  {name} {text}" + f" ({change})" * bool(change)
-        print(title, file=file, flush=True)
+        else:
+            print(line, file=file, flush=True)
 
     def close(self) -> None:
         """Leave the table as it is; a later row begins another. Python's end does it as well."""
@@ -64,26 +60,19 @@ class LiveTable:
         self._live = None
 
     def _draw(self, file: TextIO, title: str) -> None:
-        """Draw the table, in its place if there is one; names that the row has not are dim."""
+        """Draw the table, in its place if there is one."""
         from rich import box
         from rich.console import Console
         from rich.live import Live
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            show_edge=False,
-        )
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("name", no_wrap=True)
         for heading in ("value", "change", "step"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for name, (*cells, step) in self._cells.items():
-            style = "" if step == self._step else "dim"
-            table.add_row(Text(name), *cells, f"{step:,}", style=style)
+        for name, (value, change, step) in self._cells.items():
+            table.add_row(Text(name), _text(value), change, f"{step:,}")
         if self._live is None:
             # Only what would show up among the lines of the table is written above it.
             self._live = Live(
@@ -111,9 +100,8 @@ def _text(value: float | list[float]) -> str:
 def _number(value: float, sign: str = "-") -> str:
     """Return a number in few letters.
 
-    >>> [_number(value) for value in (0.00123456, 12.3456, 1234.56, 81920.0, 1e20, math.nan)]
-    ['0.001235', '12.35', '1,234.6', '81,920', '1e+20', 'nan']
+    >>> [_number(value) for value in (0.00123456, 12.3456, 81920.0, 1e20, math.nan)]
+    ['0.001235', '12.35', '81,920', '1e+20', 'nan']
     """
-    if value.is_integer() and abs(value) < _LARGEST:
-        return f"{value:{sign},.0f}"
-    return f"{value:{sign},.1f}" if _LARGE <= abs(value) < _LARGEST else f"{value:{sign}.4g}"
+    is_short = value.is_integer() and abs(value) < 1e15
+    return f"{value:{sign},.0f}" if is_short else f"{value:{sign}.4g}"

@@ -9,11 +9,12 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from distmetrics.arguments import PATH, Takes, check, whole
-from distmetrics.errors import MissingDependencyError, in_short
+from distmetrics.errors import MissingDependencyError
 
 
 class RowLogger(Protocol):
@@ -41,27 +42,25 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def write(writers: Sequence[Any], row: dict[str, Any], step: int) -> None:
-    """Give each writer a copy of a row; only then raise the first error, and note whose it is."""
-    failed: list[Exception] = []
-    for place, writer in enumerate(writers, 1):
-        own = copy.deepcopy(row)
-        try:
-            if hasattr(writer, "log_metrics"):
-                writer.log_metrics(numbers(own), step)
-                if hasattr(writer, "save"):
-                    writer.save()
-            else:
-                writer(own, step)
-        except Exception as error:  # noqa: BLE001  (the first is raised below, with the others)
-            name = getattr(writer, "__qualname__", type(writer).__name__)
-            which = f"writer {place} of {len(writers)}, {name}, at step {step}"
-            error.add_note(f"Raised by {which}; the other writers went on.")
-            failed.append(error)
-    for other in failed[1:]:
-        failed[0].add_note(f"{in_short(other)}. {other.__notes__[-1]}")
-    if failed:
-        raise failed[0]
+def write(writers: Sequence[Any], row: Mapping[str, Any], step: int, place: int = 0) -> None:
+    """Give each writer, from a place on, a copy of a row, whatever another one raises."""
+    if place == len(writers):
+        return
+    writer, own = writers[place], copy.deepcopy(row)
+    try:
+        if hasattr(writer, "log_metrics"):
+            writer.log_metrics(numbers(own), step)
+            if hasattr(writer, "save"):
+                writer.save()
+        else:
+            writer(own, step)
+    except Exception as error:
+        name = getattr(writer, "__qualname__", type(writer).__name__)
+        which = f"writer {place + 1} of {len(writers)}, {name}, at step {step}"
+        error.add_note(f"Raised by {which}; the other writers went on.")
+        raise
+    finally:
+        write(writers, row, step, place + 1)
 
 
 def _is_writer(value: Any) -> bool:
@@ -81,19 +80,17 @@ class Logger:
 
     Strategies that start processes send a copy to each: open files and connections with the first
     value, and leave them out of ``__getstate__``.
+
+    Attributes:
+        version: what all ranks must know; a trainer asks rank 0 before a run, and sets it on all.
     """
+
+    version: Any = None
 
     @property
     def log_dir(self) -> str | None:
         """The folder of this run's values, the same on every rank; None where there is none."""
         return None
-
-    def prepare(self) -> Any:
-        """Return what all ranks must know, a version say; called on rank 0 before a run."""
-        return None
-
-    def agree(self, settled: Any) -> None:
-        """Called on every rank with what :meth:`prepare` returned on rank 0."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Take values.
@@ -127,7 +124,7 @@ _TAKES = {
 class FolderLogger(Logger):
     """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's."""
 
-    package: ClassVar[str] = ""  # that must be installed
+    package = ""  # that must be installed
 
     def __init__(
         self,
@@ -141,16 +138,15 @@ class FolderLogger(Logger):
         check(who, locals(), _TAKES)
         self.save_dir = Path(save_dir).absolute()
         self.name = name
-        self._version = version
+        if version is not None:
+            self.version = version
 
-    @property
+    @cached_property
     def version(self) -> int | str:
         """The run's; settled when it is first asked for."""
-        if self._version is None:
-            folders = (self.save_dir / self.name).glob("version_*")
-            numbers = [folder.name.removeprefix("version_") for folder in folders]
-            self._version = 1 + max(map(int, filter(str.isdigit, numbers)), default=-1)
-        return self._version
+        folders = (self.save_dir / self.name).glob("version_*")
+        numbers = [folder.name.removeprefix("version_") for folder in folders]
+        return 1 + max(map(int, filter(str.isdigit, numbers)), default=-1)
 
     @property
     def log_dir(self) -> str:
@@ -158,30 +154,6 @@ class FolderLogger(Logger):
         version = self.version
         folder = version if isinstance(version, str) else f"version_{version}"
         return str(self.save_dir / self.name / folder)
-
-    def prepare(self) -> int | str:
-        """Settle the version."""
-        return self.version
-
-    def agree(self, settled: Any) -> None:
-        """Take over rank 0's version."""
-        self._version = settled
-
-
-def _flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested parameters as one mapping of numbers, texts and None.
-
-    >>> _flat({"lr": 0.1, "model": {"sizes": [8, 8]}})
-    {'lr': 0.1, 'model/sizes': '[8, 8]'}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}/")
-        else:
-            is_plain = isinstance(value, int | float | None)
-            flat[f"{prefix}{name}"] = value if is_plain else str(value)
-    return flat
 
 
 class CSVLogger(FolderLogger):
@@ -234,7 +206,8 @@ class CSVLogger(FolderLogger):
         if params:
             folder = Path(self.log_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "hparams.json").write_text(json.dumps(_flat(params), indent=2) + "\n")
+            text = json.dumps(params, indent=2, default=str)
+            (folder / "hparams.json").write_text(f"{text}\n")
 
     def _rows(self) -> list[dict[str, Any]]:
         if not self.path.is_file():
@@ -286,7 +259,7 @@ class TensorBoardLogger(FolderLogger):
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
         if params:
-            plain = {k: "None" if v is None else v for k, v in _flat(params).items()}
+            plain = {k: v if isinstance(v, int | float) else str(v) for k, v in params.items()}
             self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:

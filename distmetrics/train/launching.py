@@ -20,7 +20,7 @@ def launch(trainer: RunContext, module: Module, call: Call) -> Any:
     check_hooks(module, trainer.callbacks, call.datamodule)
     if trainer.strategy.isolated:  # what ranks settle does not come home: settle it here
         for logger in trainer.loggers:
-            logger.prepare()
+            _ = logger.version
     outcome = trainer.strategy.launch(run_on_rank, trainer, module, call)
     if not trainer.strategy.isolated:
         return outcome

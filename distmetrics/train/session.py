@@ -210,19 +210,19 @@ def _algorithms(config: TrainerConfig) -> Iterator[None]:
 
 
 def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -> None:
-    """Let the loggers agree on what rank 0 has settled, and give them the hyperparameters."""
+    """Give the loggers the version that rank 0 has settled, and give them the hyperparameters."""
     if not trainer.loggers:
         return
-    own = [logger.prepare() for logger in trainer.loggers] if trainer.is_global_zero else None
-    settled = gathered(trainer, own, "loggers")[0]
-    with reading("what its loggers settled", 0):
-        pairs = [*zip(trainer.loggers, settled, strict=True)]
+    own = [logger.version for logger in trainer.loggers] if trainer.is_global_zero else None
+    versions = gathered(trainer, own, "loggers")[0]
+    with reading("its loggers' versions", 0):
+        pairs = [*zip(trainer.loggers, versions, strict=True)]
     params: dict[str, Any] = {}
     for owner in owners:
         if owner._log_hparams:
             params |= owner.hparams
-    for logger, what in pairs:
-        logger.agree(what)
+    for logger, version in pairs:
+        logger.version = version
         if trainer.is_global_zero:
             logger.log_hyperparams(params)
 

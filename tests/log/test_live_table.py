@@ -67,7 +67,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.split() for line in drawn.splitlines() if line.strip()] == [
         ["step", "200", "12.5", "steps/s"],
         ["name", "value", "change", "step"],
-        ["─" * 33],
+        ["─" * 35],
         ["loss", "0.1235", "-1.127", "200"],
         ["tokens", "327,680", "+81,920", "200"],
         ["val[0]", "0.5", "50"],

@@ -95,7 +95,7 @@ def test_csv_files_of_runs(tmp_path, world):
         assert run.logger.log_dir == str(folder)
         found = rows(folder / "metrics.csv")
         assert [row["step"] for row in found if row["val_loss"]] == ["2", "4"]
-        assert json.loads((folder / "hparams.json").read_text()) == {"lr": 0.1, "sizes": "(8, 8)"}
+        assert json.loads((folder / "hparams.json").read_text()) == {"lr": 0.1, "sizes": [8, 8]}
         last = [row for row in found if row["train_loss_epoch"]][-1]
         assert float(last["train_loss_epoch"]) == pytest.approx(float(run.callback_metrics["train_loss"]))
     assert len(list((tmp_path / "mine").iterdir())) == 2
