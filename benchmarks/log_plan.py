@@ -32,7 +32,7 @@ from torch import Tensor
 
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator, Op
-from distmetrics.log.kinds import MEAN
+from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.names import Names
 from distmetrics.log.window import WindowSnapshot
@@ -95,7 +95,7 @@ def reduced(nbytes: float, world_size: int) -> float:
 
 def names_of(count: int) -> Names:
     """Return names as a run with many experts has them."""
-    kinds = {f"layers.{i % 64:02}/experts.{i // 64:04}/load": MEAN for i in range(count)}
+    kinds = {f"layers.{i % 64:02}/experts.{i // 64:04}/load": KINDS["mean"] for i in range(count)}
     return Names.of(kinds)
 
 

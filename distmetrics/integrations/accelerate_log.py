@@ -11,12 +11,12 @@ from accelerate import Accelerator
 
 from distmetrics.arguments import POSITIVE, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.log.kinds import KINDS, MEAN
+from distmetrics.log.kinds import KINDS
 from distmetrics.log.log import Log
 from distmetrics.log.writers import numbers
 
 _OURS = "distmetrics"
-_OTHERS = ", ".join(f'"{kind}"' for kind in KINDS if kind != MEAN.op)
+_OTHERS = ", ".join(f'"{kind}"' for kind in KINDS if kind != "mean")
 _EXAMPLE = f'log_kwargs={{"{_OURS}": {{"weight": tokens, "same": ["lr"]}}}}'
 
 
@@ -92,7 +92,7 @@ class _Logging:
             self._step = step
         self._others |= others
         for name, value in values.items():
-            weight = {"weight": how["weight"]} if kinds[name] == MEAN.op else {}
+            weight = {"weight": how["weight"]} if kinds[name] == "mean" else {}
             getattr(self._log, kinds[name])(name, value, **weight)
 
     def _write(self) -> None:
@@ -118,7 +118,7 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
     for kind, names in how.items():
         if kind == "weight":
             continue
-        if kind not in KINDS or kind == MEAN.op or isinstance(names, str):
+        if kind not in KINDS or kind == "mean" or isinstance(names, str):
             raise _refusal(f"cannot read {kind!r}: {names!r}")
         for name in names:
             if name not in values or name in kinds:
@@ -128,7 +128,7 @@ def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
     for name in values:
         if name not in kinds and "weight" not in how:
             raise _refusal(f"does not say how {name!r} of all ranks is combined")
-        kinds.setdefault(name, MEAN.op)
+        kinds.setdefault(name, "mean")
     return kinds
 
 

@@ -8,9 +8,9 @@ deviation are about a mean: where two means become one, :func:`summed` brings th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,6 +23,7 @@ from distmetrics.message import Message
 
 LARGEST_ARRAY = 1 << 27  # elements: 1 GiB of numbers
 _TOTAL, _WEIGHT, SQUARES = 0, 1, 2  # where the sums of a standard deviation lie, from the first
+_NAN = sys.float_info.max  # stands for NaN, which equals nothing, among what must be the same
 _Numbers = Sequence[float]
 
 
@@ -36,7 +37,6 @@ class _Rule:
     read: Callable[[_Numbers, _Numbers], float | dict[str, float]]
     bucket: Callable[[Tensor], Tensor] | None = None  # to which of the sums a value is added
     is_latest: bool = False  # only a rank's latest value counts
-    is_weighted: bool = False
     of_samples: bool = False  # a value of one dimension is samples of one number, not an array
     is_centred: bool = False  # the third sum is of squares about the mean of the first two
 
@@ -90,29 +90,21 @@ class Kind(Message, frozen=True):
         return {name: value}
 
 
-@lru_cache(maxsize=256)
-def array_of(kind: Kind, size: int) -> Kind:
-    """Return the kind of arrays whose elements are combined as numbers of another kind."""
-    return kind.but(size=size)
-
-
 def _mean_parts(values: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     # The mean of no samples is NaN, and its weight is zero: it must not count.
     return [torch.where(weights == 0, 0.0, values * weights), weights], []
 
 
 def _same_parts(values: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    # x is the same everywhere if the largest x is the negative of the largest -x. NaN, which equals
-    # nothing, is told apart.
-    missing = values.isnan()
-    known, flags = values.masked_fill(missing, 0.0), missing.to(values.dtype)
-    return [], [known, -known, flags, -flags]
+    # x is the same everywhere if the largest x is the negative of the largest -x.
+    known = values.masked_fill(values.isnan(), _NAN)
+    return [], [known, -known]
 
 
 def is_same(maxima: _Numbers) -> bool:
     """True if all ranks had the same value, from the maxima of the kind "same".
 
-    >>> is_same([1.0, -1.0, 0.0, 0.0, 2.0, -3.0, 0.0, 0.0])
+    >>> is_same([1.0, -1.0, 2.0, -3.0])
     False
     """
     return all(a == -b for a, b in zip(maxima[::2], maxima[1::2], strict=True))
@@ -125,18 +117,16 @@ def _read_std(sums: _Numbers, maxima: _Numbers) -> float:
 
 _RULES = {
     "mean": _Rule(
-        2, 0, _mean_parts, lambda sums, _: sums[0] / sums[1] if sums[1] else math.nan,
-        is_weighted=True,
+        2, 0, _mean_parts, lambda sums, _: sums[0] / sums[1] if sums[1] else math.nan
     ),
     "sum": _Rule(1, 0, lambda values, _: ([values], []), lambda sums, _: sums[0]),
     "max": _Rule(0, 1, lambda values, _: ([], [values]), lambda _, maxima: maxima[0]),
     "min": _Rule(0, 1, lambda values, _: ([], [-values]), lambda _, maxima: -maxima[0]),
     "same": _Rule(
-        0, 4, _same_parts, lambda _, maxima: math.nan if maxima[2] else maxima[0], is_latest=True
+        0, 2, _same_parts, lambda _, maxima: math.nan if maxima[0] == _NAN else maxima[0],
+        is_latest=True,
     ),
-    "std": _Rule(
-        3, 0, _mean_parts, _read_std, is_weighted=True, of_samples=True, is_centred=True
-    ),
+    "std": _Rule(3, 0, _mean_parts, _read_std, of_samples=True, is_centred=True),
     "quantile": _Rule(
         sketch.SIZE, 1, lambda values, _: ([torch.ones_like(values)], [values]),
         lambda sums, maxima: sketch.quantiles(sums, maxima[0]),
@@ -144,7 +134,6 @@ _RULES = {
     ),
 }  # fmt: skip
 KINDS = {op: msgspec.convert([op], Kind) for op in _RULES}
-MEAN, SUM, MAX, MIN, SAME, STD, QUANTILE = KINDS.values()
 
 
 def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import torch
@@ -75,17 +75,6 @@ class Names(Message, frozen=True, eq=False, dict=True):
         found = [self.places[name][0] for name, kind in self.kinds.items() if kind.rule.is_centred]
         return torch.tensor([run.start for run in found], dtype=torch.int64, device="cpu")
 
-    def within(self, union: Names) -> tuple[Tensor, Tensor]:
-        """Return where each of these numbers lies among those of more names, and their marks."""
-        sums, maxima, marks = list[int](), list[int](), list[int]()
-        for name, kind in self.kinds.items():
-            first, second = union.places[name]
-            sums += range(first.start, first.stop)
-            maxima += range(second.start, second.start + kind.maxima + self.is_marked)
-            marks.append(second.stop - 1)
-        own = torch.tensor(sums + maxima, dtype=torch.int64, device="cpu")
-        return own, torch.tensor(marks, dtype=torch.int64, device="cpu")
-
     def nothing(self, device: torch.device) -> Tensor:
         """Return the numbers of who has logged none of them."""
         numbers = torch.full((self.size,), -math.inf, dtype=torch.float64, device=device)
@@ -98,17 +87,30 @@ class Names(Message, frozen=True, eq=False, dict=True):
         return numbers[sums], numbers[maxima]
 
 
+@lru_cache(maxsize=64)
+def within(names: Names, union: Names, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return where the numbers of names lie among those of more names, and the marks of these."""
+    sums, maxima, marks = list[int](), list[int](), list[int]()
+    for name, kind in names.kinds.items():
+        first, second = union.places[name]
+        sums += range(first.start, first.stop)
+        maxima += range(second.start, second.start + kind.maxima + names.is_marked)
+        marks.append(second.stop - 1)
+    own, marked = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums + maxima, marks))
+    return moved(own, device), moved(marked, device)
+
+
 def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
     """Return one rank's numbers in the places of the union's; nothing where it logged nothing.
 
-    >>> from distmetrics.log.kinds import MAX
-    >>> union = Names.of({"a": MAX, "b": MAX}, is_marked=True)
-    >>> placed(torch.ones(1, dtype=torch.float64), Names.of({"a": MAX}), union).tolist()
+    >>> largest = Kind("max")
+    >>> union = Names.of({"a": largest, "b": largest}, is_marked=True)
+    >>> placed(torch.ones(1, dtype=torch.float64), Names.of({"a": largest}), union).tolist()
     [1.0, 1.0, -inf, -inf]
     """
     if names.size == union.size:  # then they are the same names
         return numbers
-    own, marks = (moved(each, numbers.device) for each in names.within(union))
+    own, marks = within(names, union, numbers.device)
     whole = union.nothing(numbers.device)
     if union.is_marked and not names.is_marked:
         whole.index_fill_(0, marks, 1.0)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import debug_unwrap
 
 from distmetrics.collectives.dtensor import WHOLE, replica
 from distmetrics.errors import InputError, InputTypeError
@@ -31,18 +30,20 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
     try:
         if isinstance(value, Tensor):
             return _plain(value, or_array=or_array)
-        if isinstance(value, str | bytes):
-            raise InputTypeError(f"no number: the text {value!r}", do="log float(...).")
-        if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
-            raise InputTypeError("a list of tensors", do="log torch.stack(x).")
+        has_tensors = isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value)
+        if has_tensors or isinstance(value, str | bytes):
+            raise TypeError(value)
         if or_array and isinstance(value, Sized):
             array = torch.tensor(value, dtype=torch.float64, device="cpu")
             return _plain(array, or_array=True)
         return float(value)
     except InputError as error:
-        raise type(error)(f"the {what} of {name!r} is {error.what}", do=error.do) from None
+        raise InputError(f"the {what} of {name!r} is {error.what}", do=error.do) from None
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputTypeError(f"the {what} of {name!r} is no number: {error}") from error
+        raise InputTypeError(
+            f"the {what} of {name!r} is no number: {error}",
+            do="log float(x) of a text, and torch.stack(x) of a list of tensors.",
+        ) from error
 
 
 def _plain(value: Any, *, or_array: bool) -> Tensor:
@@ -69,8 +70,7 @@ def _plain(value: Any, *, or_array: bool) -> Tensor:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
     # counts no changes.
-    is_part = size > (value.element_size() if is_number else value.nbytes)
-    plain: Tensor = value.clone() if is_part or value.is_inference() else value
+    plain: Tensor = value.clone() if size > value.nbytes or value.is_inference() else value
     return plain
 
 
@@ -89,19 +89,13 @@ def weight_of(name: Any, weight: Any) -> Number:
     return number
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether a tensor is of a function that torch.func transforms."""
-    return debug_unwrap(x) is not x
-
-
 def stacked(values: Sequence[Any]) -> Tensor | None:
     """Return several tensors of one number as one, [n]; None unless they are all of one sort."""
-    if len(values) < 2 or {*map(type, values)} != {Tensor} or len({x.dtype for x in values}) > 1:
+    if len(values) < 2 or {*map(type, values)} != {Tensor}:
         return None
-    if values[0].is_complex() or any(x.ndim for x in values) or len({x.device for x in values}) > 1:
+    if any(x.ndim for x in values) or len({(x.dtype, x.device) for x in values}) > 1:
         return None
-    whole = torch.stack([*values]).detach()
-    return None if is_transformed(whole) else whole
+    return _plain(torch.stack([*values]), or_array=True)
 
 
 def changes_of(*numbers: Number) -> int:

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 from torch import Tensor
+from torch.func import debug_unwrap
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.header import Problem
 from distmetrics.errors import InputError, Site
-from distmetrics.log.kinds import LARGEST_ARRAY, SQUARES, Kind, array_of, growth, squares_of
-from distmetrics.log.names import Names, folded, placed
+from distmetrics.log.kinds import LARGEST_ARRAY, SQUARES, Kind, growth, squares_of
+from distmetrics.log.names import Names, folded, placed, within
 from distmetrics.log.values import (
     CPU,
     Number,
     changes_of,
-    is_transformed,
     moved,
     number_of,
     stacked,
@@ -44,10 +44,9 @@ _FLAWED = 2.0  # the mark of a name of which a weight was negative or not finite
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window.
 
-    ``numbers``: float64, in the order of the names; ``marks``: of each name, where a
-    weight was negative or not finite, on the device; ``sites``: the lines that logged
-    each name first; ``problem``: of a value that could not be counted; ``site``: the line that asks
-    for the flush.
+    ``numbers``: float64, in the order of the names; ``marks``: of each name, whether a weight was
+    wrong, on the device; ``sites``: the lines that logged each name first; ``problem``: of a value
+    that could not be counted; ``site``: the line that asks for the flush.
     """
 
     names: Names
@@ -69,12 +68,11 @@ class WindowSnapshot(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A name that was logged, first at the site; the last window that has counted a value of it."""
+    """A name that was logged, first at the site."""
 
     name: str
     kind: Kind
     site: Site | None
-    window: int = -1
 
 
 # Slots, one value of theirs, or one of each, [n]; its weight; how often these had been changed in
@@ -94,13 +92,8 @@ def _places(slots: tuple[Slot, ...], names: Names, device: torch.device) -> tupl
 
 
 @lru_cache(maxsize=64)
-def _layout(
-    slots: tuple[Slot, ...], whole: Names, device: torch.device
-) -> tuple[Names, Tensor, Tensor]:
-    """Return the names of slots, and where their numbers and marks lie."""
-    names = Names.of({slot.name: slot.kind for slot in slots})
-    own, marks = names.within(whole)
-    return names, moved(own, device), moved(marks, device)
+def _names_of(slots: tuple[Slot, ...]) -> Names:
+    return Names.of({slot.name: slot.kind for slot in slots})
 
 
 def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
@@ -114,7 +107,7 @@ def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
     if not 0 < shape[0] <= LARGEST_ARRAY:
         what = f"an array of {shape[0]} elements, and one has 1 to {LARGEST_ARRAY}"
         raise InputError(f"the value of {name!r} is {what}")
-    return array_of(kind, shape[0])
+    return kind.but(size=shape[0])
 
 
 def _shape_of(number: Number) -> Sequence[int]:
@@ -141,14 +134,13 @@ class Window:
         self._device = CPU  # of the numbers; that of the latest value of another one than the host
         self._noted: list[_Noted] = []
         self._waiting = 0  # elements of these
-        self._number = 0  # of this window
         self.clear()
 
     @torch.inference_mode(False)
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
-        self._number += 1
         self.problem = None
+        self._counted = set[Slot]()  # of which there are values
         self._numbers = self._names.nothing(self._device)
 
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
@@ -183,8 +175,10 @@ class Window:
         changes = -1 if type(value) is type(weight) is float else changes_of(value, weight)
         self._noted.append((slots, value, weight, changes))
         self._waiting += _OF_A_CALL + (value.numel() if isinstance(value, Tensor) else 1)
-        if self._waiting >= _MOST and not is_transformed(torch.empty(0, device="cpu")):
-            self.settle()  # a function that is transformed may not change the buffers
+        if self._waiting >= _MOST:
+            probe = torch.empty(0, device="cpu")
+            if debug_unwrap(probe) is probe:  # else torch.func transforms: it may change no buffers
+                self.settle()
 
     def slot(self, name: Any, kind: Kind) -> Slot:
         """Return where values of a name go.
@@ -217,8 +211,7 @@ class Window:
                 what, do = f"{what} logged at {first.site}", "log a copy, value.clone()."
                 self.problem = self.problem or Problem("InputError", what, do)
                 continue
-            for slot in slots:
-                slot.window = self._number
+            self._counted.update(slots)
             counted[first if first.kind.rule.is_latest else place] = each
         groups: dict[tuple[Any, Any, Any], list[_Noted]] = defaultdict(list)
         for each in counted.values():
@@ -254,7 +247,7 @@ class Window:
         starts, tops = (each.expand_as(values).flatten() for each in places)
         weights = weights.expand_as(values).flatten()
         values = values.flatten()
-        if rule.is_weighted and not is_checked:
+        if not is_checked:
             is_good = (weights >= 0) & weights.isfinite()
             weights = torch.where(is_good, weights, 0.0)
             numbers.scatter_reduce_(0, tops, (~is_good).to(torch.float64) * _FLAWED, "amax")
@@ -278,8 +271,9 @@ class Window:
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change."""
         self.settle()
-        slots = tuple([slot for slot in self._slots.values() if slot.window == self._number])
-        names, own, marks = _layout(slots, self._names, self._device)
+        slots = tuple([slot for slot in self._slots.values() if slot in self._counted])
+        names = _names_of(slots)
+        own, marks = within(names, self._names, self._device)
         numbers, marked = self._numbers[own].to(device), self._numbers[marks]
         sites = {slot.name: slot.site for slot in slots}
         return WindowSnapshot(names, numbers, marked, sites, self.problem, call_site())
@@ -301,10 +295,8 @@ class Window:
             problem = convert(state["problem"], Problem | None)
         except (KeyError, msgspec.ValidationError) as error:
             raise InputError(
-                "this is no state of a Log that this version can read",
-                likely="another version of distmetrics has saved it.",
-                do="load it with that version, or go on without what was logged since the last "
-                "flush before it.",
+                "this is no state of a Log of this version",
+                do="load it with the version of distmetrics that has saved it, or go on without.",
             ) from error
         self.add(names, state["numbers"])
         self.problem = self.problem or problem
@@ -320,8 +312,8 @@ class Window:
         self.settle()
         numbers = moved(numbers, self._device).clone()
         for slot in slots:
-            if slot.kind.rule.is_latest and slot.window == self._number:  # what is there counts
+            if slot.kind.rule.is_latest and slot in self._counted:  # what is there counts
                 names.of_name(numbers, slot.name)[1].fill_(-math.inf)
-            slot.window = self._number
+        self._counted.update(slots)
         numbers = placed(numbers, names, self._names)
         self._numbers = folded([self._numbers, numbers], self._names)

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 import distmetrics as dm
-from distmetrics.log.kinds import SUM
+from distmetrics.log.kinds import KINDS
 from distmetrics.log.window import Window
 from distmetrics.testing import run
+
+SUM = KINDS["sum"]
 
 WEIGHED: dict[str, Callable[[dm.Log, Tensor], None]] = {
     "a number": lambda log, weight: log.mean("x", 1.0, weight=weight),
