@@ -129,8 +129,6 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
     if not is_dtensor(gradient):
         return _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
     device_mesh, placements = gradient.device_mesh, placements_of(gradient)
-    if device_mesh.get_coordinate() is None:
-        raise InputTypeError(f"{where} is a DTensor of a mesh that this rank is no part of")
     me, asked, held = device_mesh.get_rank(), ranks_asked(comm, device_mesh), device_mesh.mesh
     pieces, pending = [], {}
     lines = zip(gradient.placements, lines_of(held, me), strict=True)
@@ -213,9 +211,6 @@ def joined(norms: Sequence[float], order: float) -> float:
     # Relative to the largest, so that no power overflows.
     powers = math.fsum(math.pow(norm / largest, order) for norm in norms)
     return largest * math.pow(powers, 1 / order)
-
-
-_NOTE = "Every gradient is as it was."
 
 
 def grad_norm(
@@ -359,7 +354,6 @@ def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], 
                     Ranks([first, holder]),
                     f" hold {part}: they would be counted twice",
                 ],
-                notes=[_NOTE],
                 do='say "same" of an axis along which gradients are reduced; a layout of data '
                 "is not one of parameters. Weights that stages tie: shared={name: weight}.",
                 rank=rank,
@@ -373,7 +367,6 @@ def _differ(
     return LayoutError(
         ["grad_norm: ", Ranks(ranks), " should hold the same gradients, and do not"],
         per_rank={each: "; ".join(map(str, norms[each])) or "none" for each in ranks},
-        notes=[_NOTE],
         likely="gradients that are not reduced yet, as in no_sync(), or that only some ranks have; "
         "or ranks that hold other parameters.",
         do="ask after they are reduced; where ranks hold other parameters, as pipeline stages do, "

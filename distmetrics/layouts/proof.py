@@ -102,11 +102,9 @@ def share(mesh: Mesh, rank: int, proof: Proof) -> Tensor:
 def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
     """Return the error for ranks that are said to hold the same samples and do not."""
     axis, name, digests = _first_difference(mesh, proofs)
-    what: list[str | Ranks] = [f"{name} differs between ", Ranks(digests)]
-    if "nothing" in digests.values():
-        what = ["only some of ", Ranks(digests), f" have {name}"]
+    where = f'along the axis {axis}, said to hold the "same" samples, {name} differs between '
     return LayoutError(
-        [f'along the axis {axis}, said to hold the "same" samples, ', *what],
+        [where, Ranks(digests)],
         per_rank={place: f"{name} {digest[:200]}" for place, digest in digests.items()},
         notes=["Every rank keeps what it had."],
         likely=f"the ranks along {axis} hold other samples, or only one of them has values.",

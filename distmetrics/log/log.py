@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, library
 
-from distmetrics.arguments import Takes, check, whole
+from distmetrics.arguments import check
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
@@ -51,7 +51,6 @@ def _tensor_of(value: Any) -> Tensor:
 Value = float | Tensor | Sequence[float]  # or what numpy has
 Values = Mapping[str, Value]
 Row = dict[str, Any]  # a float, or a list of them for an array
-_STEP = Takes(lambda value: whole(value, 0), "a whole number").or_none("None to count flushes")
 
 
 class Log:
@@ -183,10 +182,8 @@ class Log:
             MismatchError: ranks log a name in two ways, or what must be the same is not.
             InputError: a value of some rank cannot be counted. Each on every rank; what was logged
                 is kept.
-            ConfigurationError: the step is not a whole number.
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
-        check("Log.flush", {"step": step}, {"step": _STEP})
         unasked = self._end_flush()
         # Some ranks may have asked, and flush as usual: so all are told once more, by a StateError.
         of_all = isinstance(unasked, DistmetricsError) and not isinstance(unasked, StateError)

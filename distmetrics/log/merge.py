@@ -29,25 +29,19 @@ _SPARE = 64  # names that nobody logs any more, besides as many as are logged
 
 
 class Announced(Message, frozen=True):
-    """What a rank announces of its names.
-
-    ``known``: a digest of the names that it knows. Ranks may know others: one has a new ``Log``.
-    """
+    """What a rank announces of its names."""
 
     digest: str
     nbytes: Size
-    known: str
+    known: str  # a digest of those that it knows; after a new Log on some ranks others know more
 
 
 @dataclass
 class Known:
-    """What all ranks of a communicator know from earlier flushes.
+    """What all ranks of a communicator know from earlier flushes."""
 
-    ``sets``: names by digest; ``union``: in a large world, the marked names that a rank sends which
-    logs no others; None if all log the same.
-    """
-
-    sets: dict[str, Names] = field(default_factory=dict)
+    sets: dict[str, Names] = field(default_factory=dict)  # names by digest
+    # In a large world, the marked names that a rank sends which logs no others.
     union: Names | None = None
 
 
@@ -125,15 +119,11 @@ def _learn(
     comm: Communicator, headers: Sequence[Header], names: Names, known: dict[str, Names]
 ) -> list[Names]:
     """Return each rank's names; those that some ranks may lack are sent."""
-    bodies = [header.body for header in headers]
-    received: dict[bytes, Announced] = {}
-    for rank, body in enumerate(bodies):
-        if body not in received:
-            received[body] = decode(Announced, body, "what it tells of its names", rank)
-    if (
-        len({each.known for each in received.values()}) > 1
-        or len(known) > _MOST_KNOWN + comm.world_size
-    ):
+    bodies, received = [header.body for header in headers], dict[bytes, Announced]()
+    for body in dict.fromkeys(bodies):
+        received[body] = decode(Announced, body, "what it tells of its names", bodies.index(body))
+    is_known = len({each.known for each in received.values()}) == 1
+    if not is_known or len(known) > _MOST_KNOWN + comm.world_size:
         known.clear()
     if len({each.digest for each in received.values()}) == 1:
         known[names.digest] = names
@@ -179,7 +169,6 @@ def _row(
     """Return what users get, from the numbers of all ranks together."""
     row: dict[str, Any] = {}
     taken: set[str] = set()  # also by elements of arrays, as loggers get them
-    twice: set[str] = set()
     for name, kind in union.kinds.items():
         sums, maxima = union.of_name(whole, name)
         if union.is_marked and maxima[-1] < 0:
@@ -195,20 +184,17 @@ def _row(
             )
         values = kind.read(name, sums, maxima)
         own = values.keys() | numbers_of(values)
-        twice |= own & taken
+        if twice := own & taken:
+            raise refusal(
+                comm,
+                f"the row would have two values of {min(twice)!r}",
+                [],
+                likely="a quantile tells name_p50, ..., name_max as well, and an array name/0, ...",
+                do="log one of them under another name, in a new Log.",
+                site=mine.site,
+            )
         taken |= own
         row |= values
-    if twice:
-        raise refusal(
-            comm,
-            f"the row would have two values of {', '.join(map(repr, sorted(twice)))}: one of a "
-            "quantile or an array, one of its own",
-            [],
-            likely="a quantile tells name_p50, name_p90, name_p99 and name_max by itself; writers "
-            "get name/0, name/1, ... of an array.",
-            do="log one of them under another name, in a new Log.",
-            site=mine.site,
-        )
     return row
 
 

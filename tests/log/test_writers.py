@@ -227,12 +227,6 @@ def test_what_is_no_writer(writers: Any) -> None:
         dm.Log(writers=writers)
 
 
-@pytest.mark.parametrize("step", [1.5, "1", -1, True])
-def test_what_is_no_step(step: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Log\.flush: step must be a whole number"):
-        dm.Log().flush(step)
-
-
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
