@@ -9,11 +9,16 @@ from typing import Literal
 
 from distmetrics.call_site import raise_sites
 from distmetrics.errors import (
+    ConfigurationError,
     DistmetricsError,
     DivergedError,
+    InputError,
+    InputTypeError,
+    LayoutError,
     MismatchError,
     PeerLostError,
     Site,
+    StateError,
     in_short,
     ranks_do,
     who,
@@ -22,15 +27,34 @@ from distmetrics.message import Message
 
 BROKEN = "Every later call on this group raises at once."
 SAME_ORDER = "make every rank call the same collectives, in the same order."
-_KINDS: dict[str, type[DistmetricsError]] = {
-    kind.code: kind for kind in (MismatchError, DivergedError, PeerLostError)
+KINDS: dict[str, type[DistmetricsError]] = {
+    kind.code: kind
+    for kind in (
+        MismatchError,
+        DivergedError,
+        PeerLostError,
+        LayoutError,
+        StateError,
+        InputError,
+        InputTypeError,
+        ConfigurationError,
+    )
 }
 
 
 class Verdict(Message, frozen=True):
-    """Why a wait ends: the same on every rank of the group; the values of an error."""
+    """Why a wait, or a call of others, ends: the values of an error, the same on every rank."""
 
-    kind: Literal["mismatch", "diverged", "peer-lost"]  # code of the error's class
+    kind: Literal[
+        "mismatch",
+        "diverged",
+        "peer-lost",
+        "layout",
+        "state",
+        "input",
+        "input-type",
+        "configuration",
+    ]  # code of the error's class
     what: str
     peers: tuple[int, ...] = ()
     per_rank: Mapping[int, str] = {}
@@ -41,7 +65,7 @@ class Verdict(Message, frozen=True):
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
         """Return the error that ``rank`` raises for it; all ranks are the job's."""
-        error = _KINDS[self.kind](
+        error = KINDS[self.kind](
             self.what,
             per_rank=self.per_rank,
             notes=self.notes,

@@ -229,11 +229,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             return Ended(error=error)
 
     def _proved(self, mine: Ended) -> Ended:
-        """Return what all ranks with values have ended with; one of them may have an error.
-
-        Raises:
-            LayoutError: ranks that should hold the same do not (on every rank that has values).
-        """
+        """Return what all ranks with values have ended with; one of them may have an error."""
         digests, ended = self._digests or {}, mine
         if self._is_close:
             ended = hand_over(self._alike, 0, mine)

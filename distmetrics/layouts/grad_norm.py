@@ -33,21 +33,13 @@ PLAIN = "plain gradients"
 
 
 class GradientNorm(Message, frozen=True):
-    """What a rank tells the others of its gradients that are placed alike.
+    """What a rank tells the others of its gradients that are placed alike."""
 
-    Attributes:
-        what: their placements, mesh, number and elements.
-        shared: the name of weights that several stages hold, or "".
-        apart: the axes of the layout along which other ranks hold other gradients.
-        piece: which piece is this rank's.
-        norm: of this piece; NaN for a term that is still to be reduced.
-    """
-
-    what: str
-    shared: str
-    apart: tuple[str, ...]
-    piece: str = ""
-    norm: float = math.nan
+    what: str  # their placements, mesh, number and elements
+    shared: str  # the name of weights that several stages hold, or ""
+    apart: tuple[str, ...]  # the axes of the layout along which other ranks hold other gradients
+    piece: str = ""  # which one is this rank's
+    norm: float = math.nan  # of this piece; NaN for a term that is still to be reduced
     is_double: bool = False
 
     def __post_init__(self) -> None:
@@ -68,13 +60,11 @@ class GradientNorms(Message, frozen=True):
 
 @dataclass
 class _Alike:
-    """Gradients that are placed alike: what this rank holds of each, and their whole shapes.
-
-    ``pending`` are the dimensions of their mesh over which terms are to be reduced, and how.
-    """
+    """Gradients that are placed alike: what this rank holds of each, and their whole shapes."""
 
     told: GradientNorm
     device_mesh: Any = None
+    # Over which dimensions of the mesh terms are to be reduced, and how.
     pending: dict[int, str] = field(default_factory=dict)
     locals: list[Tensor] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
@@ -153,15 +143,12 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
 
 
 def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
-    """Return the axes along which ranks other than a DTensor's hold another one.
-
-    Raises:
-        InputError: it lies on some of the ranks along such an axis: are the others copies?
-    """
+    """Return the axes along which ranks other than a DTensor's hold another one."""
     axes, held, apart = mesh.axes(SHARD), {*ranks}, []
     places = [mesh.place(at) for at, rank in enumerate(asked) if axes and rank in held]
     for axis in axes:
         extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
+        # Whether the other ranks have copies nobody knows.
         if 1 < extent < size:
             raise InputError(
                 f"{where} is a DTensor of {extent} of the {size} ranks along {axis}",
@@ -387,11 +374,7 @@ def _order_of(norm_type: Any) -> float:
 
 
 def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Mapping[str, Tensor]]:
-    """Return what :func:`grad_norm` was given, as it is used.
-
-    Raises:
-        InputError: an argument is wrong, or only one rank along an axis would be asked.
-    """
+    """Return what :func:`grad_norm` was given, as it is used."""
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
     listed, shared = [*parameters], {} if shared is None else shared

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 
 from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, numbered
-from distmetrics.errors import DistmetricsError, InputTypeError, StateError, error_class
-from distmetrics.message import Message, decode, encode, reading
+from distmetrics.comm.verdict import KINDS, Verdict
+from distmetrics.errors import DistmetricsError, InputTypeError, StateError
+from distmetrics.message import decode, encode, reading
 
 
 class Ended(NamedTuple):
@@ -29,34 +28,20 @@ class Ended(NamedTuple):
         return self.result
 
 
-class HandedError(Message, frozen=True):
-    """An error that a rank hands over; its ranks are the job's."""
-
-    kind: str
-    what: str
-    likely: str
-    do: str
-    notes: tuple[str, ...]
-    per_rank: Mapping[int, str]
-    peers: tuple[int, ...]
-
-    @classmethod
-    def of(cls, error: Exception) -> HandedError:
-        """Return what ranks without values are told of an error."""
-        if not isinstance(error, DistmetricsError):  # of a metric's compute(), say
-            what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
-            error = StateError(what)
-        values = {name: getattr(error, name) for name in cls.__struct_fields__[1:]}
-        # A class of the user's own is told as ours that it extends.
-        ours = [x for x in type(error).__mro__ if x.__module__ == DistmetricsError.__module__]
-        return cls(ours[0].__name__, **values)
-
-    def of_rank(self, rank: int) -> DistmetricsError:
-        """Return the error as it is raised on a rank of the job."""
-        values = msgspec.structs.asdict(self)
-        error = error_class(values.pop("kind"))(rank=rank, **values)
-        error.is_of_job = True
-        return error
+def _told(error: Exception) -> Verdict:
+    """Return what ranks without values are told of an error; of a user's class as one of ours."""
+    if not isinstance(error, DistmetricsError) or error.code not in KINDS:  # of compute(), say
+        what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
+        error = StateError(what)
+    return Verdict(
+        error.code,  # type: ignore[arg-type]
+        error.what,
+        error.peers,
+        error.per_rank,
+        error.likely,
+        error.do,
+        error.notes,
+    )
 
 
 def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
@@ -76,7 +61,7 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
             refused.call_ranks(comm.members)
             mine = Ended(error=refused)
     if comm.rank == src and mine.error is not None:
-        body = encode(HandedError.of(mine.error))
+        body = encode(_told(mine.error))
     with numbered(comm):
         met = exchange(comm, Header("what a layout hands over", body=body), data.to(comm.device))
         met.agree()
@@ -85,6 +70,6 @@ def hand_over(comm: Communicator, src: int, mine: Ended) -> Ended:
         return mine
     with reading("what it hands over", src):
         if body:
-            theirs = decode(HandedError, body, "what it hands over", src)
-            return Ended(error=theirs.of_rank(comm.members[comm.rank]))
+            told = decode(Verdict, body, "what it hands over", src)
+            return Ended(error=told.error(comm.members[comm.rank]))
         return Ended(deserialize(sent))

@@ -31,11 +31,7 @@ class Mesh:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], roles: Mapping[str, Any]) -> Mesh:
-        """Return a mesh.
-
-        Raises:
-            ConfigurationError: an axis has no role, a role has no axis, or a role is invalid.
-        """
+        """Return a mesh whose axes and roles go together."""
         for axis in {**sizes, **roles}:
             if axis not in sizes or axis not in roles:
                 shown = ", ".join(f"{axis} ({size})" for axis, size in sizes.items())
@@ -138,16 +134,7 @@ _MEGATRON_AXES = {
 
 
 def sizes_and_ranks(source: Any, rank: int) -> tuple[dict[str, int], list[int]]:
-    """Return a mesh's sizes by axis, and its ranks where it knows them.
-
-    Args:
-        source: an ``Accelerator``, a ``DeviceMesh``, sizes by name, or "megatron".
-        rank: this rank.
-
-    Raises:
-        ConfigurationError: its ranks are numbered in another order.
-        InputTypeError: it has no axes with names.
-    """
+    """Return the sizes by axis of what :meth:`layout.of` takes, and its ranks where it has them."""
     if source == "megatron" and "megatron.core.parallel_state" in sys.modules:
         source = _of_megatron(sys.modules["megatron.core.parallel_state"], rank)
     if isinstance(source, Mapping):

@@ -72,13 +72,8 @@ def merged(
 ) -> tuple[dict[str, Any], list[Names]]:
     """Return the value of each name that any rank has logged, and each rank's names.
 
-    Every rank gets the same bits. ``known``: names by digest, of earlier flushes among these ranks;
-    changes. ``label``: returns what errors call the value of a name.
-
-    Raises:
-        MismatchError: ranks log a name in two ways, what must be the same is not, or a row would
-            have two values of a name.
-        InputError: a value of some rank cannot be counted (each on every rank).
+    Every rank gets the same bits, or the same error. ``known``: names by digest, of earlier flushes
+    among these ranks; changes. ``label``: returns what errors call the value of a name.
     """
     names, numbers = mine.names, mine.numbers
     announced = Announced(names.digest, len(names.data), _digest_of(known))

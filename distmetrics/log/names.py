@@ -24,13 +24,10 @@ S = TypeVar("S", Sequence[float], Tensor)
 
 
 class Names(Message, frozen=True, eq=False, dict=True):
-    """Names and their kinds, in the order in which their numbers travel: all sums, then all maxima.
+    """Names and kinds, in the order in which their numbers travel: all sums, then all maxima."""
 
-    ``kinds``: by name, sorted; ``is_marked``: whether each name has one maximum more, its mark: 1
-    if it was logged, else -inf.
-    """
-
-    kinds: dict[str, Kind]
+    kinds: dict[str, Kind]  # by name, sorted
+    # Whether each name has one maximum more, its mark: 1 if it was logged, else -inf.
     is_marked: bool = False
 
     @classmethod
@@ -40,7 +37,7 @@ class Names(Message, frozen=True, eq=False, dict=True):
 
     @cached_property
     def data(self) -> bytes:
-        """The names and kinds as they travel."""
+        """What travels."""
         return encode(self)
 
     @cached_property

@@ -20,11 +20,7 @@ Number = Tensor | float
 
 
 def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = False) -> Number:
-    """Return a value as one number, detached; with ``or_array`` also what has one dimension.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Return a value as one number, detached; with ``or_array`` also what has one dimension."""
     if type(value) is float:
         return value
     try:
@@ -32,7 +28,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
             return _plain(value, or_array=or_array)
         has_tensors = isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value)
         if has_tensors or isinstance(value, str | bytes):
-            raise TypeError(value)
+            raise TypeError(value)  # noqa: TRY301  (told below, as what float() raises)
         if or_array and isinstance(value, Sized):
             array = torch.tensor(value, dtype=torch.float64, device="cpu")
             return _plain(array, or_array=True)
@@ -75,11 +71,7 @@ def _plain(value: Any, *, or_array: bool) -> Tensor:
 
 
 def weight_of(name: Any, weight: Any) -> Number:
-    """Return a weight; one on a device is checked later.
-
-    Raises:
-        InputError: it is not a weight.
-    """
+    """Return a weight; one on a device is checked later."""
     if type(weight) is float and 0.0 <= weight < math.inf:
         return weight
     number = number_of(name, weight, "weight", or_array=True)

@@ -42,19 +42,14 @@ _FLAWED = 2.0  # the mark of a name of which a weight was negative or not finite
 
 
 class WindowSnapshot(NamedTuple):
-    """What a rank has logged in a window.
-
-    ``numbers``: float64, in the order of the names; ``marks``: of each name, whether a weight was
-    wrong, on the device; ``sites``: the lines that logged each name first; ``problem``: of a value
-    that could not be counted; ``site``: the line that asks for the flush.
-    """
+    """What a rank has logged in a window."""
 
     names: Names
-    numbers: Tensor
-    marks: Tensor
-    sites: Mapping[str, Site | None]
-    problem: Problem | None
-    site: Site | None
+    numbers: Tensor  # float64, in the order of the names
+    marks: Tensor  # of each name, whether a weight was wrong; on the device
+    sites: Mapping[str, Site | None]  # the lines that logged each name first
+    problem: Problem | None  # of a value that could not be counted
+    site: Site | None  # the line that asks for the flush
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
@@ -120,12 +115,9 @@ def _sort_of(number: Number) -> Any:
 
 
 class Window:
-    """The values that this rank has logged since the last flush.
+    """The values that this rank has logged since the last flush."""
 
-    ``problem``: of the first value that could not be counted.
-    """
-
-    problem: Problem | None
+    problem: Problem | None  # of the first value that could not be counted
     _numbers: Tensor  # of all names, here and now
 
     def __init__(self) -> None:
@@ -155,10 +147,7 @@ class Window:
             self.problem = self.problem or Problem("InputError", what, error.do)
 
     def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
-        """Take a value of each of several names, which weigh the same.
-
-        Tensors of one sort are stacked, which costs one operation.
-        """
+        """Take a value of each of several names, which weigh the same; tensors are stacked."""
         try:
             numbers = None if kind.rule.is_latest else stacked([*values.values()])
             scale = weight_of("", weight)
@@ -181,11 +170,7 @@ class Window:
                 self.settle()
 
     def slot(self, name: Any, kind: Kind) -> Slot:
-        """Return where values of a name go.
-
-        Raises:
-            InputError: the name cannot be logged so.
-        """
+        """Return where values of a name go; raise InputError if it cannot be logged so."""
         if not isinstance(name, str):
             raise InputError(f"a name must be a string, got {name!r}")
         known = self._slots.get(name)
@@ -285,11 +270,7 @@ class Window:
         return {"kinds": kinds, "numbers": logged.numbers, "problem": problem}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Add what :meth:`state` has returned.
-
-        Raises:
-            InputError: another version has returned it, or a name was logged as another kind since.
-        """
+        """Add what :meth:`state` has returned; raise InputError if it does not fit."""
         try:
             names = Names.of(convert(state["kinds"], dict[str, Kind]))
             problem = convert(state["problem"], Problem | None)
@@ -303,11 +284,7 @@ class Window:
 
     @torch.inference_mode(False)
     def add(self, names: Names, numbers: Tensor) -> None:
-        """Count numbers once more, which a snapshot has had before.
-
-        Raises:
-            InputError: a name was logged as another kind since.
-        """
+        """Count the numbers of a snapshot; raise InputError if a name is of another kind here."""
         slots = [self.slot(name, kind) for name, kind in names.kinds.items()]
         self.settle()
         numbers = moved(numbers, self._device).clone()
