@@ -269,25 +269,19 @@ def _norm(
     except (InputError, ConfigurationError) as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
-    norms, value = _asked(gradients, order, header, mesh, comm)
-    if any(math.isnan(part.norm) for parts in norms for part in parts):
+    for _ in range(2):  # terms have no norm until they are reduced
+        mine = GradientNorms(tuple([each.measured(order) for each in gradients]))
+        ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
+        norms = [each.norms for each in ranks]
+        value = total(norms, mesh, order, comm.rank)
+        if not math.isnan(value):
+            break
         # In an order that all ranks share which hold the terms.
         for each in sorted(gradients, key=lambda each: (each.told.what, each.told.shared)):
             each.reduce()
-        norms, value = _asked(gradients, order, header, mesh, comm)
     is_double = any(part.is_double for parts in norms for part in parts)
     device = gradients[0].locals[0].device if gradients else comm.device
     return torch.tensor(value, dtype=torch.float64 if is_double else torch.float32, device=device)
-
-
-def _asked(
-    gradients: Sequence[_Alike], order: float, header: Header, mesh: Mesh, comm: Communicator
-) -> tuple[list[tuple[GradientNorm, ...]], float]:
-    """Return what each rank tells of its gradients, and the norm of all."""
-    mine = GradientNorms(tuple([each.measured(order) for each in gradients]))
-    ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
-    norms = [each.norms for each in ranks]
-    return norms, total(norms, mesh, order, comm.rank)
 
 
 def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:

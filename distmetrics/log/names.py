@@ -53,8 +53,7 @@ class Names(Message, frozen=True, eq=False, dict=True):
     @cached_property
     def size(self) -> int:
         """The count of all numbers."""
-        maxima = sum(kind.maxima for kind in self.kinds.values())
-        return self.sums + maxima + self.is_marked * len(self.kinds)
+        return self.sums + sum(kind.maxima + self.is_marked for kind in self.kinds.values())
 
     @cached_property
     def places(self) -> dict[str, tuple[slice, slice]]:

@@ -108,10 +108,11 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 
 def together(numbers: Sequence[Number], device: torch.device) -> Tensor:
-    """Return numbers, or tensors of one sort, as float64 on a device, [n, ...]."""
+    """Return numbers, or tensors of one sort, as float64 on a device, [n, k]."""
     rows: Any = [*numbers]
     if isinstance(rows[0], Tensor):
         whole = torch.stack(rows)
     else:
         whole = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    whole = whole if whole.ndim > 1 else whole.unsqueeze(1)
     return moved(whole, device).to(torch.float64)

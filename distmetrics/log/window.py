@@ -216,11 +216,10 @@ class Window:
         for (alike, _, of_weight), group in groups.items():
             per_value, values, weights, _ = zip(*group, strict=True)
             numbers, scales = (together(each, self._device) for each in (values, weights))
-            slots = alike if isinstance(alike, tuple) else tuple([slot for (slot,) in per_value])
             if isinstance(alike, tuple):  # [steps, names]
-                numbers, scales = numbers.T, scales.unsqueeze(0)
+                slots, numbers, scales = alike, numbers.T, scales.T
             else:
-                numbers, scales = (x if x.ndim > 1 else x.unsqueeze(1) for x in (numbers, scales))
+                slots = tuple([slot for (slot,) in per_value])
             self._add(slots, numbers, scales, is_checked=of_weight is None)
 
     def _add(
