@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distmetrics.arguments import whole
 from distmetrics.errors import ConfigurationError, InputTypeError
 
 Role = str | int
@@ -101,8 +100,8 @@ def _checked(axis: str, size: int, role: Any) -> Role:
         return str(role)
     if role in _ENDS:
         return 0 if role == "first" else size - 1
-    if whole(role, 0) and role < size:
-        return int(role)
+    if isinstance(role, int) and not isinstance(role, bool) and 0 <= role < size:
+        return role
     raise ConfigurationError(
         f"{axis}={role!r} is no role for an axis of {size}",
         do=f"say {_ROLES} from 0 to {size - 1}.",

@@ -91,6 +91,11 @@ def _names_of(slots: tuple[Slot, ...]) -> Names:
     return Names.of({slot.name: slot.kind for slot in slots})
 
 
+@lru_cache(maxsize=256)
+def _array_of(kind: Kind, size: int) -> Kind:
+    return kind.but(size=size)
+
+
 def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
     """Return how a value is combined that may be an array."""
     shape, of_weight = _shape_of(value), _shape_of(weight)
@@ -102,7 +107,7 @@ def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
     if not 0 < shape[0] <= LARGEST_ARRAY:
         what = f"an array of {shape[0]} elements, and one has 1 to {LARGEST_ARRAY}"
         raise InputError(f"the value of {name!r} is {what}")
-    return kind.but(size=shape[0])
+    return _array_of(kind, shape[0])
 
 
 def _shape_of(number: Number) -> Sequence[int]:
