@@ -167,7 +167,7 @@ def test_a_window_keeps_no_more_of_more_values_or_states() -> None:
             log.mean("x", 1.0, weight=torch.ones(()))
         log.load_state_dict(state)
         sizes.append(len(pickle.dumps(log._window)))
-    assert sizes[0] == sizes[1] == sizes[2]
+    assert max(sizes) - min(sizes) < 16  # torch writes addresses, of more digits or fewer
     log.mean("x", 1.0, weight=-torch.ones(()))
     with pytest.raises(dm.InputError, match="'x': a weight is negative or not finite"):
         log.flush()
