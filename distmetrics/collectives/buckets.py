@@ -29,25 +29,17 @@ ALIGN = 16  # the widest element, complex128: a view as any dtype may start at a
 
 
 class Bucket(NamedTuple):
-    """Tensors of one dtype that lie side by side.
-
-    ``key``: what else they share; ``members``: their places in the list that was laid out;
-    ``start``, ``stop``: their bytes in the run.
-    """
+    """Tensors of one dtype that lie side by side."""
 
     dtype: torch.dtype
-    key: str
-    members: tuple[int, ...]
+    key: str  # what else they share
+    members: tuple[int, ...]  # their places in the list that was laid out
     shapes: tuple[tuple[int, ...], ...]
-    start: int
+    start: int  # bytes of the run
     stop: int
 
     def view(self, run: Tensor) -> Tensor:
-        """Return this bucket's elements in the byte run ``run``, not copied.
-
-        Raises:
-            MismatchError: the run, of a peer, is shorter than that peer has said.
-        """
+        """Return this bucket's elements in the byte run ``run``, not copied."""
         if run.numel() < self.stop:
             raise not_ours(f"{run.numel()} bytes of data, of which {self.stop} were announced")
         return run[self.start : self.stop].view(self.dtype)
@@ -71,15 +63,12 @@ class Layout(NamedTuple):
 
 
 class LeafSpec(Message, frozen=True):
-    """One tensor: its place in the tree, its dtype's short name, its shape, and what it is.
-
-    ``note`` is for people: the placements of a DTensor, say.
-    """
+    """One tensor, and its place in the tree."""
 
     path: str
     dtype: str
     shape: Shape
-    note: str = ""
+    note: str = ""  # for people: the placements of a DTensor, say
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
@@ -108,11 +97,7 @@ def short_name(dtype: torch.dtype) -> str:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the torch dtype of a short name.
-
-    Raises:
-        KeyError: it is none.
-    """
+    """Return the torch dtype of a short name; raise KeyError if it is none."""
     return _DTYPES[name]
 
 
@@ -136,9 +121,7 @@ def unsendable(dtype: torch.dtype, form: torch.layout, is_meta: bool) -> tuple[s
 def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
     """Lay tensors out in buckets by (dtype, key), in order of first appearance.
 
-    Args:
-        tensors: or what describes them: only ``dtype`` and ``shape`` are read.
-        keys: of each tensor, empty by default.
+    Of tensors only ``dtype`` and ``shape`` are read.
 
     >>> layout([torch.zeros(3, dtype=torch.int8), LeafSpec("", "float32", (2, 2))]).nbytes
     32

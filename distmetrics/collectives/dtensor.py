@@ -24,22 +24,13 @@ WHOLE = (
 
 
 class Part(NamedTuple):
-    """One rank's part of a DTensor; a plain tensor is all its own.
-
-    Attributes:
-        local: its data.
-        counts: False for a copy of what another rank of the communicator has.
-        pending: the operations by which parts are still to be reduced, and over how many ranks.
-        pieces: the dimensions of which ranks hold pieces: which one this is, and of how many.
-        holders: the ranks of the communicator that hold the tensor.
-        placements: as text.
-    """
+    """One rank's part of a DTensor; a plain tensor is all its own."""
 
     local: Tensor
-    counts: bool = True
-    pending: Mapping[str, int] = {}
-    pieces: Mapping[int, str] = {}
-    holders: tuple[int, ...] = ()
+    counts: bool = True  # False for a copy of what another rank of the communicator has
+    pending: Mapping[str, int] = {}  # operations still to be done, and over how many ranks
+    pieces: Mapping[int, str] = {}  # by dimension: which piece this is, and of how many
+    holders: tuple[int, ...] = ()  # the ranks of the communicator that hold the tensor
     placements: str = ""
 
 
@@ -54,9 +45,8 @@ class Shared(Message, frozen=True):
 def replica(x: Any) -> Tensor | None:
     """Return a DTensor's data where every rank of its mesh has all of it; else None."""
     sizes = zip(x.placements, x.device_mesh.mesh.shape, strict=True)
-    if any(size > 1 and type(placement).__name__ != "Replicate" for placement, size in sizes):
-        return None
-    return local_of(x)
+    is_whole = all(size == 1 or placement.is_replicate() for placement, size in sizes)
+    return local_of(x) if is_whole else None
 
 
 def local_of(x: Any) -> Tensor:
@@ -67,12 +57,7 @@ def local_of(x: Any) -> Tensor:
 
 
 def part_of(x: Any, comm: Communicator, where: str) -> Part:
-    """Return this rank's part of a DTensor, which is to be counted once among a communicator's.
-
-    Raises:
-        LayoutError: the communicator is a layout, and an axis has a role that says something else.
-        InputTypeError: ranks outside of the communicator have parts; or a placement is not known.
-    """
+    """Return this rank's part of a DTensor, which is to be counted once among a communicator's."""
     mesh = x.device_mesh
     ranks = ranks_asked(comm, mesh)
     me = mesh.get_rank()
@@ -115,7 +100,8 @@ def rows_of(part: Part, where: str) -> Tensor:
     """Return the rows that this rank adds to a join along dim 0."""
     if part.pending or {*part.pieces} - {0}:
         raise _refusal(where, part.placements, ", and only pieces of dimension 0 are joined")
-    return part.local if part.counts else part.local[:0]
+    rows = torch.atleast_1d(part.local)
+    return rows if part.counts else rows[:0]
 
 
 def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
@@ -150,12 +136,8 @@ def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:
 def lines_of(ranks: Tensor, me: int) -> list[list[int]]:
     """Return the ranks along each dimension of a mesh, through one of its ranks."""
     (here,) = (ranks == me).nonzero().tolist()
-    lines = []
-    for dim in range(ranks.ndim):
-        place: list[Any] = [*here]
-        place[dim] = slice(None)
-        lines.append(ranks[tuple(place)].tolist())
-    return lines
+    dims = range(ranks.ndim)
+    return [ranks[(*here[:dim], slice(None), *here[dim + 1 :])].tolist() for dim in dims]
 
 
 def _check_role(comm: Communicator, line: Sequence[int], placement: Any, where: str) -> None:

@@ -31,7 +31,7 @@ from distmetrics.collectives.header import Header, agree
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Communicator, gather_padded
 from distmetrics.comm.verdict import left_a_call
-from distmetrics.errors import DistmetricsError, InputError, MismatchError, Ranks, who
+from distmetrics.errors import DistmetricsError, InputError, MismatchError, who
 from distmetrics.guard.settings import current_settings
 from distmetrics.message import (
     LARGEST_DATA,
@@ -102,10 +102,7 @@ def inline_capacity(world_size: int) -> int:
 
 
 class Round(NamedTuple):
-    """The first round of a call: every rank's encoded header and frame, and this rank's data.
-
-    In a world of one there are no frames.
-    """
+    """The first round of a call; in a world of one there are no frames."""
 
     comm: Communicator
     blobs: tuple[bytes, ...]
@@ -127,10 +124,6 @@ class Round(NamedTuple):
 
         What did not fit into a frame takes a second round; ``sparing`` of bytes, one a rank where
         padding to the longest would be a waste.
-
-        Raises:
-            MismatchError: ranks make equal calls in another order (on every rank).
-            InputError: this process has no memory for what comes.
         """
         comm = self.comm
         if not self.frames:
@@ -161,12 +154,7 @@ def _broadcast_each(comm: Communicator, data: Tensor, sizes: Sequence[int]) -> l
 
 
 def exchange(comm: Communicator, header: Header, data: Tensor) -> Round:
-    """Exchange headers, and data (uint8, on ``comm.device``) if it fits; the caller then agrees.
-
-    Raises:
-        DivergedError, MismatchError: ranks are at other calls (on every rank).
-        InputError: ranks have read other batches of a stream (on every rank).
-    """
+    """Exchange headers, and data (uint8, on ``comm.device``) if it fits; the caller then agrees."""
     if comm.world_size == 1:
         return Round(comm, (header.encode(),), data)
     take(comm, header.call())
@@ -196,11 +184,8 @@ def check_memory(comm: Communicator, longest: int) -> None:
         torch.empty(longest * comm.world_size, dtype=torch.uint8, device=comm.device)
     except RuntimeError as error:
         raise InputError(
-            [
-                f"up to {longest} bytes of each of {comm.world_size} ranks follow, for which ",
-                Ranks([comm.rank]),
-                " has no memory",
-            ],
+            f"up to {longest} bytes of each of {comm.world_size} ranks follow, for which this rank "
+            "has no memory",
             rank=comm.rank,
         ) from error
 
@@ -288,7 +273,7 @@ def _inflated(blob: bytes) -> bytes:
 
 
 class _History(Message, frozen=True):
-    """The number of a rank's call, its last direct calls, and how it has left calls."""
+    """What a rank did before this call."""
 
     count: int
     direct_calls: tuple[str, ...]
@@ -345,11 +330,12 @@ def _check_lines(comm: Communicator, headers: Sequence[Header]) -> None:
     since.append(sites)
     del since[:-_LINES_KEPT]
     first, *others = zip(*since, strict=True)
-    headline = "ranks made the same calls in another order"
-    if not any(lines != first and Counter(lines) == Counter(first) for lines in others):
-        if mode != "strict":
-            return
+    if any(lines != first and Counter(lines) == Counter(first) for lines in others):
+        headline = "ranks made the same calls in another order"
+    elif mode == "strict":
         headline = "ranks make the same call from different lines, which the strict guard refuses"
+    else:
+        return
     op = headers[0].call().op
     per_rank = {}
     for rank, lines in enumerate([first, *others]):

@@ -152,8 +152,14 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
     op, to_file = "gather_samples", _is_path(dst)
     mine = _Shard(Header(op, name, site=call_site()))
     problem = None
+    if to_file:
+        op += " to a file"
+    elif dst is not None:
+        op += f" to rank {dst}"
+        if type(dst) is not int or not 0 <= dst < comm.world_size:
+            what = f"dst= is {dst!r}, and must be a path, None or a rank"
+            problem = Problem("InputError", what)
     try:
-        op += _destination(dst, comm.world_size)
         mine.expected, text = _read_expected(expected)
         mine.ids = _read_ids(ids)
         mine.header = mine.header.but(tree=_read_tree(mine, tree, to_file=to_file))
@@ -170,17 +176,6 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
 
 def _is_path(dst: Any) -> bool:
     return isinstance(dst, str | os.PathLike)
-
-
-def _destination(dst: Any, world_size: int) -> str:
-    """Return how errors name a destination."""
-    if dst is None:
-        return ""
-    if _is_path(dst):
-        return " to a file"
-    if type(dst) is not int or not 0 <= dst < world_size:
-        raise InputError(f"dst= is {dst!r}, and must be a path, None or one of {world_size} ranks")
-    return f" to rank {dst}"
 
 
 def _read_tree(mine: _Shard, tree: Any, *, to_file: bool) -> str:
@@ -401,8 +396,7 @@ def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
     if type(expected) is int and expected >= 0:
         return expected, f", expected: {expected}"
     ids = sorted({*_plain(_read_ids(expected, "expected ids"))})
-    digest = hashlib.blake2b(to_bytes(serialize(ids)), digest_size=4).hexdigest()
-    return ids, f", expected: {len(ids)} ids ({digest})"
+    return ids, f", expected: {len(ids)} ids ({_digest(ids)})"
 
 
 def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
@@ -497,21 +491,15 @@ def _shown(ids: list[Any]) -> str:
 def _lines(ids: Ids, tree: Any) -> list[str]:
     """Return a line for each sample."""
     lines = []
+    as_list = operator.methodcaller("tolist")  # of tensors and arrays
     for row, sample_id in enumerate(_plain(ids)):
         sample = mapped(tree, lambda _, column: column[row])  # noqa: B023  (called at once)
         try:
-            lines.append(json.dumps({"id": sample_id, "sample": sample}, default=_as_json))
-        except (TypeError, ValueError) as error:
+            lines.append(json.dumps({"id": sample_id, "sample": sample}, default=as_list))
+        except (AttributeError, TypeError, ValueError) as error:
             what = f"the sample of the id {sample_id!r} cannot be written as JSON: {error}"
             raise InputTypeError(what) from error
     return lines
-
-
-def _as_json(value: Any) -> Any:
-    """Return a list or a number for a tensor or an array."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
 class LinesFile:

@@ -57,31 +57,22 @@ class Problem(Message, frozen=True):
 
 
 class Header(Message, frozen=True):
-    """One rank's call: what it does, with which tensors, from which line; or why it cannot be made.
+    """One rank's call: what it does, with which tensors, from which line.
 
-    Attributes:
-        op: the operation with all that must be equal: ``all_reduce sum``.
-        name: the user's name of the call.
-        site: the user's line; ranks may differ in it.
-        problem: an input that this rank must refuse; it joins the round, so that all ranks raise.
-        dtensors: what the ranks that hold a DTensor together must tell alike.
-        allow_pickle: whether objects of any class are sent, and unpickled on every rank.
-        body: the message of the layer above, by a schema of its own; not compared here.
-        detail: what reports show instead of the leaves.
-        reported_site: the line that they show instead, where another one has asked for the call.
+    A rank that must refuse its input joins the round with a problem, so that all ranks raise.
     """
 
-    op: str
+    op: str  # with all that must be equal: "all_reduce sum"
     name: str = ""
     tree: str = ""
     leaves: tuple[LeafSpec, ...] = ()
-    site: Site | None = None
+    site: Site | None = None  # ranks may differ in it
     problem: Problem | None = None
     dtensors: tuple[Shared, ...] = ()
     allow_pickle: bool = False
-    body: bytes = b""
-    detail: str = ""
-    reported_site: Site | None = None
+    body: bytes = b""  # the message of the layer above, by a schema of its own
+    detail: str = ""  # reports show it instead of the leaves
+    reported_site: Site | None = None  # instead of the site, where another has asked for the call
 
     def encode(self) -> bytes:
         """Return the header's bytes; equal headers give equal bytes."""
@@ -130,11 +121,7 @@ def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
 def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
     """Check that all ranks make the same call; raise the same error on every rank otherwise.
 
-    Args:
-        headers: every rank's, in rank order.
-        rank: the rank that asks, for the error's attributes.
-        first_axis: the one from which on shapes must be equal; if not 0, an empty tensor of one
-            dimension goes with any.
+    Shapes must be equal from ``first_axis`` on; if it is not 0, ``torch.empty(0)`` goes with any.
     """
     agree_on_tree(headers, rank)
     with reading("its tensors"):  # as many as its tree has
@@ -219,12 +206,11 @@ def _mismatch(
     call = headers[rank].call()
     what = call.op if verb == "send" else "a collective"
     parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
-    for view in odd[:_SHOWN]:
+    for view in [*odd[:_SHOWN], usual]:
         does = verb if len(groups[view]) > 1 else f"{verb}s"
-        parts += [Ranks(groups[view]), f" {does} {short[view]}, "]
-    named = len(groups[usual]) == 1 or len(odd) > _SHOWN
+        parts += [Ranks(groups[view]), f" {does} {short[view]}", ", "]
     return MismatchError(
-        [*parts, Ranks(groups[usual]) if named else "the others", f" {short[usual]}"],
+        parts[:-1],
         per_rank=_lines(headers),
         notes=[_NOTHING_MOVED],
         likely=likely,
@@ -237,13 +223,9 @@ def _mismatch(
 
 def _clip(views: Sequence[str]) -> list[str]:
     """Cut long texts down to the neighbourhood of the first place where they differ."""
-    if max(map(len, views)) <= _LONG:
-        return [*views]
     same = len(commonprefix([*views]))  # noqa: RUF071  (of characters, which are no paths)
     start = max(0, same - _LONG // 2)
-    stop = start + _LONG
-    before = "…" if start else ""
-    return [before + view[start:stop] + ("…" if stop < len(view) else "") for view in views]
+    return ["…" * (start > 0) + view[start : start + _LONG] for view in views]
 
 
 def shorten(leaves: Sequence[LeafSpec]) -> str:
@@ -296,18 +278,9 @@ def prepare(
 ) -> Prepared:
     """Take a tree apart for the call ``op``.
 
-    An input that must be refused becomes the header's problem: this rank still joins the round,
-    so that the others learn of it and raise too, where they would otherwise wait for ever.
-
-    Args:
-        op: the operation with all that must be equal on all ranks.
-        name: the user's name of the call.
-        tree: of the user's.
-        comm: who talks.
-        take: called with this rank's part of each leaf and what errors call it; returns what is
-            sent of it.
-        about: what the ranks that hold a DTensor must have alike.
-        problem: one that the caller has found already.
+    An input that must be refused becomes the header's problem. ``take`` is called with this rank's
+    part of each leaf and what errors call it, and returns what is sent of it; ``about``: what the
+    ranks that hold a DTensor must have alike.
     """
     site = call_site()
     leaves, spec = flatten(tree)

@@ -23,7 +23,7 @@ from distmetrics.collectives.buckets import (
     to_bytes,
     unpack,
 )
-from distmetrics.collectives.dtensor import Part, rows_of
+from distmetrics.collectives.dtensor import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
 from distmetrics.collectives.reduce import all_reduce
@@ -64,8 +64,6 @@ class _Gather(torch.autograd.Function):
         ctx.comm, ctx.name = comm, mine.header.name
         rows = _gather_rows(mine, comm)
         ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
-        pairs = zip(rows, ctx.smooth, strict=True)
-        ctx.mark_non_differentiable(*[row for row, is_smooth in pairs if not is_smooth])
         return tuple(rows)
 
     @staticmethod
@@ -148,7 +146,7 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     tensor([0, 0, 1])
     """
     comm = chosen(comm)
-    mine = prepare("all_gather_cat", name, tree, comm, take=_rows)
+    mine = prepare("all_gather_cat", name, tree, comm, take=rows_of)
     met = exchange(comm, mine.header, mine.pack(comm, layout(mine.tensors)))
     headers = met.headers()
     agree(headers, comm.rank, first_axis=1)
@@ -162,11 +160,6 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
             leaves.append(torch.cat(rows).to(old.device))
     result: T = mine.spec.unflatten(leaves)
     return result
-
-
-def _rows(part: Part, where: str) -> Tensor:
-    local = part.local
-    return rows_of(part if local.ndim else part._replace(local=local.reshape(1)), where)
 
 
 @one_call

@@ -99,11 +99,10 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     comm = chosen(comm)
     number, problem = _checked_weight(weight)
     mine = prepare("mean", name, tree, comm, take=term_of, about=repr(number), problem=problem)
-    weights = [number]
-    if shared := mine.header.dtensors:  # the weight of each counts once for its mesh
-        leads = {one.name: one.holders[0] == comm.rank for one in shared}
-        paths = [path or "the value" for path in mine.spec.paths]
-        weights = [number if leads.get(path, True) else 0.0 for path in paths]
+    # The weight of a DTensor counts once for its mesh.
+    leads = {one.name: one.holders[0] == comm.rank for one in mine.header.dtensors}
+    paths = [path or "the value" for path in mine.spec.paths]
+    weights = [number if leads.get(path, True) else 0.0 for path in paths]
     scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
         x = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
@@ -119,9 +118,8 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             peers=range(comm.world_size),
             site=mine.header.site,
         )
-    every = totals if shared else totals * len(sums)
     leaves = []
-    for each, total, old in zip(sums, every, mine.tensors, strict=True):
+    for each, total, old in zip(sums, totals, mine.tensors, strict=True):
         kept = old.is_floating_point() or old.is_complex()
         leaves.append((each / total).to(old.device, old.dtype if kept else torch.float64))
     result: T = mine.spec.unflatten(leaves)
@@ -177,10 +175,9 @@ def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
 
 def _term(part: Part, where: str, op: str) -> Tensor:
     """Return what this rank adds; raise InputTypeError for what ``op`` can't reduce."""
-    if part.local.is_complex() and op in ("max", "min"):
-        raise InputTypeError(f"{where} is complex, and complex numbers have no {op}")
-    if part.local.dtype == torch.uint64:
-        raise InputTypeError(f"{where} has dtype uint64, which torch cannot add or compare")
+    dtype = part.local.dtype
+    if dtype == torch.uint64 or (dtype.is_complex and op in ("max", "min")):
+        raise InputTypeError(f"{where} is {short_name(dtype)}, of which torch has no {op}")
     return term_of(part, where, op)
 
 

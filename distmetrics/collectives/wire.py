@@ -60,11 +60,7 @@ class _Packed(Message, frozen=True):
 def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
     """Return a value as uint8, on the device of its tensors; on the CPU if they are on several.
 
-    With ``allow_pickle`` a value that is no data is pickled.
-
-    Raises:
-        InputTypeError: something in it is no data.
-        Exception: what pickling raises for a part that is no tensor and cannot be pickled.
+    With ``allow_pickle`` a value that is no data is pickled, else it raises InputTypeError.
 
     >>> deserialize(serialize({"n": 3, "parts": [torch.ones(2), torch.zeros(0)]}))
     {'n': 3, 'parts': [tensor([1., 1.]), tensor([])]}
@@ -105,11 +101,8 @@ def deserialize(
 ) -> Any:
     """Return what :func:`serialize` was given; raise any Exception if the bytes are malformed.
 
-    Args:
-        run: what it returned.
-        allow_pickle: whether to unpickle, which runs code that the sender has chosen.
-        accelerator: where tensors go that were on one, default the device of ``run``; all others
-            go to the CPU.
+    Tensors that were on an accelerator go to ``accelerator``, default the device of ``run``; all
+    others go to the CPU.
     """
     (length,) = _LENGTH.unpack(to_bytes(run[: _LENGTH.size]))
     end = _LENGTH.size + length

@@ -49,7 +49,7 @@ def texts(name: str) -> str:
 def test_text_of_a_dtype() -> None:
     """Pinned: the headline says who sends what, and the advice is the usual cause."""
     assert texts("dtype") == (
-        "ranks disagree on all_reduce sum: rank 1 sends float64[2], the others float32[2]\n"
+        "ranks disagree on all_reduce sum: rank 1 sends float64[2], ranks 0, 2 send float32[2]\n"
         "\n"
         "  ranks 0, 2  all_reduce sum float32[2]  tests/collectives/cases.py:N\n"
         "  rank 1      all_reduce sum float64[2]  tests/collectives/cases.py:N\n"
@@ -65,7 +65,7 @@ def test_text_of_a_dtype() -> None:
 def test_text_of_a_name() -> None:
     """Pinned: two metrics reduced in different order would otherwise be summed into each other."""
     assert texts("name") == (
-        'ranks disagree on a collective: rank 1 calls all_reduce sum "f1", the others all_reduce sum "loss"\n'
+        'ranks disagree on a collective: rank 1 calls all_reduce sum "f1", ranks 0, 2 call all_reduce sum "loss"\n'
         "\n"
         '  ranks 0, 2  all_reduce sum "loss" float32[2]  tests/collectives/cases.py:N\n'
         '  rank 1      all_reduce sum "f1" float32[2]  tests/collectives/cases.py:N\n'
@@ -79,7 +79,7 @@ def test_text_of_a_name() -> None:
 def test_text_of_a_key_that_only_some_ranks_have() -> None:
     """Pinned: the key and who has it, not the trees."""
     assert texts("extra key") == (
-        "ranks disagree on all_reduce sum: rank 1 sends also ['b'], the others only what all have\n"
+        "ranks disagree on all_reduce sum: rank 1 sends also ['b'], ranks 0, 2 send only what all have\n"
         "\n"
         "  ranks 0, 2  all_reduce sum ['a'] float32[2]  tests/collectives/cases.py:N\n"
         "  rank 1      all_reduce sum ['a'] float32[2], ['b'] float32[2]  tests/collectives/cases.py:N\n"
@@ -88,7 +88,7 @@ def test_text_of_a_key_that_only_some_ranks_have() -> None:
         "Likely: a key or an element that only some ranks have, or metrics made with different arguments.\n"
         "Do:     give every rank the same keys, with zeros if need be; make metrics with the same arguments."
     )
-    views = "rank 1 sends also ['a'], the others also ['b']"
+    views = "rank 1 sends also ['a'], ranks 0, 2 send also ['b']"
     assert texts("keys").startswith(f"ranks disagree on all_gather: {views}\n")
 
 
@@ -118,9 +118,8 @@ def test_texts_stay_short_however_large_the_trees() -> None:
 
 
 def test_the_only_other_rank_is_named() -> None:
-    """With two ranks, or one left over, "the others" would be a riddle."""
     error = same_error(outcomes(2, lambda comm: dm.all_gather(torch.ones(comm.rank + 1))), MismatchError)
-    assert str(error).startswith("ranks disagree on all_gather: rank 1 sends float32[2], rank 0 float32[1]\n")
+    assert str(error).startswith("ranks disagree on all_gather: rank 1 sends float32[2], rank 0 sends float32[1]\n")
 
 
 def test_many_different_ranks_are_counted_not_listed() -> None:

@@ -249,7 +249,7 @@ def test_the_text_of_different_arguments() -> None:
     text = str(same_error(outcomes(2, sync_different, other_classes), MismatchError))
     head = 'ranks disagree on sync of metrics "val": rank 1 sends MulticlassConfusionMatrix(confmat sum[5, 5], '
     assert text.startswith(
-        head + "num_classes=5), rank 0 MulticlassConfusionMatrix(confmat sum[4, 4], num_classes=4)\n"
+        head + "num_classes=5), rank 0 sends MulticlassConfusionMatrix(confmat sum[4, 4], num_classes=4)\n"
     )
     assert "Likely: a key or an element that only some ranks have, or metrics made with different arguments." in text
 

@@ -277,7 +277,7 @@ def test_the_text_of_different_arguments() -> None:
     assert str(same_error(outcomes(2, work), MismatchError)).startswith(
         "ranks disagree on sync of metrics: "
         "rank 1 sends BinaryAccuracy(threshold=0.75, num_correct float32[], num_total float32[]), "
-        "rank 0 BinaryAccuracy(threshold=0.5, num_correct float32[], num_total float32[])\n"
+        "rank 0 sends BinaryAccuracy(threshold=0.5, num_correct float32[], num_total float32[])\n"
     )
 
 

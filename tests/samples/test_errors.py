@@ -145,7 +145,7 @@ CASES: dict[str, Case] = {
     "kinds of ids": Case(
         dm.MismatchError,
         (1,),
-        "rank 1 sends ids: strings, samples: list, the others ids: integers, samples: list",
+        "rank 1 sends ids: strings, samples: list, ranks 0, 2 send ids: integers, samples: list",
         lambda c: gather(odd(c, ["a", "b"], own(c)), PAIR),
     ),
     "tuple or list": Case(dm.MismatchError, (1,), "samples: [0] list", lambda c: gather(own(c), odd(c, (PAIR,), PAIR))),
@@ -167,7 +167,7 @@ CASES: dict[str, Case] = {
     "no such rank": Case(
         dm.InputError,
         (0, 1, 2),
-        "dst= is 3, and must be a path, None or one of 3 ranks",
+        "dst= is 3, and must be a path, None or a rank",
         lambda c: gather(own(c), PAIR, dst=3),
     ),
     "fewer than none": Case(
@@ -176,7 +176,7 @@ CASES: dict[str, Case] = {
     "complex": Case(
         dm.InputTypeError,
         (1,),
-        "the sample of the id 1 cannot be written as JSON: a complex is no JSON",
+        "the sample of the id 1 cannot be written as JSON: 'complex' object has no",
         lambda c: gather(own(c), {"a": odd(c, [torch.ones(1) * 1j] * 2, PAIR)}, dst="file"),
     ),
 }
