@@ -100,7 +100,7 @@ def rows_of(part: Part, where: str) -> Tensor:
     """Return the rows that this rank adds to a join along dim 0."""
     if part.pending or {*part.pieces} - {0}:
         raise _refusal(where, part.placements, ", and only pieces of dimension 0 are joined")
-    rows = torch.atleast_1d(part.local)
+    rows = part.local if part.local.ndim else part.local.reshape(1)
     return rows if part.counts else rows[:0]
 
 

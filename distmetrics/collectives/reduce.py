@@ -102,7 +102,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     # The weight of a DTensor counts once for its mesh.
     leads = {one.name: one.holders[0] == comm.rank for one in mine.header.dtensors}
     paths = [path or "the value" for path in mine.spec.paths]
-    weights = [number if leads.get(path, True) else 0.0 for path in paths]
+    weights = [number if leads.get(path, True) else 0.0 for path in paths] or [number]
     scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
         x = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
@@ -119,7 +119,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
             site=mine.header.site,
         )
     leaves = []
-    for each, total, old in zip(sums, totals, mine.tensors, strict=True):
+    for each, total, old in zip(sums, totals, mine.tensors, strict=False):
         kept = old.is_floating_point() or old.is_complex()
         leaves.append((each / total).to(old.device, old.dtype if kept else torch.float64))
     result: T = mine.spec.unflatten(leaves)
