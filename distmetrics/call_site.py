@@ -1,6 +1,5 @@
 """Where in the user's code a call came from."""
 
-import contextlib
 import functools
 import os
 import sys
@@ -15,10 +14,9 @@ from distmetrics.errors import Site
 
 _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _OWN_TOOLS = _PACKAGE + "cli" + os.sep  # the demo is user code that happens to ship with us
-# Frames between a user's line and ours: `with synced(…)` enters through contextlib, `backward()`
-# through torch, a compiled function through code that torch has made.
-_TORCH = (str(Path(torch.__file__).parent) + os.sep, "<eval_with_key>")
-_BETWEEN = (_PACKAGE, contextlib.__file__, *_TORCH)
+# Frames between a user's line and ours: `backward()` enters through torch, a compiled function
+# through code that torch has made, `with synced(…)` through Python's contextlib.
+_BETWEEN = (_PACKAGE, str(Path(torch.__file__).parent) + os.sep, "<eval_with_key>")
 _GENERATED = "torchinductor_"  # part of the folder
 _STANDARD = str(Path(os.__file__).parent) + os.sep
 
@@ -48,7 +46,7 @@ def call_site() -> Site | None:
 def users_line(frame: FrameType, line: int) -> Site | None:
     """Return a line of a frame, if it is the user's."""
     file = frame.f_code.co_filename
-    if is_user_code(file) and not is_of_python(file):
+    if _is_users(file):
         return Site(short_path(file), line, frame.f_code.co_name)
     return None
 
@@ -67,16 +65,12 @@ def raise_sites(error: BaseException) -> list[Site]:
 
 
 @functools.lru_cache(maxsize=4096)
-def is_user_code(file: str) -> bool:
-    """True if a file's lines are the user's: neither ours nor torch's."""
+def _is_users(file: str) -> bool:
+    """True if a file's lines are the user's: neither ours, nor torch's, nor Python's."""
+    if file.startswith(_STANDARD) and not is_library(file):
+        return False
     is_between = file.startswith(_BETWEEN) or _GENERATED in file
     return not is_between or file.startswith(_OWN_TOOLS)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_of_python(file: str) -> bool:
-    """True for a file of Python's own library, such as those that start a process."""
-    return file.startswith(_STANDARD) and not is_library(file)
 
 
 def is_library(file: str) -> bool:

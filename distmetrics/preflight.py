@@ -14,7 +14,8 @@ import io
 import pickle
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,14 +31,14 @@ class Unpicklable:
     Attributes:
         path: the way to it: ``model.transforms[2].fn``.
         what: what it is: ``a lambda``.
-        where: where it was made, as far as that can be found out: ``defined at data.py:14``.
         do: what to put in its place.
+        where: where it was made, as far as that can be found out: ``defined at data.py:14``.
     """
 
     path: str
     what: str
-    where: str
     do: str
+    where: str = ""
 
     def __str__(self) -> str:
         where = f" {self.where}" if self.where else ""
@@ -72,15 +73,42 @@ def find_unpicklable(
     """
     if by_value is None:
         by_value = importlib.util.find_spec("cloudpickle") is not None
-    search = _Search(by_value)
     try:
-        search.visit(_Visited(obj, name))
+        blamed = _to_blame(obj, by_value)
     except RecursionError:
-        return [Unpicklable(name, "nested too deeply", "", "flatten it")]
-    return search.found
+        return [Unpicklable(name, "nested too deeply", "flatten it")]
+    parts = _named(obj, name, blamed, by_value)
+    return [Unpicklable(part.path, *_kind(part.value), _where(part)) for part in parts]
 
 
-class _Visited(NamedTuple):
+def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
+    """Return by identity what stops an object: what pickle saw last, each time that it failed."""
+    base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
+    blamed: dict[int, Any] = {}
+
+    class Probe(base):  # type: ignore[misc]
+        last: Any = None
+
+        def persistent_id(self, part: Any) -> Any:
+            # Tensors always travel and may be large.
+            if id(part) in blamed or type(part) in (torch.Tensor, torch.nn.Parameter):
+                return "left out"
+            self.last = part
+            return None
+
+    while True:
+        probe = Probe(io.BytesIO(), protocol=4)
+        try:
+            probe.dump(obj)
+        except Exception as error:  # any class may raise anything when it is pickled
+            if "recursion" in str(error):
+                raise RecursionError from error
+            blamed[id(probe.last)] = probe.last
+        else:
+            return blamed
+
+
+class _Part(NamedTuple):
     """A part of the object, the way to it, and the object of which it is an attribute."""
 
     value: Any
@@ -88,88 +116,48 @@ class _Visited(NamedTuple):
     owner: Any = None
     attribute: str = ""
 
-    def step(self, step: str, value: Any, attribute: str = "") -> _Visited:
-        return _Visited(value, self.path + step, self.value, attribute)
 
-
-class _Search:
-    def __init__(self, by_value: bool) -> None:
-        self.found: list[Unpicklable] = []
-        self._by_value = by_value
-        base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
-
-        class Probe(base):  # type: ignore[misc]
-            """Leaves out tensors, which always travel and may be large."""
-
-            def persistent_id(self, obj: Any) -> Any:
-                return "tensor" if type(obj) in (torch.Tensor, torch.nn.Parameter) else None
-
-        self._probe = Probe
-        # Keeps its values alive: an id is free again once they are gone.
-        self._failed: dict[int, Any] = {}
-
-    def visit(self, part: _Visited) -> bool:
-        """Return True if the part can be pickled; else note what in it is to blame."""
-        if id(part.value) in self._failed:
-            return False
-        with contextlib.suppress(Exception):  # any class may raise anything when it is pickled
-            self._probe(io.BytesIO(), protocol=4).dump(part.value)
-            return True
-        self._failed[id(part.value)] = part.value
-        try:
-            parts = [*_parts(part, self._by_value)]
-        except RecursionError:
-            raise
-        except Exception:  # noqa: BLE001  (its own pickling fails: it is to blame itself)
-            parts = []
-        are_whole = [self.visit(inner) for inner in parts]
-        if all(are_whole):
-            what, do = _kind(part.value)
-            self.found.append(Unpicklable(part.path, what, _where(part), do))
-        return False
+def _named(obj: Any, name: str, blamed: dict[int, Any], by_value: bool) -> list[_Part]:
+    """Return the parts that are to blame, with the shortest way to each; else of the object."""
+    parts = {id(obj): _Part(obj, name)}
+    queue = deque(parts.values())
+    while queue and not blamed.keys() <= parts.keys():
+        for part in _inside(queue.popleft(), by_value):
+            if id(part.value) not in parts:
+                parts[id(part.value)] = part
+                queue.append(part)
+    return [parts.get(key, _Part(value, name)) for key, value in blamed.items()]
 
 
 _NAMED = {types.MethodType: ("__self__",), functools.partial: ("func", "args", "keywords")}
 
 
-def _parts(part: _Visited, by_value: bool) -> Iterator[_Visited]:
-    """List what an object consists of as pickle sees it."""
-    value = part.value
-    if isinstance(value, tuple):
-        yield from _items(part, enumerate(value))
-    elif isinstance(value, types.FunctionType):
-        used = inspect.getclosurevars(value)
-        for name, item in {**used.globals, **used.nonlocals}.items() if by_value else ():
-            yield part.step(f" (its variable {name})", item)
-    elif type(value) in _NAMED:
-        for name in _NAMED[type(value)]:
-            yield part.step(f".{name}", getattr(value, name))
-    elif not isinstance(value, type):
-        reduced = value.__reduce_ex__(4)
-        if isinstance(reduced, tuple):
-            yield part._replace(value=type(value), attribute="")
-            yield from _parts_of_object(part, *reduced[1:])
-
-
-def _items(part: _Visited, items: Iterable[tuple[Any, Any]], of: str = "") -> Iterator[_Visited]:
-    return (part.step(f"{of}[{key!r}]", item) for key, item in items)
-
-
-def _parts_of_object(
-    part: _Visited, arguments: Any, state: Any = None, items: Any = None, pairs: Any = None, *_: Any
-) -> Iterator[_Visited]:
-    """List what ``__reduce_ex__`` gives of another object."""
-    yield from _items(part, enumerate(arguments), ".__reduce__()[1]")
+def _inside(part: _Part, by_value: bool) -> Iterator[_Part]:
+    """List what an object consists of: its class, items and attributes, and what code uses."""
+    value, path = part.value, part.path
+    if isinstance(value, type | types.ModuleType):
+        return
+    yield _Part(type(value), path)
+    is_row = isinstance(value, list | tuple | deque | set)
+    items = value.items() if isinstance(value, dict) else enumerate(value if is_row else ())
+    for key, item in items:
+        yield _Part(item, f"{path}[{key!r}]")
+    for name in _NAMED.get(type(value), ()):
+        yield _Part(getattr(value, name), f"{path}.{name}")
+    if isinstance(value, types.FunctionType) and by_value:
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            used = inspect.getclosurevars(value)
+            for name, item in {**used.globals, **used.nonlocals}.items():
+                yield _Part(item, f"{path} (its variable {name})")
+    state = object.__getstate__(value)
     for attributes in state if isinstance(state, tuple) else (state,):  # with slots, or without
-        plain = dict(attributes or {})
+        plain: dict[str, Any] = {**(attributes or {})}
         for kind in ("_modules", "_parameters", "_buffers"):
             for name, child in (plain.pop(kind, None) or {}).items():
                 step = f"[{name}]" if name.isdigit() else f".{name}"
-                yield part.step(step, child, name)
+                yield _Part(child, path + step, value, name)
         for name, item in plain.items():
-            yield part.step(f".{name}", item, name)
-    yield from _items(part, enumerate(items or ()))
-    yield from _items(part, pairs or ())
+            yield _Part(item, f"{path}.{name}", value, name)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -187,7 +175,7 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"a {type(value).__name__}", do
 
 
-def _where(part: _Visited) -> str:
+def _where(part: _Part) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
     code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
     if isinstance(code, types.CodeType):

@@ -96,9 +96,9 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
 
 def this_call() -> CallLock:
     """Return the call that this thread is in."""
-    if _of_thread.lock is None:
-        raise RuntimeError("exchanges data outside of one_call")
-    return _of_thread.lock
+    lock = _of_thread.lock
+    assert lock is not None, "exchanges data outside of one_call"
+    return lock
 
 
 def take(comm: Communicator, call: Call) -> None:

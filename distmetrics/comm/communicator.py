@@ -137,32 +137,23 @@ class Communicator(ABC):
         return CallState() if self.inner is None else self.inner.state
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
-        """Return a communicator of some of the ranks; each of them must ask for it.
-
-        Raises:
-            ConfigurationError: this transport has no subgroups.
-        """
-        if self.inner is not None:
-            return self.inner.subgroup(ranks)
-        raise ConfigurationError(
-            f"a {type(self).__name__} has no subgroups, which a layout needs",
-            do="pass comm= of threads or of a process group.",
-        )
+        """Return a communicator of some of the ranks; each of them must ask for it."""
+        return self._inside("subgroups, which a layout needs").subgroup(ranks)
 
     def background(self) -> Communicator:
-        """Return a communicator of the same ranks for a second thread; every rank must ask for it.
-
-        Raises:
-            ConfigurationError: this transport has none.
-        """
+        """Return a communicator for a second thread of each rank; every rank must ask for it."""
         if self.world_size == 1:
             return self
-        if self.inner is not None:
-            return self.inner.background()
-        raise ConfigurationError(
-            f"a {type(self).__name__} makes no calls in the background",
-            do="pass comm= of threads, of a process group, or a layout.",
-        )
+        return self._inside("calls in the background").background()
+
+    def _inside(self, lacks: str) -> Communicator:
+        """Return the inner communicator; raise ConfigurationError where there is none."""
+        if self.inner is None:
+            raise ConfigurationError(
+                f"a {type(self).__name__} has no {lacks}",
+                do="pass comm= of threads or of a process group.",
+            )
+        return self.inner
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator.
@@ -357,14 +348,9 @@ class Finished:
 
 def check_parts(parts: Sequence[Tensor], world_size: int) -> None:
     """Raise ValueError unless there is one part of an all_to_all for each rank, all alike."""
-    if len(parts) != world_size:
-        raise ValueError(
-            f"all_to_all needs one part for each of {world_size} ranks, got {len(parts)}"
-        )
-    if len({(part.dtype, part.shape) for part in parts}) > 1:
-        raise ValueError(
-            f"all_to_all needs parts alike, got {', '.join(brief(p.dtype, p.shape) for p in parts)}"
-        )
+    if len(parts) != world_size or len({(part.dtype, part.shape) for part in parts}) > 1:
+        kinds = ", ".join(brief(part.dtype, part.shape) for part in parts)
+        raise ValueError(f"all_to_all needs {world_size} parts alike, got {kinds}")
 
 
 def check_src(src: int, world_size: int) -> None:

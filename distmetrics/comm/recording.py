@@ -4,8 +4,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -25,8 +24,7 @@ _COLLECTIVES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """One call of the transport: its operation and the bytes that this rank put in."""
 
     op: str

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from msgspec.structs import asdict
+
 from distmetrics.call_site import raise_sites
 from distmetrics.errors import (
     ConfigurationError,
@@ -65,16 +67,9 @@ class Verdict(Message, frozen=True):
 
     def error(self, rank: int, site: Site | None = None) -> DistmetricsError:
         """Return the error that ``rank`` raises for it; all ranks are the job's."""
-        error = KINDS[self.kind](
-            self.what,
-            per_rank=self.per_rank,
-            notes=self.notes,
-            likely=self.likely,
-            do=self.do,
-            rank=rank,
-            peers=self.peers,
-            site=site,
-        )
+        values = asdict(self)
+        del values["groups"]
+        error = KINDS[values.pop("kind")](**values, rank=rank, site=site)
         error.is_of_job = True
         return error
 
@@ -144,7 +139,7 @@ def reason(error: BaseException | None) -> str:
     """Return in a few words why a rank leaves: what it raised, or that it has returned."""
     if error is None:
         return "has returned"
-    site = getattr(error, "site", None) or next(iter(raise_sites(error)), "")
+    site = next(iter(raise_sites(error)), "")
     return f"raised {in_short(error)}  {site}".rstrip()
 
 
