@@ -272,11 +272,7 @@ def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def _one_line(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def compose(

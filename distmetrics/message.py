@@ -17,6 +17,7 @@ import msgspec
 
 from distmetrics.call_site import users_line
 from distmetrics.errors import DistmetricsError, MismatchError, Ranks
+from distmetrics.tree import map_leaves
 
 M = TypeVar("M")
 LARGEST_HEADER = 1 << 24  # bytes of what one rank tells of a call
@@ -41,16 +42,13 @@ def encode(message: Any, write: Callable[[Any], bytes] = msgspec.msgpack.encode)
     try:
         return write(message)
     except UnicodeEncodeError:  # a file's name, say, that is not UTF-8
-        return write(_with_escapes(msgspec.to_builtins(message, builtin_types=(bytes,))))
+        plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+        return write(map_leaves(_with_escapes, plain))
 
 
-def _with_escapes(value: Any) -> Any:
-    """Return lists, dicts and texts with escapes for what UTF-8 cannot hold."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_with_escapes(key): _with_escapes(each) for key, each in value.items()}
-    return [_with_escapes(each) for each in value] if isinstance(value, list | tuple) else value
+def _with_escapes(leaf: Any) -> Any:
+    """Return a text with escapes for what UTF-8 cannot hold."""
+    return leaf.encode(errors="backslashreplace").decode() if isinstance(leaf, str) else leaf
 
 
 # msgspec reads the annotations of a class when it is first decoded. Two threads that do so at the

@@ -16,7 +16,6 @@ import re
 import types
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +23,7 @@ import torch
 from distmetrics.call_site import short_path
 
 
-@dataclass(frozen=True, slots=True)
-class Unpicklable:
+class Unpicklable(NamedTuple):
     """A part of an object that cannot be pickled.
 
     Attributes:

@@ -19,7 +19,7 @@ BELOW = {
     "arguments": set(),
     "tree": set(),
     "call_site": set(),
-    "message": {"call_site"},
+    "message": {"call_site", "tree"},
     "preflight": {"call_site"},
     "comm": {"call_site", "message"},
     "guard": {"call_site", "message", "comm"},

@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -376,8 +375,7 @@ def gather_padded(comm: Communicator, data: Tensor, longest: int) -> list[Tensor
 # How errors and reports name a call
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call in the user's terms: ``all_gather "val/f1" float32[10]``, and where it is made."""
 
     op: str

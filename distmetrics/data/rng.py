@@ -56,7 +56,7 @@ def as_at_first(state: State, epoch: int) -> Iterator[None]:
     """Draw from the generators of a state inside the block; what drawing changes is put back."""
     generators = [each for each in state if each[1] == "generator"]
     with _drawing:
-        before = random_state({id(part): part for part, *_ in state}.values())
+        before = random_state(part for part, *_ in state)
         try:
             restore(generators)
             for part, *_ in generators if epoch else ():

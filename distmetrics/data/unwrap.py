@@ -96,7 +96,6 @@ def active_loader() -> Any:
 
 def is_sharded(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
-    part = getattr(part, "_distributed", None) or part  # a data set of Hugging Face, split by node
     for count, rank in _OF_RANKS:
         if hasattr(part, count) and hasattr(part, rank):
             return int(getattr(part, count)) > 1
