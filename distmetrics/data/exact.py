@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import note_read
-from distmetrics.collectives.header import Header
+from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen, current
@@ -15,7 +15,7 @@ from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPa
 from distmetrics.data.rng import held, random_state, restore
 from distmetrics.data.same_stream import SameStream, checksum
 from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order, order_of
-from distmetrics.data.unwrap import Unwrapped, parts_of, unwrap
+from distmetrics.data.unwrap import OWN_PART, Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
 
@@ -84,7 +84,7 @@ def exact_by(
     in_rounds: bool = False,
 ) -> RankLoader:
     """Do what :func:`exact` does; see :class:`EvaluationSampler` for ``in_rounds``."""
-    unwrapped, drawn = Unwrapped(None, None), []
+    unwrapped, drawn, text, problem = Unwrapped(None, None), [], "", None
     try:
         unwrapped = unwrap(loader, dealt)
         whole = unwrapped.loader
@@ -92,13 +92,14 @@ def exact_by(
         drawn = random_state(parts)
         text = f"{_text(whole)}, drawn by {len(drawn)} seeds or generators, "
         text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
-        mine = _LoaderMessage(text, state=tuple(value for *_, value in drawn))
     except InputError as error:
-        mine = _LoaderMessage(error.what, error.do)
+        problem = Problem("InputError", error.what, error.do)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        text = f"{type(error).__name__}: {error}"
-        mine = _LoaderMessage(text, "give samplers and batch samplers a length.")
-    state = _agree(mine, comm=comm.whole)  # ranks that have one shard must draw one order too
+        what = f"{type(error).__name__}: {error}"
+        problem = Problem("InputError", what, "give samplers and batch samplers a length.")
+    mine = _LoaderMessage(text, tuple(value for *_, value in drawn))
+    # Ranks that have one shard must draw one order too.
+    state = _agree(mine, problem, comm=comm.whole)
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
     options: dict[str, Any] = {"fill": equal_batches, "in_rounds": in_rounds, "seed": seed}
@@ -142,24 +143,23 @@ class _LoaderMessage(Message, frozen=True):
     """What a rank tells of its loader: what it is, and what decides the order that it draws."""
 
     text: str
-    problem: str = ""  # what to do where it cannot be dealt out
-    state: tuple[bytes, ...] = ()
+    state: tuple[bytes, ...]
 
 
 @one_call
-def _agree(mine: _LoaderMessage, *, comm: Communicator) -> tuple[bytes, ...]:
+def _agree(
+    mine: _LoaderMessage, problem: Problem | None, *, comm: Communicator
+) -> tuple[bytes, ...]:
     """Return rank 0's random state, if the ranks' loaders are alike."""
-    ranks = gather_messages(comm, mine, Header("exact", site=call_site()), "its loader")
+    header = Header("exact", site=call_site(), problem=problem)
+    ranks = gather_messages(comm, mine, header, "its loader")
     texts = {rank: theirs.text for rank, theirs in enumerate(ranks)}
-    problems = [theirs.problem for theirs in ranks if theirs.problem]
-    if problems or len(set(texts.values())) > 1:
-        own_part = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
-        alike = f"give every rank the same data set, in the same batches; {own_part}"
+    if len(set(texts.values())) > 1:
         raise InputError(
             "exact: the loaders can't be dealt out: they must be alike on all ranks, and of the "
             "whole data",
             per_rank=texts,
-            do=(problems or [alike])[0],
+            do=f"give every rank the same data set, in the same batches; {OWN_PART}",
             rank=comm.rank,
         )
     return ranks[0].state

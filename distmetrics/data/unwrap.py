@@ -19,7 +19,7 @@ from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone
 from distmetrics.errors import InputError, InputTypeError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
-_OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
+OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
 
 
 @dataclass
@@ -76,7 +76,7 @@ def _whole_loader(loader: DataLoader[Any], dealt: bool | None) -> DataLoader[Any
                 do="pass the loader as it was before a framework prepared it.",
             )
     if dealt and not is_stream:
-        raise InputError("dealt=True is for streams, and this loader has an order", do=_OWN_PART)
+        raise InputError("dealt=True is for streams, and this loader has an order", do=OWN_PART)
     return whole
 
 

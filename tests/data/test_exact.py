@@ -227,7 +227,7 @@ class Odd(DistributedSampler[Any]):
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(Subset(range(8), np.roll(range(8), rank)), batch_size=2), "of a list with checksum"),
-        (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be dealt out"),
+        (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be looked through"),
     ],
 )
 def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str) -> None:

@@ -197,9 +197,8 @@ def special_cases(comm: Any) -> dict[str, Any]:
     even = DataLoader(TensorDataset(torch.ones(7, 1)), batch_size=2)
     result["even"] = len([model(x) for (x,) in prepare(accelerator, even)])
     skipping = skip_first_batches(DataLoader(Stream(5)), 1)
-    with pytest.raises(InputError, match="can't be dealt out") as refused:
+    with pytest.raises(InputError, match="skips its first 1 batches"):
         prepare(accelerator, skipping)
-    assert "skips its first 1 batches" in str(refused.value)
     return result
 
 
