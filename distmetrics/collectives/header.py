@@ -203,21 +203,23 @@ def _mismatch(
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
     short = dict(zip(groups, _clip([*groups]), strict=True))
-    call = headers[rank].call()
-    what = call.op if verb == "send" else "a collective"
+    calls = [header.call() for header in headers]
+    if len({(call.op, call.detail) for call in calls}) == 1:  # what differs is not told there
+        calls = [c._replace(detail=short[view]) for c, view in zip(calls, views, strict=True)]
+    what = calls[rank].op if verb == "send" else "a collective"
     parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
     for view in [*odd[:_SHOWN], usual]:
         does = verb if len(groups[view]) > 1 else f"{verb}s"
         parts += [Ranks(groups[view]), f" {does} {short[view]}", ", "]
     return MismatchError(
         parts[:-1],
-        per_rank=_lines(headers),
+        per_rank={r: str(call) for r, call in enumerate(calls)},
         notes=[_NOTHING_MOVED],
         likely=likely,
         do=do,
         rank=rank,
         peers=[r for view in odd for r in groups[view]],
-        site=call.site,
+        site=calls[rank].site,
     )
 
 
