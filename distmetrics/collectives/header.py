@@ -7,7 +7,6 @@ abort the process or hand out a wrong number without a word.
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from os.path import commonprefix
@@ -202,7 +201,10 @@ def _mismatch(
     groups = by_line(dict(enumerate(views)))
     usual = max(groups, key=lambda view: len(groups[view]))
     odd = [view for view in groups if view != usual]
-    short = dict(zip(groups, _clip([*groups]), strict=True))
+    # Of long texts, the neighbourhood of the first place where they differ.
+    same = len(commonprefix([*groups]))  # noqa: RUF071  (of characters, which are no paths)
+    start = max(0, same - _LONG // 2)
+    short = {view: "…" * (start > 0) + view[start : start + _LONG] for view in groups}
     calls = [header.call() for header in headers]
     if len({(call.op, call.detail) for call in calls}) == 1:  # what differs is not told there
         calls = [c._replace(detail=short[view]) for c, view in zip(calls, views, strict=True)]
@@ -221,13 +223,6 @@ def _mismatch(
         peers=[r for view in odd for r in groups[view]],
         site=calls[rank].site,
     )
-
-
-def _clip(views: Sequence[str]) -> list[str]:
-    """Cut long texts down to the neighbourhood of the first place where they differ."""
-    same = len(commonprefix([*views]))  # noqa: RUF071  (of characters, which are no paths)
-    start = max(0, same - _LONG // 2)
-    return ["…" * (start > 0) + view[start : start + _LONG] for view in views]
 
 
 def shorten(leaves: Sequence[LeafSpec]) -> str:
@@ -255,11 +250,15 @@ class Prepared(NamedTuple):
     spec: Spec
     header: Header
 
+    @property
+    def names(self) -> list[str]:
+        """How errors call the tensors."""
+        return [path or "the value" for path in self.spec.paths]
+
     def prove(self, comm: Communicator, tensors: Sequence[Tensor]) -> None:
         """Tell a layout what this rank would send; in some calls a weight comes first."""
         if comm.wants_proof:
-            paths = [path or "the value" for path in self.spec.paths]
-            names = [*["the weight"] * (len(tensors) - len(paths)), *paths]
+            names = [*["the weight"] * (len(tensors) - len(self.names)), *self.names]
             comm.witness(self.header.content(), dict(zip(names, tensors, strict=False)))
 
     def pack(self, comm: Communicator, where: Layout) -> Tensor:
@@ -313,17 +312,13 @@ def _tensor(leaf: Any, where: str) -> Tensor:
     """Return a leaf as a tensor, or raise InputTypeError."""
     if isinstance(leaf, Tensor):
         return leaf
-    if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "__array__")):
-        raise InputTypeError(
-            f"{where} is a {type(leaf).__name__}, which is no tensor and no number",
-            do="for other objects call all_gather_object.",
-        )
     wide = {float: torch.float64, complex: torch.complex128}.get(type(leaf))
     try:
         return torch.tensor(leaf, dtype=wide, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputTypeError(
-            f"{where} is a {type(leaf).__name__} that torch cannot hold: {error}"
+            f"{where} is a {type(leaf).__name__}, of which torch makes no tensor: {error}",
+            do="for other objects call all_gather_object.",
         ) from error
 
 

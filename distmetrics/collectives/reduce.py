@@ -101,8 +101,7 @@ def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, n
     mine = prepare("mean", name, tree, comm, take=term_of, about=repr(number), problem=problem)
     # The weight of a DTensor counts once for its mesh.
     leads = {one.name: one.holders[0] == comm.rank for one in mine.header.dtensors}
-    paths = [path or "the value" for path in mine.spec.paths]
-    weights = [number if leads.get(path, True) else 0.0 for path in paths] or [number]
+    weights = [number if leads.get(name, True) else 0.0 for name in mine.names] or [number]
     scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
     for tensor in mine.tensors:
         x = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
@@ -133,14 +132,13 @@ def _reduce(comm: Communicator, mine: Prepared, tensors: Sequence[Tensor], op: O
     run = pack(tensors, where, comm.device)
     fits = where.nbytes <= inline_capacity(comm.world_size)
     runs = exchange_alike(comm, mine.header, run if fits else run[:0])
-    result = torch.empty_like(run)
     for bucket in where.buckets:
         if fits:
             reduced = fold([bucket.view(each) for each in runs], op)
         else:
             reduced = reduce_large(comm, bucket.view(run), op)
-        bucket.view(result).copy_(reduced)
-    return unpack(result, where)
+        bucket.view(run).copy_(reduced)
+    return unpack(run, where)
 
 
 def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:

@@ -144,15 +144,14 @@ class LazyList(Sequence[Any]):
 
     def __init__(self, count: int, make: Callable[[], list[Any]]) -> None:
         self._count = count
-        self._make: Callable[[], list[Any]] | None = make
-        self._made: list[Any] = []
+        self._source: list[Any] | Callable[[], list[Any]] = make
 
     @property
     def _items(self) -> list[Any]:
-        make = self._make  # another thread may read too
-        if make is not None:
-            self._made, self._make = make(), None
-        return self._made
+        source = self._source  # another thread may read too
+        if not isinstance(source, list):
+            source = self._source = source()
+        return source
 
     def __len__(self) -> int:
         return self._count

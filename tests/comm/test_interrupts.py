@@ -150,8 +150,10 @@ class Raising:
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __len__(self) -> int:
         raise self.error
+
+    __getitem__ = __len__
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
