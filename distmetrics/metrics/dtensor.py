@@ -68,7 +68,7 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
 
 
 def _dtensors(value: Any) -> list[Any]:
-    return [item for item in parts_of(value) if is_dtensor(item)]
+    return [item for item in parts_of(value) if type(item) is not Tensor and is_dtensor(item)]
 
 
 def _taken(
@@ -102,7 +102,7 @@ def _taken(
 
 def _piece(spec: StateSpec, value: Any, part: Part) -> StateSpec:
     """Return how a piece is reduced, and becomes a DTensor again."""
-    which = ";".join(f"{dim}:{piece}" for dim, piece in sorted(part.pieces.items()))
+    which = str(sorted(part.pieces.items()))
     part_of_whole = Piece(spec.kind, which, tuple(value.shape))  # type: ignore[arg-type]
     return replace(spec, kind="piece", piece=part_of_whole, finish=partial(_as_dtensor, value))
 

@@ -185,10 +185,9 @@ def weight_of(name: str) -> str:
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    if isinstance(value, Integral):  # bool too
-        return torch.tensor(int(value), device="cpu")
     if isinstance(value, Real):
-        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
+        dtype = torch.int64 if isinstance(value, Integral) else torch.float64  # bool too
+        return torch.tensor(value, dtype=dtype, device="cpu")
     raise InputTypeError(f"update: {name!r} is a {type(value).__name__}; give a tensor or a number")
 
 

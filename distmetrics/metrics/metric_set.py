@@ -26,7 +26,7 @@ from distmetrics.message import encode, reading
 from distmetrics.metrics.adapters.base import WHOLE, Piece, StateSpec, Target, are_equal, parts_of
 from distmetrics.metrics.attributes import PLAIN, described
 from distmetrics.metrics.plan import (
-    FIXED,
+    REDUCED,
     UPDATES,
     MetricRecord,
     Sent,
@@ -339,7 +339,7 @@ def combine(
     Args:
         plan: of the sync.
         runs: what every rank has sent, inline and bulk, in rank order.
-        inline: this rank's states of fixed size, to be reduced here where they do not ride along.
+        inline: this rank's reduced states, to be reduced here where they do not ride along.
         comm: who talks.
     """
     rows = []
@@ -353,7 +353,8 @@ def combine(
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
     for path, state in plan.states.items():
-        if path == state.path and state.kind not in (*FIXED, "piece"):  # which is reduced apart
+        # Pieces are reduced apart.
+        if path == state.path and state.kind not in (*REDUCED, "piece"):
             with reading(f"the lists of {state.path}"):
                 result[state.path] = _combine_lists(state, lists, plan, comm)
     return result
@@ -388,28 +389,20 @@ def _neutral(state: StatePlan, device: torch.device) -> Tensor:
 
 
 def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
-    """Fold the reduced states, stack the others: one operation a bucket, then one view a state."""
+    """Fold the reduced states: one operation a bucket, then one view a state."""
     result: dict[str, Any] = {}
     for bucket in plan.agreed.layout.buckets:
-        views = [bucket.view(row) for row in rows]
-        if bucket.key == "stack":
-            whole = torch.stack(views if plan.is_inline else comm.all_gather(views[0]))
-        else:
-            whole = _fold(views, bucket, plan.is_inline, comm)
+        whole = _fold([bucket.view(row) for row in rows], bucket, plan.is_inline, comm)
         for index, part in zip(bucket.members, bucket.split(whole), strict=True):
             path = plan.agreed.paths[index]
-            if bucket.key in ("stack", "mean"):
-                part = _finished(part, plan.states[path], bucket.dtype)
+            if bucket.key == "mean":
+                part = _mean(part, len(plan.states[path].ranks), bucket.dtype)
             result[path] = part
     return result
 
 
-def _finished(part: Tensor, state: StatePlan, dtype: torch.dtype) -> Tensor:
-    """Return rows, or a mean, without the ranks that have nothing to add to it."""
-    count = len(state.ranks)
-    if state.kind == "stack":  # of which one rank's state needs none
-        return part[list(state.ranks)] if count > 1 else part[state.ranks[0]]
-    mean = part / count if count > 1 else part.to(dtype)
+def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    mean = total / count if count > 1 else total.to(dtype)
     # The mean of integers is no integer.
     return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
 
@@ -428,7 +421,7 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, is_inline: bool, comm: Commun
 def _combine_lists(
     state: StatePlan, per_rank: Sequence[Mapping[str, Tensor]], plan: SyncPlan, comm: Communicator
 ) -> Any:
-    """Join what has a length of its own on each rank, in rank order."""
+    """Join what is not reduced, in rank order."""
     parts = [per_rank[r][state.path] for r in state.ranks]
     if state.kind in ("each", "object"):
         values = [
@@ -437,6 +430,8 @@ def _combine_lists(
         ]
         return values if state.kind == "each" else list(chain.from_iterable(values))
     parts = [part.to(state.dtype) for part in parts]
+    if state.kind == "stack":  # of which one rank's state needs none
+        return torch.stack(parts) if len(parts) > 1 else parts[0]
     if state.kind == "cat":
         return torch.cat(parts)
     sizes = [per_rank[r].get(sizes_of(state.path)) for r in state.ranks]

@@ -33,8 +33,7 @@ from distmetrics.metrics.adapters.base import Kind, Piece
 from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
 REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
-# Of a size that does not depend on the data: inline in the first round.
-FIXED = (*REDUCED, "stack")
+FIXED = (*REDUCED, "stack", "piece")  # of a size that does not depend on the data
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SentKind = Kind | Literal["sizes"]  # which travels beside "items"
 _CAN_BE_ADDED = frozenset({
@@ -251,11 +250,11 @@ class Run:
 class Sent:
     """Where each state of one rank lies in the bytes that it sends, inline before bulk."""
 
-    inline: Run  # the states of fixed size
+    inline: Run  # the states that are reduced
     bulk: Run  # the rest, and the sizes of lists' items
 
     def inline_bytes(self, capacity: int) -> int:
-        """Return how many bytes of states of fixed size are sent: all that fit, or none."""
+        """Return how many bytes of states that are reduced are sent: all that fit, or none."""
         return self.inline.nbytes if self.inline.nbytes <= capacity else 0
 
 
@@ -265,9 +264,9 @@ class SyncPlan:
 
     # Those that some rank has touched; that of another path where a metric shows its state.
     states: Mapping[str, StatePlan]
-    agreed: Run  # where the states of fixed size of all ranks lie while they are combined
+    agreed: Run  # where the reduced states of all ranks lie while they are combined
     sent: tuple[Sent, ...]  # by each rank
-    is_inline: bool  # whether the states of fixed size fit into the first round
+    is_inline: bool  # whether the reduced states fit into the first round
     follow: int  # bytes of the longest run in a second round, where lists do not fit
     updated: tuple[tuple[int, ...], ...]  # for each metric, the ranks that have updated it
     borrowing: tuple[int, ...]  # places of metrics that take over attributes on some rank
@@ -290,14 +289,13 @@ class SyncPlan:
         frames = gathered(frame_size(world_size), world_size)
         total = frames
         if world_size > LARGE_WORLD:
-            total = reduced(2 * HASH_BYTES, world_size) + (frames if longest else Cost())
+            total = reduced(2 * HASH_BYTES, world_size)
+            if any(state.kind not in FIXED for state in self.states.values()):
+                total += frames
         if longest:
             total += gathered(longest, world_size)
         for bucket in () if self.is_inline else self.agreed.layout.buckets:
-            size = bucket.stop - bucket.start
-            if bucket.key == "stack":
-                total += gathered(size, world_size)
-            elif size:
+            if size := bucket.stop - bucket.start:
                 total += reduced(size, world_size)
                 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point:
                     total += reduced(size // bucket.dtype.itemsize, world_size)
@@ -314,7 +312,7 @@ class SyncPlan:
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
         if longest := max(sent.bulk.nbytes for sent in self.sent):
             nth = "second" if self.follow else "first"
-            lines.append(f"  lists of up to {longest} bytes a rank  in the {nth} round")
+            lines.append(f"  lists and rows of up to {longest} bytes a rank  in the {nth} round")
         return "\n".join(lines)
 
 
@@ -357,7 +355,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
                 own[path] = plan_of(path, leaves, rank, len(headers))
             except (RuntimeError, ValueError) as error:
                 raise _uneven(path, leaves, headers, rank) from error
-    agreed = Run.of([state for state in own.values() if state.kind in FIXED])
+    agreed = Run.of([state for state in own.values() if state.kind in REDUCED])
     sent = tuple(sent_by(schema.states) for schema in schemas)
     longest = max(each.inline_bytes(capacity) + each.bulk.nbytes for each in sent)
     return SyncPlan(
@@ -416,8 +414,8 @@ def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> Stat
 @functools.lru_cache(maxsize=64)
 def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    inline = [entry for entry in entries if entry.kind in FIXED]
-    bulk = [entry for entry in entries if entry.kind not in (*FIXED, "piece")]
+    inline = [entry for entry in entries if entry.kind in REDUCED]
+    bulk = [entry for entry in entries if entry.kind not in (*REDUCED, "piece")]
     return Sent(Run.of(inline), Run.of(bulk))
 
 

@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import is_dtensor
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
 from distmetrics.comm.communicator import Communicator, chosen, numbered
 from distmetrics.data.repeats import note
 from distmetrics.errors import LayoutError, StateError
-from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of, targets
+from distmetrics.metrics.adapters.base import communicator_of, compute, targets
 from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
 from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
@@ -133,9 +131,7 @@ def read(metrics: Any, comm: Communicator | None) -> tuple[MetricSet, Communicat
         if comm is None:
             talking = communicator_of(local.targets, talking)
         _check_syncable(local, type(metrics).__name__)
-        parts = [part for *_, value in local.states for part in parts_of(value)]
-        if any(type(part) is not Tensor and is_dtensor(part) for part in parts):
-            take_parts(local, talking)
+        take_parts(local, talking)
     except (LayoutError, StateError) as error:
         local.states = []  # of which no data moves
         local.problem = Problem.of(error)

@@ -313,23 +313,20 @@ def communicator_of(targets: Sequence[Target], default: Communicator) -> Communi
             it.
         StateError: the metrics of one sync were made for different groups.
     """
-    comms: dict[str, Communicator] = {}
+    comms: dict[Communicator, str] = {}
     for target in targets:
         if target.states:
             group = target.storage.get(target.adapter.group)
-            comms[target.path] = default if group is None else _communicator(group, target.path)
-    if not comms:
-        return default
-    first, comm = next(iter(comms.items()))
-    other = next((path for path, theirs in comms.items() if theirs is not comm), None)
-    if other is not None:
+            comm = default if group is None else _communicator(group, target.path)
+            comms.setdefault(comm, target.path)
+    if len(comms) > 1:
         raise StateError(
-            f"the metrics {first} and {other} were made for different process groups, and one "
-            "sync talks in one",
+            f"the metrics {' and '.join(comms.values())} were made for different process groups, "
+            "and one sync talks in one",
             do="sync the metrics of each group in a call of their own, or pass comm=, which "
             "overrules process_group.",
         )
-    return comm
+    return next(iter(comms), default)
 
 
 def _communicator(group: Any, path: str) -> Communicator:

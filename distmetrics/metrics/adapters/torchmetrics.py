@@ -76,9 +76,7 @@ class TorchmetricsAdapter(Adapter):
         return _specs(type(metric), *states)
 
     def updates(self, metric: Metric) -> int:
-        """Return the update count; state that was loaded, not updated, counts as one update."""
-        if metric._update_count:
-            return int(metric._update_count)
+        """Return 1 for state that was loaded, not updated, else 0."""
         held = (getattr(metric, name) for name in metric._defaults)
         return 0 if all(map(are_equal, held, metric._defaults.values())) else 1
 
