@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.wire import DEEPEST
 from distmetrics.comm.communicator import Communicator, brief
 from distmetrics.errors import StateError
+from distmetrics.message import reading
 from distmetrics.metrics.adapters.base import Target
 from distmetrics.metrics.plan import SyncPlan
 
@@ -83,22 +83,19 @@ def borrow(
     for target in targets:
         attributes = target.adapter.attributes(target.metric)
         mine.append({name: tuple(described(value)) for name, value in attributes.items()})
-    read = partial(_read, count=len(mine))
     about = header.name, header.site
-    per_rank = gather_objects(mine, read, *about, comm=comm, op="attributes of metrics")
+    per_rank = gather_objects(mine, _read, *about, comm=comm, op="attributes of metrics")
     result = {}
-    for target, place, *column in zip(targets, plan.borrowing, *per_rank, strict=True):
-        updated = plan.updated[place]
-        values = agreed(target.path, column, updated, header, comm.rank)
-        if comm.rank not in updated:
-            result[place] = values
+    with reading("attributes"):  # of as many metrics
+        for target, place, *column in zip(targets, plan.borrowing, *per_rank, strict=True):
+            updated = plan.updated[place]
+            values = agreed(target.path, column, updated, header, comm.rank)
+            if comm.rank not in updated:
+                result[place] = values
     return result
 
 
-def _read(data: Any, count: int) -> list[dict[str, Attribute]]:
-    """Return what a peer has told of so many metrics; raises if it is malformed."""
-    if len(data) != count:
-        raise ValueError(f"attributes of {len(data)} metrics, not of {count}")
+def _read(data: Any) -> list[dict[str, Attribute]]:
     return [
         {
             str(name): Attribute(str(text), bool(travels), value)

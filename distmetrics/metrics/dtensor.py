@@ -84,8 +84,7 @@ def _taken(
     parts = [part_of(item, comm, path) for item in items]
     if spec.kind in ("cat", "items"):
         take = rows_of if spec.kind == "cat" else whole_part
-        rows = [take(part, path) for part in parts]
-        kept = [row for row, part in zip(rows, parts, strict=True) if part.counts]
+        kept = [take(part, path) for part in parts if part.counts]
         if isinstance(value, list):
             return spec, kept, parts
         return spec, kept[0] if kept else ABSENT, parts

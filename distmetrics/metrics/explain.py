@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ _PROOF = 32  # bytes
 _FLAT = ""  # the axis of a world without a layout
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What one sync does and costs; ``print`` it."""
 
     plan: SyncPlan  # what the shards send, and how it is combined
@@ -120,7 +118,7 @@ def explain(
     world_size = max(2, shards)
     with torch.no_grad():
         local.updates = [1] * len(local.targets)  # as if each had been updated
-        blobs = (describe(local, "", None).header.encode(),) * world_size
+        blobs = (describe(local, "", None)[0].encode(),) * world_size
     made = plan(blobs, local.order, 0, inline_capacity(world_size))
     given = ranks // owners
     return Explanation(

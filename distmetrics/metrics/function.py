@@ -150,13 +150,12 @@ class FunctionMetric(Generic[T]):
         """
         return self._compute({name: self._state(name) for name in self.reduce})
 
-    def _state(self, name: str) -> Tensor:
+    def _state(self, name: str) -> Any:
         reduction, value = self.reduce[name], self._held[name]
-        if isinstance(value, list) and reduction == "cat":
+        if reduction == "cat":
             return torch.cat(value) if value else torch.empty(0, device=self.device)
         if isinstance(value, list):  # no rank has brought any
             return torch.tensor(_WITHOUT_DATA[reduction], device=self.device)
-        assert isinstance(value, Tensor)
         return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
 
 

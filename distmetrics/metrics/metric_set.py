@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pickle import PicklingError
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,18 +168,10 @@ def on_device(value: Any, device: torch.device) -> Any:
 # From local values to what is sent
 
 
-class Outgoing(NamedTuple):
-    """What this rank sends: the header, where each tensor lies, and the tensors by path."""
-
-    header: Header
-    sent: Sent
-    tensors: dict[str, Tensor]
-
-
 def describe(
     metrics: MetricSet, name: str, site: Site | None, *, allow_pickle: bool = False
-) -> Outgoing:
-    """Turn local values into what is sent.
+) -> tuple[Header, Sent, dict[str, Tensor]]:
+    """Return what this rank sends: the header, where each tensor lies, and the tensors by path.
 
     A metric that was never updated here sends no state: its default state is not data, and must be
     neither averaged nor counted in. What cannot be sent becomes the header's problem, so that
@@ -219,7 +211,7 @@ def describe(
         body=encode(SyncSchema(records, sent)),
         detail=shorten(sent),
     )
-    return Outgoing(header, sent_by(sent), tensors)
+    return header, sent_by(sent), tensors
 
 
 def _sendable(

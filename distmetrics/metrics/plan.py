@@ -8,9 +8,8 @@ the last one plans nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -99,21 +98,15 @@ class SyncSchema(Message, frozen=True):
     states: tuple[StateEntry, ...]
 
 
-def check_states(states: Sequence[StateEntry], order: Sequence[str], rank: int) -> None:
+def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int) -> None:
     """Check what a rank with the same metrics tells of its states, whose paths are ``order``."""
-    places = {path: place for place, path in enumerate(order)}
-    previous = -1
     with reading("its states", rank):
         for state in states:
-            if state.kind == "sizes" and state.dtype == "int64":
-                continue
-            is_known = is_reducible(state.kind, dtype_of(state.dtype))
-            is_known = is_known and (state.kind == "piece") == (state.piece is not None)
-            if state.path == UPDATES:
-                is_known = (state.kind, state.dtype) == ("sum", "int64")
-            if not is_known or state.kind == "sizes" or places[state.path] <= previous:
-                raise ValueError(f"a state {state} in this place")
-            previous = places[state.path]
+            is_known = state.path in order and is_reducible(state.kind, dtype_of(state.dtype))
+            if state.kind == "sizes":
+                is_known = state.dtype == "int64"
+            if not is_known or (state.kind == "piece") != (state.piece is not None):
+                raise ValueError(f"a state {state}")
 
 
 @functools.cache
@@ -157,8 +150,7 @@ def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:
     return [shared.but(name=f"{shared.name} of {label}") for label, shared in every]
 
 
-@dataclass(frozen=True, slots=True)
-class StatePlan:
+class StatePlan(NamedTuple):
     """One state: how it is combined, and from which ranks."""
 
     path: str
@@ -219,8 +211,7 @@ def _uneven(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Where tensors lie in one run of bytes, and their paths in the order of the layout."""
 
     layout: Layout
@@ -246,8 +237,7 @@ class Run:
         return dict(zip(self.paths, unpack(run, self.layout), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """Where each state of one rank lies in the bytes that it sends, inline before bulk."""
 
     inline: Run  # the states that are reduced
@@ -258,8 +248,7 @@ class Sent:
         return self.inline.nbytes if self.inline.nbytes <= capacity else 0
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(NamedTuple):
     """Everything that a sync will do."""
 
     # Those that some rank has touched; that of another path where a metric shows its state.
@@ -341,9 +330,9 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     }
     schemas = [known[blob] for blob in blobs]
     updated, borrowing = agree_on_metrics(headers, schemas, rank)
-    for blob, sender in first.items():
-        check_states(known[blob].states, order, sender)
     by_path: dict[str, dict[int, StateEntry]] = {path: {} for path in order}
+    for blob, sender in first.items():
+        check_states(known[blob].states, by_path.keys(), sender)
     for r, schema in enumerate(schemas):
         for entry in schema.states:
             if entry.kind != "sizes":

@@ -138,10 +138,10 @@ def _tells(plan: SyncPlan, runs: Runs, rank: int) -> bool:
     """True if a rank has data that another rank hardly has by chance."""
     sent, (inline, bulk) = plan.sent[rank], runs[rank]
     tensors = sent.bulk.unpack(bulk) | (sent.inline.unpack(inline) if plan.is_inline else {})
-    kinds = {path: state.kind for path, state in plan.states.items()}
     values: set[float] = set()
     for path, tensor in tensors.items():
-        if kinds.get(path, "object") not in ("object", "each") and not tensor.is_complex():
+        state = plan.states.get(path)  # None for sizes
+        if state and state.kind not in ("object", "each") and not tensor.is_complex():
             values.update(tensor.view(-1)[:_LOOKED_AT].double().tolist())
     finite = filter(math.isfinite, values)  # a count says what it is, in bits
     bits = sum(_FRACTION if value % 1 else math.log2(1 + abs(value)) for value in finite)

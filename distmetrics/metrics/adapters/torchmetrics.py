@@ -167,12 +167,11 @@ def _share_in_groups(collection: MetricCollection) -> None:
     """
     if collection._state_is_copy:  # the members' states are their own, since someone looked at them
         return
-    for first, *others in collection.compute_groups.values():
-        storage = _holder(collection._modules[first]).__dict__
-        names = (*storage["_defaults"], TorchmetricsAdapter.counter)
-        shared = {name: storage[name] for name in names}
+    for first, *others in _COLLECTIONS.groups(collection):
+        names = (*first._defaults, TorchmetricsAdapter.counter)
+        shared = {name: vars(first)[name] for name in names}
         for other in others:
-            _holder(collection._modules[other]).__dict__.update(shared)
+            vars(other).update(shared)
 
 
 def _holder(metric: Metric) -> Metric:
