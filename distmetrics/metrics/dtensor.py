@@ -27,8 +27,8 @@ from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters.base import Piece, StateSpec, compute, parts_of
-from distmetrics.metrics.metric_set import ABSENT, MetricSet
+from distmetrics.metrics.adapters.base import StateSpec, compute, parts_of
+from distmetrics.metrics.metric_set import ABSENT, OPS, MetricSet
 from distmetrics.metrics.plan import StatePlan
 from distmetrics.tree import map_leaves
 
@@ -91,19 +91,13 @@ def _taken(
     (part,) = parts
     if spec.kind in _REDUCED:
         if part.pieces:
-            term = term_of(part._replace(pieces={}), path, spec.kind)
-            return _piece(spec, value, part), term, parts
+            which = f"{sorted(part.pieces.items())} of {list(value.shape)}"
+            spec = replace(spec, piece=which, finish=partial(_as_dtensor, value))
+            return spec, term_of(part._replace(pieces={}), path, spec.kind), parts
         value = term_of(part._replace(counts=True), path, spec.kind)
     else:
         value = whole_part(part, path)
     return spec, value if part.counts else ABSENT, parts
-
-
-def _piece(spec: StateSpec, value: Any, part: Part) -> StateSpec:
-    """Return how a piece is reduced, and becomes a DTensor again."""
-    which = str(sorted(part.pieces.items()))
-    part_of_whole = Piece(spec.kind, which, tuple(value.shape))  # type: ignore[arg-type]
-    return replace(spec, kind="piece", piece=part_of_whole, finish=partial(_as_dtensor, value))
 
 
 def _as_dtensor(like: Any, piece: Tensor) -> Any:
@@ -135,9 +129,8 @@ def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
     if len(state.ranks) < comm.world_size:
         group = group.subgroup(state.ranks)
         take(group, call_under_way() or Call("sync of metrics"))
-    assert state.piece is not None
     wide = piece.to(group.device, wide_dtype(piece.dtype))
-    return reduce_large(group, wide, state.piece.op).to(piece.dtype)
+    return reduce_large(group, wide, OPS.get(state.kind, "sum")).to(piece.dtype)
 
 
 def compute_replicated(metrics: Any) -> Any:

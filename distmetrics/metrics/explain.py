@@ -147,9 +147,7 @@ def _axes(mesh: Mesh) -> Iterator[str]:
     for axis, size in mesh.sizes.items():
         role = mesh.roles[axis]
         meaning = f"only rank {role} has values: what the others pass is not looked at"
-        if size == 1:
-            meaning = "one rank"
-        elif role == SHARD:
+        if role == SHARD:
             meaning = "other samples: reduced over"
         elif role == SAME:
             meaning = f"the same samples: counted once, not {size} times, and proved to be the same"

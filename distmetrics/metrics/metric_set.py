@@ -23,7 +23,7 @@ from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, Op, fold
 from distmetrics.errors import Site, StateError
 from distmetrics.message import encode, reading
-from distmetrics.metrics.adapters.base import WHOLE, Piece, StateSpec, Target, are_equal, parts_of
+from distmetrics.metrics.adapters.base import WHOLE, StateSpec, Target, are_equal, parts_of
 from distmetrics.metrics.attributes import PLAIN, described
 from distmetrics.metrics.plan import (
     REDUCED,
@@ -42,7 +42,7 @@ from distmetrics.metrics.plan import (
 from distmetrics.metrics.ragged import cut, join
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
-_OPS: dict[str, Op] = {"max": "max", "min": "min"}
+OPS: dict[str, Op] = {"max": "max", "min": "min"}
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
 # What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
 # ranks.
@@ -147,7 +147,7 @@ def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
     """Give the state of so many ranks the type that its metric's code expects."""
     if spec.merge is not None:
         return spec.merge(local, combined)
-    if spec.finish is not None and (ranks > 1 or spec.kind == "piece"):
+    if spec.finish is not None and (ranks > 1 or spec.piece):
         return spec.finish(combined)
     if spec.kind != "cat" or isinstance(combined, list) is isinstance(local, list):
         return combined
@@ -181,7 +181,7 @@ def describe(
     entries: list[StateEntry] = []
     tensors: dict[str, Tensor] = {}
 
-    def add(path: str, tensor: Tensor, kind: SentKind, piece: Piece | None = None) -> None:
+    def add(path: str, tensor: Tensor, kind: SentKind, piece: str = "") -> None:
         about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
         entries.append(_entry(path, kind, piece, *about))
         tensors[path] = tensor
@@ -221,7 +221,7 @@ def _sendable(
     try:
         if spec.kind == "each":
             return serialize(_started(spec, value), allow_pickle=allow_pickle), "each", None
-        if spec.kind == "piece" or (isinstance(value, Tensor) and spec.kind != "items"):
+        if isinstance(value, Tensor) and spec.kind != "items":
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
             return rows, spec.kind, None
         if isinstance(value, list | Tensor):
@@ -249,7 +249,7 @@ def _sendable(
 def _entry(
     path: str,
     kind: SentKind,
-    piece: Piece | None,
+    piece: str,
     dtype: torch.dtype,
     shape: torch.Size,
     layout: torch.layout,
@@ -345,8 +345,7 @@ def combine(
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result = _combine_fixed(rows, plan, comm)
     for path, state in plan.states.items():
-        # Pieces are reduced apart.
-        if path == state.path and state.kind not in (*REDUCED, "piece"):
+        if path == state.path and state.kind not in REDUCED:
             with reading(f"the lists of {state.path}"):
                 result[state.path] = _combine_lists(state, lists, plan, comm)
     return result
@@ -404,7 +403,7 @@ def _fold(views: Sequence[Tensor], bucket: Bucket, is_inline: bool, comm: Commun
 
     The sum of bools is "any", as it is within one process.
     """
-    op: Op = _OPS.get(bucket.key, "sum")
+    op: Op = OPS.get(bucket.key, "sum")
     wide = [view.to(wide_dtype(bucket.dtype)) for view in views]
     whole = fold(wide, op) if is_inline else reduce_large(comm, wide[0], op)
     return whole if bucket.key == "mean" else whole.to(bucket.dtype)

@@ -28,11 +28,11 @@ from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
 from distmetrics.errors import MismatchError, StateError
 from distmetrics.message import Message, Shape, decode, reading
-from distmetrics.metrics.adapters.base import Kind, Piece
+from distmetrics.metrics.adapters.base import Kind
 from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
 REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
-FIXED = (*REDUCED, "stack", "piece")  # of a size that does not depend on the data
+FIXED = (*REDUCED, "stack")  # of a size that does not depend on the data
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SentKind = Kind | Literal["sizes"]  # which travels beside "items"
 _CAN_BE_ADDED = frozenset({
@@ -45,10 +45,10 @@ class StateEntry(LeafSpec, frozen=True):
     """One tensor that a rank sends: a state, or the sizes of the items of a list."""
 
     kind: SentKind = "sum"
-    piece: Piece | None = None
+    piece: str = ""  # of a DTensor: which one, and of which whole
 
     def __str__(self) -> str:
-        return f"{super().__str__()} {self.kind} {self.piece or ''}".rstrip()
+        return f"{super().__str__()} {self.kind} {self.piece}".rstrip()
 
 
 class MetricRecord(Message, frozen=True):
@@ -105,7 +105,7 @@ def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int
             is_known = state.path in order and is_reducible(state.kind, dtype_of(state.dtype))
             if state.kind == "sizes":
                 is_known = state.dtype == "int64"
-            if not is_known or (state.kind == "piece") != (state.piece is not None):
+            if not is_known:
                 raise ValueError(f"a state {state}")
 
 
@@ -158,17 +158,17 @@ class StatePlan(NamedTuple):
     ranks: tuple[int, ...]  # that have something to add; of a piece, that hold it
     dtype: torch.dtype  # to which all ranks' values can be promoted
     shape: tuple[int, ...]  # of one rank's value, for kinds of a fixed size
-    piece: Piece | None = None
+    piece: str = ""
 
 
 def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
     """Return how one state becomes one; raise ValueError or RuntimeError if it cannot."""
     kinds = {leaf.kind for leaf in leaves.values()}
-    if kinds == {"piece"}:
-        return _piece(path, leaves, rank, world_size)
     if "cat" in kinds:  # items without dimensions are rows where others have rows
         kinds -= {"items"}
     (kind,) = kinds
+    if any(leaf.piece for leaf in leaves.values()):
+        return _piece(path, leaves, rank, world_size)
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -186,12 +186,13 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
 
 def _piece(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
     """Plan a state of which ranks hold pieces: those that hold the same one reduce it."""
+    if len(leaves) < world_size or not all(leaf.piece for leaf in leaves.values()):
+        raise ValueError("pieces on some ranks")
     own = leaves[rank]
     ranks = tuple(r for r, leaf in leaves.items() if leaf.piece == own.piece)
-    alike = {(leaves[r].dtype, leaves[r].shape) for r in ranks}
-    if len(leaves) < world_size or len(alike) > 1:
-        raise ValueError("pieces")
-    return StatePlan(path, "piece", ranks, dtype_of(own.dtype), own.shape, own.piece)
+    if len({(leaves[r].dtype, leaves[r].shape) for r in ranks}) > 1:
+        raise ValueError("shapes of pieces")
+    return StatePlan(path, own.kind, ranks, dtype_of(own.dtype), own.shape, own.piece)
 
 
 def _uneven(
@@ -344,7 +345,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
                 own[path] = plan_of(path, leaves, rank, len(headers))
             except (RuntimeError, ValueError) as error:
                 raise _uneven(path, leaves, headers, rank) from error
-    agreed = Run.of([state for state in own.values() if state.kind in REDUCED])
+    agreed = Run.of([state for state in own.values() if state.kind in REDUCED and not state.piece])
     sent = tuple(sent_by(schema.states) for schema in schemas)
     longest = max(each.inline_bytes(capacity) + each.bulk.nbytes for each in sent)
     return SyncPlan(
@@ -355,7 +356,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         longest if longest > capacity else 0,
         updated,
         borrowing,
-        tuple(state for state in own.values() if state.kind == "piece"),
+        tuple(state for state in own.values() if state.piece),
         headers[rank].allow_pickle,
     )
 
@@ -403,8 +404,8 @@ def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> Stat
 @functools.lru_cache(maxsize=64)
 def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    inline = [entry for entry in entries if entry.kind in REDUCED]
-    bulk = [entry for entry in entries if entry.kind not in (*REDUCED, "piece")]
+    inline = [entry for entry in entries if entry.kind in REDUCED and not entry.piece]
+    bulk = [entry for entry in entries if entry.kind not in REDUCED]
     return Sent(Run.of(inline), Run.of(bulk))
 
 

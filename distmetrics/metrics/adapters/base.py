@@ -18,23 +18,11 @@ from torch import Tensor, nn
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.process_group import of_group
 from distmetrics.errors import ConfigurationError, StateError
-from distmetrics.message import Message, Shape
 
-Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each", "piece"]
+Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
 
 
 WHOLE = "(state)"  # the name of a state that is all attributes
-
-
-class Piece(Message, frozen=True):
-    """Which piece of a DTensor a rank holds, of which shape the whole is, and how it is reduced."""
-
-    op: Literal["sum", "max", "min"]
-    which: str  # by dimension of the tensor, which of how many
-    shape: Shape
-
-    def __str__(self) -> str:
-        return f"{self.op} {self.which} of {list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +35,7 @@ class StateSpec:
             elementwise; ``stack``: tensors, one row a rank; ``cat``: tensors, or lists of them,
             whose rows are joined in rank order; ``items``: lists joined in rank order, items
             unbroken; ``object``: lists of anything, joined in rank order;
-            ``each``: anything, and ``merge`` makes one of it; ``piece``, which no adapter says: the
-            ranks that hold the same piece of a DTensor reduce it.
+            ``each``: anything, and ``merge`` makes one of it.
         finish: applied to the result where the metric brings a reduction of its own.
         shape: before the first update; ranks whose metrics were made with other arguments differ in
             it.
@@ -56,7 +43,8 @@ class StateSpec:
         merge: for ``each``: called with the local value and, in rank order, what every rank has
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
-        piece: which piece it is.
+        piece: which piece of a DTensor a rank holds, which no adapter says: the ranks that hold the
+            same one reduce it.
     """
 
     name: str
@@ -65,7 +53,7 @@ class StateSpec:
     shape: tuple[int, ...] = ()
     start: Callable[[Any], Any] | None = None
     merge: Callable[[Any, list[Any]], Any] | None = None
-    piece: Piece | None = None
+    piece: str = ""
 
 
 class Adapter(ABC):
