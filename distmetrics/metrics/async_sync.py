@@ -46,11 +46,8 @@ def sync_async(
     local, talking = read(metrics, comm)
     # Copied here: copying a tensor by deepcopy takes ten times as long, and mean average precision
     # has thousands.
-    copies: dict[int, Any] = {}
-    for _, _, _, value in local.states:
-        for part in parts_of(value):
-            if type(part) is torch.Tensor:
-                copies[id(part)] = part.detach().clone()
+    parts = [part for *_, value in local.states for part in parts_of(value)]
+    copies = {id(part): part.detach().clone() for part in parts if type(part) is torch.Tensor}
     snapshot, problem = None, None
     try:
         snapshot = copy.deepcopy(metrics, copies)

@@ -30,7 +30,6 @@ _LARGEST = 1 << 16  # bytes of a tensor that travels
 _LONGEST = 1000  # items of a list, say, that travels
 _SAMPLE = 1000  # elements of a larger tensor that are compared
 _SHOWN = 60  # characters of a value
-_OBJECT = "an object that is no data"
 
 
 class Attribute(NamedTuple):
@@ -64,7 +63,7 @@ def described(value: Any, depth: int = 0) -> Attribute:
     elif kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufc":
         flat = value.reshape(-1)
     else:
-        return Attribute(_OBJECT, travels=False)
+        return Attribute("an object that is no data", travels=False)
     is_small = value.nbytes <= _LARGEST
     sample = flat[:: 1 if is_small else 2 + len(flat) // _SAMPLE]
     data = to_bytes(sample) if kind is Tensor else sample.tobytes()

@@ -27,7 +27,7 @@ from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters.base import StateSpec, compute, parts_of
+from distmetrics.metrics.adapters.base import StateSpec, Target, compute, parts_of
 from distmetrics.metrics.metric_set import ABSENT, OPS, MetricSet
 from distmetrics.metrics.plan import StatePlan
 from distmetrics.tree import map_leaves
@@ -56,15 +56,19 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
         about = sorted({part.placements for part in parts})
         rows[place].update(about if spec.kind in ("cat", "items") else ())
         text = f"{'; '.join(about)}, {local.updates[place]} updates"
-        local.shared[place] += (Shared(spec.name, parts[0].holders, text),)
+        name = f"{spec.name} of {_name(local.targets[place])}"
+        local.shared.append(Shared(name, parts[0].holders, text))
     for place, placements in rows.items():  # lists of one metric belong together, row by row
         if len(placements) > 1:
-            target = local.targets[place]
             raise StateError(
-                f"the lists of {target.path or type(target.metric).__name__} hold DTensors of "
+                f"the lists of {_name(local.targets[place])} hold DTensors of "
                 f"{' and '.join(sorted(placements))}: their rows would not go together",
                 do=_PLAIN,
             )
+
+
+def _name(target: Target) -> str:
+    return target.path or type(target.metric).__name__
 
 
 def _dtensors(value: Any) -> list[Any]:

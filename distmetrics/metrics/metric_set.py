@@ -57,7 +57,7 @@ class MetricSet:
         self.problem = problem  # why they cannot be synced, of which all ranks must hear
         self.plan: SyncPlan | None = None
         self.before: Values = [dict(target.storage) for target in targets]
-        self.shared: list[tuple[Shared, ...]] = [() for _ in targets]  # states that are DTensors
+        self.shared: list[Shared] = []  # states that are DTensors
         self.updates: list[int] = []  # most metrics say it in their storage
         # Path, metric's place, description and local value of every state.
         self.states: list[tuple[str, int, StateSpec, Any]] = []
@@ -133,14 +133,10 @@ class MetricSet:
 def _copied(spec: StateSpec, value: Any) -> Any:
     """Copy a local state that computing will see: some metrics change theirs as they compute."""
     if spec.merge is not None:
-        return spec.merge(value, [copy.deepcopy(_started(spec, value))])
+        return spec.merge(value, [copy.deepcopy(spec.start(value))])
     if isinstance(value, list):
         return list(value)
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _started(spec: StateSpec, value: Any) -> Any:
-    return value if spec.start is None else spec.start(value)
 
 
 def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
@@ -208,7 +204,7 @@ def describe(
         site=site,
         problem=metrics.problem,
         allow_pickle=allow_pickle,
-        body=encode(SyncSchema(records, sent)),
+        body=encode(SyncSchema(records, sent, tuple(metrics.shared))),
         detail=shorten(sent),
     )
     return header, sent_by(sent), tensors
@@ -220,7 +216,7 @@ def _sendable(
     """Return a state as one tensor, its kind, and the sizes of its items; or raise StateError."""
     try:
         if spec.kind == "each":
-            return serialize(_started(spec, value), allow_pickle=allow_pickle), "each", None
+            return serialize(spec.start(value), allow_pickle=allow_pickle), "each", None
         if isinstance(value, Tensor) and spec.kind != "items":
             rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
             return rows, spec.kind, None
@@ -268,9 +264,7 @@ def _entry(
 def _records(metrics: MetricSet, shows: Mapping[str, str]) -> tuple[MetricRecord, ...]:
     """Return what the other ranks must know of each metric."""
     records = []
-    for target, updates, shared in zip(
-        metrics.targets, metrics.updates, metrics.shared, strict=True
-    ):
+    for target, updates in zip(metrics.targets, metrics.updates, strict=True):
         kind = type(target.metric).__name__
         label = f"{target.path}: {kind}" if target.path else kind
         # Of a state that the library merges itself, the arguments say all that there is to say.
@@ -282,7 +276,7 @@ def _records(metrics: MetricSet, shows: Mapping[str, str]) -> tuple[MetricRecord
             digest = digest_of(others)
         except _UNSENDABLE as error:  # of a number of thousands of digits, say
             raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
-        about = label, states, tuple(arguments.items()), digest, updates > 0, shared
+        about = label, states, tuple(arguments.items()), digest, updates > 0
         records.append(MetricRecord(*about, shows.get(target.path, "")))
     return tuple(records)
 

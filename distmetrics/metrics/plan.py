@@ -59,7 +59,6 @@ class MetricRecord(Message, frozen=True):
     arguments: tuple[tuple[str, str], ...]
     attributes: str  # a digest
     is_updated: bool
-    shared: tuple[Shared, ...] = ()
     shows: str = ""  # the path of another metric whose state it shows
 
     @property
@@ -96,6 +95,7 @@ class SyncSchema(Message, frozen=True):
 
     metrics: tuple[MetricRecord, ...]
     states: tuple[StateEntry, ...]
+    shared: tuple[Shared, ...] = ()  # its states that are DTensors
 
 
 def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int) -> None:
@@ -141,13 +141,8 @@ def agree_on_metrics(
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
     agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
-    agree_on_dtensors([_dtensors_of(schema.metrics) for schema in schemas], headers, rank)
+    agree_on_dtensors([schema.shared for schema in schemas], headers, rank)
     return tuple(updated), tuple(borrowing)
-
-
-def _dtensors_of(metrics: Sequence[MetricRecord]) -> list[Shared]:
-    every = [(record.label, shared) for record in metrics for shared in record.shared]
-    return [shared.but(name=f"{shared.name} of {label}") for label, shared in every]
 
 
 class StatePlan(NamedTuple):
@@ -275,15 +270,15 @@ class SyncPlan(NamedTuple):
         In a large world lists are taken to have other lengths on other ranks, so that the hashes
         differ and frames are sent as well.
         """
-        world_size, longest = len(self.sent), self.follow
+        world_size = len(self.sent)
         frames = gathered(frame_size(world_size), world_size)
         total = frames
         if world_size > LARGE_WORLD:
             total = reduced(2 * HASH_BYTES, world_size)
             if any(state.kind not in FIXED for state in self.states.values()):
                 total += frames
-        if longest:
-            total += gathered(longest, world_size)
+        if self.follow:
+            total += gathered(self.follow, world_size)
         for bucket in () if self.is_inline else self.agreed.layout.buckets:
             if size := bucket.stop - bucket.start:
                 total += reduced(size, world_size)

@@ -39,7 +39,7 @@ class StateSpec:
         finish: applied to the result where the metric brings a reduction of its own.
         shape: before the first update; ranks whose metrics were made with other arguments differ in
             it.
-        start: for ``each``: what of the local value is sent.
+        start: for ``each``: what of the local value is sent, by default all.
         merge: for ``each``: called with the local value and, in rank order, what every rank has
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
@@ -51,7 +51,7 @@ class StateSpec:
     kind: Kind
     finish: Callable[[Any], Any] | None = None
     shape: tuple[int, ...] = ()
-    start: Callable[[Any], Any] | None = None
+    start: Callable[[Any], Any] = lambda value: value
     merge: Callable[[Any, list[Any]], Any] | None = None
     piece: str = ""
 
