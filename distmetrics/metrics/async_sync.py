@@ -57,7 +57,8 @@ def sync_async(
 
     def work(comm: Communicator) -> Any:
         if problem is not None:  # of which all ranks hear, and which is raised on each
-            none = MetricSet([], problem)
+            none = MetricSet([])
+            none.problem = problem
             return global_values(none, comm, name, allow_pickle=allow_pickle, comm=comm)
         return sync_and_compute(snapshot, allow_pickle=allow_pickle, comm=comm, name=name)
 

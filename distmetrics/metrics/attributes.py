@@ -111,11 +111,7 @@ def agreed(
     header: Header,
     rank: int,
 ) -> dict[str, Any]:
-    """Return what ranks without an update take over of one metric, by name.
-
-    Raises:
-        StateError: ranks with updates differ in an attribute, or it cannot be sent; on every rank.
-    """
+    """Return what ranks without an update take over of one metric, by name; or raise StateError."""
     result: dict[str, Any] = {}
     for name in sorted({name for r in updated for name in per_rank[r]}):
         column = [attributes.get(name, Attribute()) for attributes in per_rank]

@@ -37,12 +37,7 @@ _PLAIN = "update the metric with plain tensors: x.full_tensor(), or x.to_local()
 
 
 def take_parts(local: MetricSet, comm: Communicator) -> None:
-    """Read this rank's part of each state that is a DTensor; the metrics stay as they are.
-
-    Raises:
-        StateError: the states of a metric cannot be synced, or not together.
-        LayoutError: a role says something else of an axis than a placement.
-    """
+    """Read this rank's part of each state that is a DTensor; the metrics stay as they are."""
     mixed = {at for _, at, _, value in local.states if local.updates[at] and _dtensors(value)}
     rows: dict[int, set[str]] = {place: set() for place in mixed}  # placements of lists
     for at, (path, place, spec, value) in enumerate(local.states):
@@ -123,18 +118,17 @@ def reduce_pieces(
     pieces: Sequence[StatePlan], tensors: Mapping[str, Tensor], comm: Communicator
 ) -> dict[str, Tensor]:
     """Return the pieces of this rank, each reduced among the ranks that hold the same one."""
-    return {state.path: _reduced(state, tensors[state.path], comm) for state in pieces}
-
-
-def _reduced(state: StatePlan, piece: Tensor, comm: Communicator) -> Tensor:
-    group = comm.transport
-    if len(state.ranks) == 1:
-        return piece
-    if len(state.ranks) < comm.world_size:
-        group = group.subgroup(state.ranks)
-        take(group, call_under_way() or Call("sync of metrics"))
-    wide = piece.to(group.device, wide_dtype(piece.dtype))
-    return reduce_large(group, wide, OPS.get(state.kind, "sum")).to(piece.dtype)
+    result = {}
+    for state in pieces:
+        piece, group = tensors[state.path], comm.transport
+        if 1 < len(state.ranks) < comm.world_size:
+            group = group.subgroup(state.ranks)
+            take(group, call_under_way() or Call("sync of metrics"))
+        if len(state.ranks) > 1:
+            wide = piece.to(group.device, wide_dtype(state.dtype))
+            piece = reduce_large(group, wide, OPS.get(state.kind, "sum")).to(state.dtype)
+        result[state.path] = piece
+    return result
 
 
 def compute_replicated(metrics: Any) -> Any:

@@ -52,9 +52,9 @@ _UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingErro
 class MetricSet:
     """Metrics that are synced together, in an order that all ranks share."""
 
-    def __init__(self, targets: Sequence[Target], problem: Problem | None = None) -> None:
+    def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = targets
-        self.problem = problem  # why they cannot be synced, of which all ranks must hear
+        self.problem: Problem | None = None  # why they cannot be synced: all ranks must hear of it
         self.plan: SyncPlan | None = None
         self.before: Values = [dict(target.storage) for target in targets]
         self.shared: list[Shared] = []  # states that are DTensors
@@ -271,9 +271,8 @@ def _records(metrics: MetricSet, shows: Mapping[str, str]) -> tuple[MetricRecord
         states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
         attributes = target.adapter.attributes(target.metric)
         arguments = target.adapter.arguments(target.metric)
-        others = {name: value for name, value in attributes.items() if name not in arguments}
         try:
-            digest = digest_of(others)
+            digest = digest_of(attributes)
         except _UNSENDABLE as error:  # of a number of thousands of digits, say
             raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
         about = label, states, tuple(arguments.items()), digest, updates > 0
@@ -320,13 +319,9 @@ def combine(
 ) -> dict[str, Any]:
     """Return the combined state for each of the plan's paths.
 
-    A tensor; a list for "items" and "object"; for "each" a list of what the ranks sent.
-
-    Args:
-        plan: of the sync.
-        runs: what every rank has sent, inline and bulk, in rank order.
-        inline: this rank's reduced states, to be reduced here where they do not ride along.
-        comm: who talks.
+    A tensor; a list for "items" and "object"; for "each" a list of what the ranks sent. ``runs``
+    is what every rank has sent, inline and bulk; ``inline`` are this rank's reduced states, to be
+    reduced here where they do not ride along.
     """
     rows = []
     lists = []

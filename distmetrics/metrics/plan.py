@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class MetricRecord(Message, frozen=True):
     label: str  # path and class
     states: tuple[tuple[str, str, Shape], ...]  # name, kind, and shape before the first update
     arguments: tuple[tuple[str, str], ...]
-    attributes: str  # a digest
+    attributes: str  # a digest, the arguments among them
     is_updated: bool
     shows: str = ""  # the path of another metric whose state it shows
 
@@ -81,13 +81,8 @@ class MetricRecord(Message, frozen=True):
             self.label == other.label
             and same_kinds
             and dict(self.arguments).items() <= dict(other.arguments).items()
-            and (self.held != other.held or str(self) == str(other))
+            and (self.attributes != other.attributes or str(self) == str(other))
         )
-
-    @property
-    def held(self) -> tuple[Any, ...]:
-        """Attributes and arguments, which are among them."""
-        return self.attributes, self.arguments
 
 
 class SyncSchema(Message, frozen=True):
@@ -133,7 +128,7 @@ def agree_on_metrics(
         updated.append(ranks)
         if not 0 < len(ranks) < len(column):
             continue
-        if len({record.held for record in column}) > 1:
+        if len({record.attributes for record in column}) > 1:
             borrowing.append(place)
         for r, record in enumerate(column):
             if not record.is_updated and record.may_become(column[ranks[0]]):
@@ -162,8 +157,11 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
     if "cat" in kinds:  # items without dimensions are rows where others have rows
         kinds -= {"items"}
     (kind,) = kinds
-    if any(leaf.piece for leaf in leaves.values()):
-        return _piece(path, leaves, rank, world_size)
+    pieces = {leaf.piece for leaf in leaves.values()}
+    if pieces != {""}:  # ranks that hold the same one reduce it
+        if "" in pieces or len(leaves) < world_size:
+            raise ValueError("pieces on some ranks alone")
+        leaves = {r: leaf for r, leaf in leaves.items() if leaf.piece == leaves[rank].piece}
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -176,18 +174,8 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
     if len(shapes) > 1:
         raise ValueError("shapes")
     dtype = functools.reduce(torch.promote_types, [dtype_of(leaves[r].dtype) for r in filled])
-    return StatePlan(path, kind, ranks, dtype, leaves[ranks[0]].shape)
-
-
-def _piece(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
-    """Plan a state of which ranks hold pieces: those that hold the same one reduce it."""
-    if len(leaves) < world_size or not all(leaf.piece for leaf in leaves.values()):
-        raise ValueError("pieces on some ranks")
-    own = leaves[rank]
-    ranks = tuple(r for r, leaf in leaves.items() if leaf.piece == own.piece)
-    if len({(leaves[r].dtype, leaves[r].shape) for r in ranks}) > 1:
-        raise ValueError("shapes of pieces")
-    return StatePlan(path, own.kind, ranks, dtype_of(own.dtype), own.shape, own.piece)
+    first = leaves[ranks[0]]
+    return StatePlan(path, kind, ranks, dtype, first.shape, first.piece)
 
 
 def _uneven(
@@ -260,12 +248,7 @@ class SyncPlan(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """What the sync costs.
-
-        The first round; one more if lists do not fit inline; one per bucket that does not fit
-        inline, two if it holds floating maxima or minima, since NaN is reduced apart. One more each
-        for attributes that a rank takes over, and states in pieces, without their bytes. A header
-        that is too long for a frame is not counted.
+        """What the sync costs, without the bytes of attributes, of pieces, and of long headers.
 
         In a large world lists are taken to have other lengths on other ranks, so that the hashes
         differ and frames are sent as well.
@@ -282,6 +265,7 @@ class SyncPlan(NamedTuple):
         for bucket in () if self.is_inline else self.agreed.layout.buckets:
             if size := bucket.stop - bucket.start:
                 total += reduced(size, world_size)
+                # NaN is reduced apart.
                 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point:
                     total += reduced(size // bucket.dtype.itemsize, world_size)
         return total + Cost(bool(self.borrowing) + len(self.pieces))
@@ -304,17 +288,9 @@ class SyncPlan(NamedTuple):
 # Few: lists change the headers with every sync, and in a large world they are many bytes.
 @functools.lru_cache(maxsize=32)
 def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: int) -> SyncPlan:
-    """Make the plan from every rank's encoded header.
+    """Make the plan from every rank's encoded header, or raise what all ranks raise.
 
-    Args:
-        blobs: headers as sent, in rank order.
-        order: paths of all states of the metrics, which the headers make equal on all ranks.
-        rank: the rank that asks.
-        capacity: bytes that ride along in the first round.
-
-    Raises:
-        MismatchError: the metrics differ between ranks, or states do not go together.
-        StateError: ranks have merged other metrics in compute groups.
+    ``order``: the paths of all states; ``capacity``: bytes that ride along in the first round.
     """
     first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
     headers = [header_of(blob, first[blob]) for blob in blobs]
@@ -363,11 +339,7 @@ def _shown(
     header: Header,
     rank: int,
 ) -> dict[str, StatePlan]:
-    """Return the states of metrics that show those of another, by their own paths.
-
-    Raises:
-        StateError: a metric shows another one's state on some of the ranks with data alone.
-    """
+    """Return the states of metrics that show those of another, by their own paths."""
     shown = {}
     for place, ranks in enumerate(updated):
         column = {r: schemas[r].metrics[place] for r in ranks}

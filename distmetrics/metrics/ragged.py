@@ -19,9 +19,6 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
     Returns: all elements; and the sizes, int64: nothing for numbers, the length of each item for
         rows, else ``[dimensions, *shape, 0…]`` of each.
-
-    >>> join([torch.zeros(2, 3), torch.zeros(1, 3)])[1]
-    tensor([2, 1])
     """
     shapes = [item.shape for item in items]
     most = max(map(len, shapes))
@@ -36,11 +33,7 @@ def join(items: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def cut(elements: Tensor, sizes: Tensor | None) -> list[Tensor]:
-    """Return the items that :func:`join` joined, as views of ``elements``.
-
-    >>> [item.shape for item in cut(torch.zeros(3, 3), torch.tensor([2, 1]))]
-    [torch.Size([2, 3]), torch.Size([1, 3])]
-    """
+    """Return the items that :func:`join` joined, as views of ``elements``."""
     if sizes is None:
         return list(elements.unbind())
     if sizes.ndim == 1:

@@ -40,10 +40,7 @@ _shown_already: dict[Any, Any] = {}  # as Python keeps it for each module
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
-    """Warn once of a loader that repeats samples, if it fed the metrics.
-
-    Returns: the problem, where a warning is an error: all ranks must hear of it.
-    """
+    """Warn once of a loader that repeats samples, if it fed the metrics."""
     seen = reading.last
     if seen is None or seen.world_size != comm.world_size or not _fed(metrics, seen):
         return None
@@ -97,12 +94,7 @@ def _is_error(text: str, site: Site) -> bool:
 
 
 def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
-    """Warn that ranks hold the same data, which a sync over all of them counts more than once.
-
-    Raises:
-        StateError: the guard is strict, or the user has made the warning an error.
-        LayoutError: a layout says that they hold other data.
-    """
+    """Warn that ranks hold the same data, which a sync over all of them counts more than once."""
     groups = _duplicates(plan, runs)
     if not groups:
         return

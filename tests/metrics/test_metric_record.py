@@ -30,7 +30,7 @@ def agreed(*records: MetricRecord) -> Any:
         ([record(True), record(False)], ((0,), False)),
         ([record(True, attributes="a"), record(True, attributes="b")], ((0, 1), False)),
         ([record(False, attributes="a"), record(True, attributes="b")], ((1,), True)),
-        ([record(False), record(True, shape=(3,), classes="3")], ((1,), True)),
+        ([record(False), record(True, shape=(3,), attributes="3", classes="3")], ((1,), True)),
         ([record(False), record(True, shape=(3,), attributes="b"), record(False)], ((1,), True)),
     ],
 )

@@ -198,11 +198,7 @@ def _check_adapter(adapter: Any) -> None:
 
 
 def adapter_of(value: Any) -> Adapter | None:
-    """Return the adapter that knows ``value``, None where none does.
-
-    Raises:
-        StateError: an entry point that might know it cannot be loaded.
-    """
+    """Return the adapter that knows ``value``, None where none does."""
     if type(value) in _NO_METRICS:
         return None
     return next((adapter for adapter in _adapters() if adapter.knows(value)), None)
@@ -290,16 +286,9 @@ def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
 
 
 def communicator_of(targets: Sequence[Target], default: Communicator) -> Communicator:
-    """Return the communicator for metrics whose user has not passed one.
+    """Return the communicator for metrics whose user has not passed one: of their own group.
 
-    A metric that was made with a process group of its own (``process_group=`` of torchmetrics) is
-    synced in that group. Metrics without states, such as wrappers, are synced with those that they
-    hold.
-
-    Raises:
-        ConfigurationError: the group is none, or this rank is not in it: no other rank waits for
-            it.
-        StateError: the metrics of one sync were made for different groups.
+    A ConfigurationError is of this rank alone, for whom no other rank waits.
     """
     comms: dict[Communicator, str] = {}
     for target in targets:
