@@ -279,6 +279,6 @@ def test_a_rank_that_left_a_call_over_a_layout_never_gets_a_wrong_value(exchange
         assert ended.error is None or isinstance(ended.error, dm.DistmetricsError), rank
         told = ended.value or ["DivergedError"]
         factor = 4 if roles["x"] == "shard" else 2
-        numbers = [text for text in told if not text.endswith("Error")]
-        assert numbers == [str(torch.tensor(float(factor * call), dtype=torch.float64)) for call in range(len(numbers))]
+        numbers = {call: text for call, text in enumerate(told) if not text.endswith("Error")}
+        assert numbers == {call: str(torch.tensor(float(factor * call), dtype=torch.float64)) for call in numbers}
         assert any(text.endswith("Error") for text in told), (rank, told)
