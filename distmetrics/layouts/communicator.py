@@ -32,7 +32,6 @@ from distmetrics.layouts.mesh import SAME, SHARD, Mesh, sizes_and_ranks, usual_r
 from distmetrics.layouts.proof import Proof, far_apart, note, note_error, refusal, share
 
 R = TypeVar("R")
-_SAMES = ("exact", "close")
 _CALL = Call("a call over a layout")
 
 
@@ -276,7 +275,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
 
 def _check(mesh: Mesh, same: str, world_size: int) -> None:
     """Raise ConfigurationError for what a layout cannot be."""
-    if same not in _SAMES:
+    if same not in ("exact", "close"):
         raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
     if len(mesh.ranks) != world_size:
         raise ConfigurationError(

@@ -25,7 +25,7 @@ _ROLES = '"shard" (other samples), "same" (the same samples), "first", "last" or
 class Mesh:
     """Ranks along axes, each with a role: "shard", "same", or the number that alone has values."""
 
-    sizes: Mapping[str, int]
+    sizes: dict[str, int]
     roles: Mapping[str, Role]
 
     @classmethod
@@ -69,9 +69,9 @@ class Mesh:
     def place(self, rank: int) -> dict[str, int]:
         """Return where a rank is along each axis."""
         place = {}
-        for axis in reversed([*self.sizes]):
-            rank, place[axis] = divmod(rank, self.sizes[axis])
-        return {axis: place[axis] for axis in self.sizes}
+        for axis, size in reversed(self.sizes.items()):
+            rank, place[axis] = divmod(rank, size)
+        return dict(reversed(place.items()))
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Return where a rank is along each axis, in the order of the axes; for users."""

@@ -68,8 +68,9 @@ class Names(Message, frozen=True, eq=False, dict=True):
     @cached_property
     def centred(self) -> Tensor:
         """Where the sums start of the names that have squares about a mean."""
-        found = [self.places[name][0] for name, kind in self.kinds.items() if kind.rule.is_centred]
-        return torch.tensor([run.start for run in found], dtype=torch.int64, device="cpu")
+        names = [name for name, kind in self.kinds.items() if kind.rule.is_centred]
+        starts = [self.places[name][0].start for name in names]
+        return torch.tensor(starts, dtype=torch.int64, device="cpu")
 
     def nothing(self, device: torch.device) -> Tensor:
         """Return the numbers of who has logged none of them."""

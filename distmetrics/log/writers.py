@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import csv
 import importlib.util
-import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from distmetrics.arguments import PATH, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
@@ -102,7 +101,7 @@ class Logger:
         raise NotImplementedError(f"{type(self).__name__} has no log_metrics")
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Take what the module and the data module were made with, before the first value."""
+        """Take what the modules were made with, if they tell of it, before the first value."""
 
     def save(self) -> None:
         """Make what was taken safe: called after each row of a log, and each epoch of a trainer."""
@@ -190,36 +189,35 @@ class CSVLogger(FolderLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a row."""
         row = {"step": step, **metrics}
-        if row.keys() <= {*self._columns}:
-            self._write(self.path, "a", [row])
-            return
-        rows = [*self._rows(), row]
-        self._columns = [*dict.fromkeys(name for each in rows for name in each)]
+        if not row.keys() <= {*self._columns}:
+            self._add_columns(row)
+        with self.path.open("a", newline="") as file:
+            self._writer(file).writerow(row)
+
+    def _add_columns(self, names: Iterable[str]) -> None:
+        """Write the file anew, with columns for some names as well."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
+        with self.path.open(newline="\n") as file:
+            # A row without an end was cut off: what is left of a number is another one.
+            reader = csv.DictReader(line for line in file if line.endswith("\n"))
+            rows = [*reader]
+        self._columns = [*dict.fromkeys([*(reader.fieldnames or ()), *names])]
         temporary = self.path.with_suffix(".tmp")
-        header = dict(zip(self._columns, self._columns, strict=True))
-        self._write(temporary, "w", [header, *rows])
+        with temporary.open("w", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(rows)
         temporary.replace(self.path)
+
+    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write ``hparams.json``."""
-        if params:
-            folder = Path(self.log_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(params, indent=2, default=str)
-            (folder / "hparams.json").write_text(f"{text}\n")
-
-    def _rows(self) -> list[dict[str, Any]]:
-        if not self.path.is_file():
-            return []
-        with self.path.open(newline="") as file:
-            text = file.read()
-        # What follows the last end of a row was cut off: of a number, the rest is another one.
-        return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline="")))
-
-    def _write(self, path: Path, mode: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        with path.open(mode, newline="") as file:
-            csv.DictWriter(file, self._columns, lineterminator="\n").writerows(rows)
+        path = Path(self.log_dir) / "hparams.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(params, indent=2, default=str) + "\n")
 
 
 class TensorBoardLogger(FolderLogger):
@@ -258,9 +256,8 @@ class TensorBoardLogger(FolderLogger):
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write the table of hyperparameters."""
-        if params:
-            plain = {k: v if isinstance(v, int | float) else str(v) for k, v in params.items()}
-            self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
+        plain = {k: v if isinstance(v, int | float) else str(v) for k, v in params.items()}
+        self.experiment.add_hparams(plain, {"hp_metric": -math.inf}, run_name=".")
 
     def save(self) -> None:
         """Flush the writer."""

@@ -223,7 +223,7 @@ def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -
             params |= owner.hparams
     for logger, version in pairs:
         logger.version = version
-        if trainer.is_global_zero:
+        if params and trainer.is_global_zero:
             logger.log_hyperparams(params)
 
 
