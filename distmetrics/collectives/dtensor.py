@@ -56,8 +56,11 @@ def local_of(x: Any) -> Tensor:
     return whole
 
 
-def part_of(x: Any, comm: Communicator, where: str) -> Part:
-    """Return this rank's part of a DTensor, which is to be counted once among a communicator's."""
+def part_of(x: Any, comm: Communicator, where: str, *, also: str = "") -> Part:
+    """Return this rank's part of a DTensor, which is to be counted once among a communicator's.
+
+    ``also``: a kind of pieces that the caller knows, besides ``Shard``.
+    """
     mesh = x.device_mesh
     ranks = ranks_asked(comm, mesh)
     me = mesh.get_rank()
@@ -69,7 +72,7 @@ def part_of(x: Any, comm: Communicator, where: str) -> Part:
         kind = type(placement).__name__
         if len(line) == 1:
             continue
-        if kind not in ("Replicate", "Partial", "Shard"):
+        if kind not in ("Replicate", "Partial", "Shard", also):
             raise _refusal(where, placements_of(x), f", and {kind} is not known here")
         _check_role(comm, line, placement, where)
         outside = [rank for rank in line if rank not in ranks]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import is_dtensor
-from distmetrics.collectives.dtensor import lines_of, local_of, placements_of, ranks_asked
+from distmetrics.collectives.dtensor import local_of, part_of
 from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large
@@ -63,9 +63,7 @@ class _Alike:
     """Gradients that are placed alike: what this rank holds of each, and their whole shapes."""
 
     told: GradientNorm
-    device_mesh: Any = None
-    # Over which dimensions of the mesh terms are to be reduced, and how.
-    pending: dict[int, str] = field(default_factory=dict)
+    pending: Any = None  # one of them, if they are terms that are still to be reduced
     locals: list[Tensor] = field(default_factory=list)
     shapes: list[torch.Size] = field(default_factory=list)
 
@@ -73,7 +71,8 @@ class _Alike:
         """Return what the other ranks must know, with this rank's norm."""
         elements = sum(map(math.prod, self.shapes))
         what = f"{self.told.what}: {len(self.shapes)} of {elements} elements"
-        if self.pending:  # they are reduced in one run, so they must be in the same order
+        if self.pending is not None:
+            # They are reduced in one run, so they must be in the same order.
             return self.told.but(what=f"{what}, {_digest(self.shapes)}")
         norm = norm_of(self.locals, order)
         is_double = any(local.dtype in _DOUBLE for local in self.locals)
@@ -81,15 +80,16 @@ class _Alike:
 
     def reduce(self) -> None:
         """Reduce terms over the ranks that hold them, which all must call it."""
-        if not self.pending:
+        if self.pending is None:
             return
         run = torch.cat([local.reshape(-1) for local in self.locals])
         run = run.float() if run.dtype.itemsize < torch.float32.itemsize else run
-        for dim, op in self.pending.items():
-            group = GroupCommunicator.of(self.device_mesh.get_group(dim))
-            run = reduce_large(group, run, "sum")
-            run = run / group.world_size if op == "avg" else run
-        self.locals, self.pending = [run], {}
+        for dim, placement in enumerate(self.pending.placements):
+            if placement.is_partial():
+                group = GroupCommunicator.of(self.pending.device_mesh.get_group(dim))
+                run = reduce_large(group, run, "sum")
+                run = run / group.world_size if placement.reduce_op == "avg" else run
+        self.locals, self.pending = [run], None
 
 
 def _gradients(
@@ -118,35 +118,23 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
     """Return what the placements of a gradient say, without its data."""
     if not is_dtensor(gradient):
         return _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
-    device_mesh, placements = gradient.device_mesh, placements_of(gradient)
-    me, asked, held = device_mesh.get_rank(), ranks_asked(comm, device_mesh), device_mesh.mesh
-    pieces, pending = [], {}
-    lines = zip(gradient.placements, lines_of(held, me), strict=True)
-    for dim, (placement, line) in enumerate(lines):
-        if placement.is_replicate():
-            continue
-        op = placement.reduce_op if placement.is_partial() else None
-        if op not in (None, "sum", "avg") or not {*line} <= {*asked}:
-            raise InputTypeError(
-                f"{where} is a DTensor of {placements} on ranks {line}, whose norm is unknown",
-                do="pass a communicator of all ranks of its mesh, and gradients that are whole, "
-                "pieces, sums or averages.",
-            )
-        if op is None:
-            pieces.append(f"{line.index(me)}/{len(line)}")
-        else:
-            pending[dim] = op
-    ranks = _digest((held - held.min()).tolist())
-    apart = _apart(held.flatten().tolist(), asked, mesh, where)
-    what = f"gradients of {placements} on the mesh {ranks}"
-    return _Alike(GradientNorm(what, name, apart, " ".join(pieces)), device_mesh, pending)
+    # Of FSDP2 over tensor parallelism: in which order its pieces lie does not matter here.
+    part = part_of(gradient, comm, where, also="_StridedShard")
+    held = gradient.device_mesh.mesh
+    if not {*part.pending} <= {"sum", "avg"}:
+        raise InputTypeError(
+            f"{where} is a DTensor of {part.placements}, whose norm is unknown",
+            do="pass gradients that are whole, pieces, sums or averages.",
+        )
+    what = f"gradients of {part.placements} on the mesh {_digest((held - held.min()).tolist())}"
+    apart, piece = _apart(part.holders, mesh, where), " ".join(part.pieces.values())
+    return _Alike(GradientNorm(what, name, apart, piece), gradient if part.pending else None)
 
 
-def _apart(ranks: Sequence[int], asked: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
-    """Return the axes along which ranks other than a DTensor's hold another one."""
-    axes, held, apart = mesh.axes(SHARD), {*ranks}, []
-    places = [mesh.place(at) for at, rank in enumerate(asked) if axes and rank in held]
-    for axis in axes:
+def _apart(holders: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
+    """Return the axes along which ranks other than the holders of a DTensor hold another one."""
+    apart, places = [], [mesh.place(rank) for rank in holders]
+    for axis in mesh.axes(SHARD):
         extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
         # Whether the other ranks have copies nobody knows.
         if 1 < extent < size:

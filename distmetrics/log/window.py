@@ -130,6 +130,7 @@ class Window:
         self._names = Names.of({}, is_marked=True)  # that have been logged in any window
         self._device = CPU  # of the numbers; that of the latest value of another one than the host
         self._noted: list[_Noted] = []
+        self._latest: dict[Slot, _Noted] = {}  # of kinds of which the latest value counts
         self._waiting = 0  # elements of these
         self.clear()
 
@@ -167,7 +168,10 @@ class Window:
     def put(self, slots: tuple[Slot, ...], value: Number, weight: Number = 1.0) -> None:
         """Take a checked value of one slot, or one of each of several; it is added up later."""
         changes = -1 if type(value) is type(weight) is float else changes_of(value, weight)
-        self._noted.append((slots, value, weight, changes))
+        if slots[0].kind.rule.is_latest:
+            self._latest[slots[0]] = slots, value, weight, changes
+        else:
+            self._noted.append((slots, value, weight, changes))
         self._waiting += _OF_A_CALL + (value.numel() if isinstance(value, Tensor) else 1)
         if self._waiting >= _MOST:
             probe = torch.empty(0, device="cpu")
@@ -191,9 +195,10 @@ class Window:
     @torch.inference_mode(False)  # else numbers could not be changed when that mode ends
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
-        noted, self._noted, self._waiting = self._noted, [], 0
-        counted: dict[Any, _Noted] = {}
-        for place, each in enumerate(noted):
+        noted = [*self._noted, *self._latest.values()]
+        self._noted, self._latest, self._waiting = [], {}, 0
+        groups: dict[tuple[Any, Any, Any], list[_Noted]] = defaultdict(list)
+        for each in noted:
             slots, value, weight, changes = each
             first = slots[0]
             if changes >= 0 and changes != changes_of(value, weight):
@@ -202,11 +207,7 @@ class Window:
                 self.problem = self.problem or Problem("InputError", what, do)
                 continue
             self._counted.update(slots)
-            counted[first if first.kind.rule.is_latest else place] = each
-        groups: dict[tuple[Any, Any, Any], list[_Noted]] = defaultdict(list)
-        for each in counted.values():
-            slots, value, weight, _ = each
-            alike = slots[0].kind if len(slots) == 1 else slots
+            alike = first.kind if len(slots) == 1 else slots
             groups[alike, _sort_of(value), _sort_of(weight)].append(each)
         for _, *sorts in groups:
             for sort in sorts:
