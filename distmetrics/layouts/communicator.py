@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
+from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages, meet
+from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
     Call,
@@ -20,19 +23,34 @@ from distmetrics.comm.communicator import (
     chosen,
     numbered,
 )
+from distmetrics.comm.verdict import KINDS, Verdict
 from distmetrics.errors import (
     ConfigurationError,
     DistmetricsError,
     InputTypeError,
     LayoutError,
     Ranks,
+    StateError,
 )
-from distmetrics.layouts.hand_over import Ended, hand_over
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, sizes_and_ranks, usual_roles
 from distmetrics.layouts.proof import Proof, far_apart, note, note_error, refusal, share
+from distmetrics.message import decode, encode, reading
 
 R = TypeVar("R")
 _CALL = Call("a call over a layout")
+
+
+class _Ended(NamedTuple):
+    """How a call has ended on this rank: with a result or an error."""
+
+    result: Any = None
+    error: Exception | None = None
+
+    def get(self) -> Any:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
@@ -184,7 +202,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
         if self._digests is not None:  # a part of a call that is under way
             return make()
-        self._digests, ended = {}, Ended()
+        self._digests, ended = {}, _Ended()
         try:
             if self.mesh.owned:
                 take(self._given, _CALL)
@@ -193,14 +211,14 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             if self.mesh.owned:
                 given = self.mesh.along(self.me, self.mesh.owned)
                 src = [self.mesh.owns(rank) for rank in given].index(True)
-                ended = hand_over(self._given, src, ended)
+                ended = _hand_over(self._given, src, ended)
         finally:
             self._digests = None
         exchanges_over()
         result: R = ended.get()
         return result
 
-    def _made(self, make: Callable[[], Any]) -> Ended:
+    def _made(self, make: Callable[[], Any]) -> _Ended:
         """Make the call; of its error the other ranks must hear before it is raised."""
         if self.mesh.axes(SAME):
             take(self._owners, _CALL)
@@ -210,13 +228,13 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         takes = lock.takes
         try:
             with numbered(self):
-                ended = Ended(make())
+                ended = _Ended(make())
         except Exception as error:
             if not lock.exchanged and not isinstance(error, DistmetricsError):
                 if lock.takes > takes:  # others are in the midst of it
                     raise
                 note_left(self, error)
-            ended = Ended(error=error)
+            ended = _Ended(error=error)
         except BaseException:
             take(self._given if self.mesh.owned else self._owners, _CALL)  # where others still wait
             raise
@@ -225,13 +243,13 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         try:
             return self._proved(ended)
         except Exception as error:  # noqa: BLE001  (raised by around)
-            return Ended(error=error)
+            return _Ended(error=error)
 
-    def _proved(self, mine: Ended) -> Ended:
+    def _proved(self, mine: _Ended) -> _Ended:
         """Return what all ranks with values have ended with; one of them may have an error."""
         digests, ended = self._digests or {}, mine
         if self._is_close:
-            ended = hand_over(self._alike, 0, mine)
+            ended = _hand_over(self._alike, 0, mine)
             digests = far_apart(ended.result, mine.result)
         if mine.error is not None:
             note_error(digests, mine.error)
@@ -291,3 +309,50 @@ def _group(whole: Communicator, ranks: Sequence[int]) -> Communicator:
     if len(ranks) == 1:
         return SingleCommunicator()
     return whole.subgroup(ranks)
+
+
+def _told(error: Exception) -> Verdict:
+    """Return what ranks without values are told of an error; of a user's class as one of ours."""
+    if not isinstance(error, DistmetricsError) or error.code not in KINDS:  # of compute(), say
+        what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
+        error = StateError(what)
+    return Verdict(
+        error.code,  # type: ignore[arg-type]
+        error.what,
+        error.peers,
+        error.per_rank,
+        error.likely,
+        error.do,
+        error.notes,
+    )
+
+
+def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
+    """Give what rank ``src`` has ended with to all ranks of ``comm``.
+
+    One round if it fits inline, as numbers do; else one more. A result that is not data becomes an
+    error on every rank.
+    """
+    data, body = torch.empty(0, dtype=torch.uint8), b""
+    if comm.rank == src and mine.error is None:
+        try:
+            data = serialize(mine.result)
+        except InputTypeError as error:
+            kind, why = type(mine.result).__name__, error.what
+            what = f"the result, a {kind}, cannot be given to ranks without values: {why}"
+            refused = InputTypeError(what, rank=src)
+            refused.call_ranks(comm.members)
+            mine = _Ended(error=refused)
+    if comm.rank == src and mine.error is not None:
+        body = encode(_told(mine.error))
+    with numbered(comm):
+        met = exchange(comm, Header("what a layout hands over", body=body), data.to(comm.device))
+        met.agree()
+        sent, body = met.move(sparing=True)[src], met.headers()[src].body
+    if comm.rank == src:
+        return mine
+    with reading("what it hands over", src):
+        if body:
+            told = decode(Verdict, body, "what it hands over", src)
+            return _Ended(error=told.error(comm.members[comm.rank]))
+        return _Ended(deserialize(sent))

@@ -20,7 +20,7 @@ from distmetrics.collectives.reduce import reduce_large
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError, LayoutError, Ranks
+from distmetrics.errors import InputError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.layouts.proof import RELATIVE
@@ -236,9 +236,8 @@ def grad_norm(
     [tensor(5.), tensor(5.)]
     """
     whole = chosen(comm).whole
-    mesh = Mesh({"rank": whole.world_size}, {"rank": SAME})
-    if isinstance(comm, layout):
-        mesh = comm.mesh
+    flat = Mesh({"rank": whole.world_size}, {"rank": SAME})
+    mesh = comm.mesh if isinstance(comm, layout) else flat
     return _norm(parameters, norm_type, shared, mesh, comm=whole)
 
 
@@ -254,7 +253,7 @@ def _norm(
         order = _order_of(norm_type)
         listed, named = _checked(parameters, shared, mesh)
         gradients = _gradients(listed, named, comm, mesh)
-    except (InputError, ConfigurationError) as error:
+    except InputError as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
     for _ in range(2):  # terms have no norm until they are reduced
@@ -281,18 +280,19 @@ def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, ran
             stage = tuple(place[axis] for axis in mesh.sizes if axis in part.apart)
             key = (part.shared,) if part.shared else (part.what, stage)
             groups.setdefault(key, {})[holder] = part
-    counted = []
+    counted: list[float] = []
+    seen: dict[tuple[str, float], int] = {}
     for holders in groups.values():
-        first = next(iter(holders.values()))
+        holder, first = next(iter(holders.items()))
         alike = mesh.sizes.keys() - first.apart
         expected: set[int] = set()
-        for holder in holders:
-            if holder not in expected:
-                expected.update(mesh.along(holder, alike))
-        is_odd = len({each.what for each in holders.values()}) > 1 or len(expected) > len(holders)
+        for each in holders:
+            if each not in expected:
+                expected.update(mesh.along(each, alike))
+        is_odd = len({part.what for part in holders.values()}) > 1 or len(expected) > len(holders)
         copies: dict[str, list[float]] = {}
-        for each in holders.values():
-            copies.setdefault(each.piece, []).append(each.norm)
+        for part in holders.values():
+            copies.setdefault(part.piece, []).append(part.norm)
         for own in copies.values():
             # What is not finite makes the norm so.
             is_odd |= all(map(math.isfinite, own)) and max(own) - min(own) > RELATIVE * max(own)
@@ -300,34 +300,25 @@ def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, ran
             counted += [norm * len(own) ** (-1 / order) for norm in own]
         if is_odd:
             raise _differ(sorted(expected), norms, rank)
-    if order < math.inf:  # largest elements may well be equal, after a clip by value say
-        _check_shards(groups, rank)
+        is_own = first.apart and not first.shared and first.what.startswith(PLAIN)
+        # A number that is no integer is hardly the same by chance; a largest element may well be,
+        # after a clip by value say.
+        if is_own and order < math.inf and first.norm % 1 > 0:
+            twin = seen.setdefault((first.what, first.norm), holder)
+            if twin != holder:
+                raise _are_copies(first, [twin, holder], rank)
     return joined(counted, order)
 
 
-def _check_shards(groups: Mapping[tuple[Any, ...], Mapping[int, GradientNorm]], rank: int) -> None:
-    """Check that plain gradients which are said to be of shards are not the same ones."""
-    first_of: dict[tuple[float, str], int] = {}
-    for holders in groups.values():
-        holder, part = next(iter(holders.items()))
-        is_named = part.shared or not part.what.startswith(PLAIN)
-        # A number that is no integer is hardly the same by chance.
-        if is_named or not part.apart or not part.norm % 1 > 0:
-            continue
-        first = first_of.setdefault((part.norm, part.what), holder)
-        if first != holder:
-            axes = " and ".join(part.apart)
-            raise LayoutError(
-                [
-                    f"grad_norm: along {axes}, said to hold other parameters, ",
-                    Ranks([first, holder]),
-                    f" hold {part}: they would be counted twice",
-                ],
-                do='say "same" of an axis along which gradients are reduced; a layout of data '
-                "is not one of parameters. Weights that stages tie: shared={name: weight}.",
-                rank=rank,
-                peers=[first, holder],
-            )
+def _are_copies(part: GradientNorm, ranks: Sequence[int], rank: int) -> LayoutError:
+    where = f"grad_norm: along {' and '.join(part.apart)}, said to hold other parameters, "
+    return LayoutError(
+        [where, Ranks(ranks), f" hold {part}: they would be counted twice"],
+        do='say "same" of an axis along which gradients are reduced; a layout of data is not one '
+        "of parameters. Weights that stages tie: shared={name: weight}.",
+        rank=rank,
+        peers=ranks,
+    )
 
 
 def _differ(

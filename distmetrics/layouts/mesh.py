@@ -111,8 +111,9 @@ def _checked(axis: str, size: int, role: Any) -> Role:
 # Of torchtitan, Accelerate, Megatron and FSDP. Ranks of a context-parallel group hold other tokens
 # of a sequence, those of an expert-parallel group other samples.
 _USUAL_ROLES: dict[str, Role] = {
-    **dict.fromkeys(["dp", "dp_replicate", "dp_shard", "fsdp", "replicate", "shard"], SHARD),
-    **dict.fromkeys(["ep", "cp", "sp"], SHARD),
+    **dict.fromkeys(
+        ["dp", "dp_replicate", "dp_shard", "fsdp", "replicate", "shard", "ep", "cp", "sp"], SHARD
+    ),
     "tp": SAME,
     "pp": "last",
 }

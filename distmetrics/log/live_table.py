@@ -56,7 +56,6 @@ class LiveTable:
         """Leave the table as it is; a later row begins another. Python's end does it as well."""
         if self._live is not None:
             self._live.stop()
-            atexit.unregister(self.close)
         self._live = None
 
     def _draw(self, file: TextIO, title: str) -> None:

@@ -212,14 +212,14 @@ class Log:
         if comm.whole.rank == 0 and self._writers:
             step = self._flushes if step is None else step
             then = partial(write, self._writers, step=step)
-        if not wait:
-            handle = start(lambda comm: flushed(mine, self._known, comm=comm), comm, then)
-            self._flush = handle, mine
-            self._window.clear()
-            return handle
+        flush = partial(flushed, mine, self._known)
+        handle = None if wait else start(lambda comm: flush(comm=comm), comm, then)
         self._window.clear()
+        if handle is not None:
+            self._flush = handle, mine
+            return handle
         try:
-            row = flushed(mine, self._known, comm=comm)
+            row = flush(comm=comm)
         except DistmetricsError:  # on every rank: nobody has counted it
             self._window.add(mine.names, mine.numbers)
             raise

@@ -53,11 +53,10 @@ def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[s
         sent = sent._replace(names=union, numbers=placed(mine.numbers, mine.names, union))
     row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
     if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
-        distinct = dict.fromkeys(per_rank)
-        whole, _ = join(distinct)
-        is_alike = len(distinct) == 1 and not whole.is_marked
-        is_old = len(whole.kinds) > 2 * len(row) + _SPARE
-        known.union = None if is_alike or is_old else whole.but(is_marked=True)
+        whole, _ = join(dict.fromkeys(per_rank))
+        is_needed = len({*per_rank}) > 1 or whole.is_marked
+        is_new = len(whole.kinds) <= 2 * len(row) + _SPARE
+        known.union = whole.but(is_marked=True) if is_needed and is_new else None
     return row
 
 

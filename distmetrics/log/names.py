@@ -17,7 +17,6 @@ from torch import Tensor
 
 from distmetrics.comm.communicator import fold
 from distmetrics.log.kinds import Kind, summed
-from distmetrics.log.values import moved
 from distmetrics.message import Message, encode
 
 S = TypeVar("S", Sequence[float], Tensor)
@@ -82,6 +81,14 @@ class Names(Message, frozen=True, eq=False, dict=True):
         """Return the sums of a name among all numbers, and its maxima."""
         sums, maxima = self.places[name]
         return numbers[sums], numbers[maxima]
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on another device; only a copy to the CPU waits."""
+    is_of_host = x.device.type == "cpu"
+    if is_of_host and device.type == "cuda":  # which then reads the memory by itself
+        x = x.pin_memory()
+    return x.to(device, non_blocking=is_of_host)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from distmetrics.arguments import FLAG, Takes
 from distmetrics.arguments import check as check_arguments
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
-from distmetrics.log.values import number_of
+from distmetrics.log.window import number_of
 from distmetrics.tree import flatten
 
 ReduceFx = Literal["mean", "sum", "max", "min"]
