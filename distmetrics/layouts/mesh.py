@@ -17,7 +17,6 @@ from distmetrics.errors import ConfigurationError, InputTypeError
 
 Role = str | int
 SHARD, SAME = "shard", "same"
-_ENDS = ("first", "last")
 _ROLES = '"shard" (other samples), "same" (the same samples), "first", "last" or a number'
 
 
@@ -98,8 +97,10 @@ class Mesh:
 def _checked(axis: str, size: int, role: Any) -> Role:
     if role in (SHARD, SAME):
         return str(role)
-    if role in _ENDS:
-        return 0 if role == "first" else size - 1
+    if role == "first":
+        return 0
+    if role == "last":
+        return size - 1
     if isinstance(role, int) and not isinstance(role, bool) and 0 <= role < size:
         return role
     raise ConfigurationError(

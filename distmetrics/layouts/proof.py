@@ -36,18 +36,14 @@ class Proof(Message, frozen=True):
 
 def note(digests: dict[str, str], call: bytes, tensors: Mapping[str, Tensor]) -> None:
     """Add to digests what would be sent: the call, without the line that makes it, and data."""
-    _add(digests, _CALL, call)
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        _add(digests, name, to_bytes(plain.view(-1).view(torch.uint8)))
-
-
-def _add(digests: dict[str, str], name: str, data: bytes) -> None:
-    # Ranks are compared by it, not guarded from each other; where the processor has no instructions
-    # for it, it is still no slower than others.
-    digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
-    digest.update(data)
-    digests[name] = digest.hexdigest()
+    sent: list[tuple[str, Any]] = [*tensors.items(), (_CALL, call)]  # which tells least of all
+    for name, x in sent:
+        data = x if isinstance(x, bytes) else to_bytes(x.resolve_conj().resolve_neg())
+        # Ranks are compared by it, not guarded from each other; where the processor has no
+        # instructions for it, it is still no slower than others.
+        digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
+        digest.update(data)
+        digests[name] = digest.hexdigest()
 
 
 def note_error(digests: dict[str, str], error: Exception) -> None:
@@ -69,8 +65,7 @@ def far_apart(first: Any, mine: Any) -> dict[str, str]:
     apart = {}
     for path, one, other in zip(spec.paths, theirs, own, strict=True):
         if not _is_close(one, other):
-            shown = [" ".join(f"{value}".split())[:40] for value in (other, one)]
-            apart[path or "the value"] = " for ".join(shown)
+            apart[path or "the value"] = f"{other!s:.40} for {one!s:.40}"
     return apart
 
 
@@ -119,9 +114,9 @@ def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
 
 def _first_difference(mesh: Mesh, proofs: Mapping[int, Proof]) -> tuple[str, str, dict[int, str]]:
     """Return the axis, the name and the digest of each rank of the first difference."""
-    names = dict.fromkeys(name for proof in proofs.values() for name in proof.digests)
-    # An error tells more than what it has kept from being sent, and the call least.
-    for name in sorted(names, key=lambda name: (name != _ERROR, name == _CALL)):
+    names = [name for proof in proofs.values() for name in proof.digests]
+    # An error tells more than what it has kept from being sent.
+    for name in dict.fromkeys([_ERROR, *names]):
         for axis, rank in itertools.product(mesh.axes(SAME), proofs):
             line = mesh.along(rank, [axis])
             digests = {each: proofs[each].digests.get(name, "nothing") for each in line}

@@ -9,6 +9,7 @@ fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -44,8 +45,7 @@ def quantiles(numbers: Sequence[float], largest: float) -> dict[str, float]:
     found = {}
     for label, share in _QUANTILES.items():
         rank = max(1.0, math.ceil(share * totals[-1]))
-        place = next(index for index, total in enumerate(totals) if total >= rank)
-        found[label] = min(_middle(place), largest)
+        found[label] = min(_middle(bisect_left(totals, rank)), largest)
     return found | {"max": largest}
 
 

@@ -360,15 +360,8 @@ class Window:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned; raise InputError if it does not fit."""
-        try:
-            names = Names.of(convert(state["kinds"], dict[str, Kind]))
-            problem = convert(state["problem"], Problem | None)
-        except (KeyError, msgspec.ValidationError) as error:
-            raise InputError(
-                "this is no state of a Log of this version",
-                do="load it with the version of distmetrics that has saved it, or go on without.",
-            ) from error
-        self.add(names, state["numbers"])
+        problem = convert(state["problem"], Problem | None)
+        self.add(Names.of(convert(state["kinds"], dict[str, Kind])), state["numbers"])
         self.problem = self.problem or problem
 
     @torch.inference_mode(False)
