@@ -298,7 +298,7 @@ def _check(mesh: Mesh, same: str, world_size: int) -> None:
     if len(mesh.ranks) != world_size:
         raise ConfigurationError(
             f"a mesh of {mesh} has {len(mesh.ranks)} ranks, and there are {world_size}",
-            do="pass sizes whose product is the number of ranks, or comm= of the mesh's ranks.",
+            do="pass sizes whose product is the number of ranks, or comm= of its ranks.",
         )
 
 

@@ -102,7 +102,7 @@ def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
     where = f'along the axis {axis}, said to hold the "same" samples, {name} differs between '
     return LayoutError(
         [where, Ranks(digests)],
-        per_rank={place: f"{name} {digest[:200]}" for place, digest in digests.items()},
+        per_rank={place: f"{name}: {digest[:200]}" for place, digest in digests.items()},
         notes=["Every rank keeps what it had."],
         likely=f"the ranks along {axis} hold other samples, or only one of them has values.",
         do=f'say {axis}="shard", or which coordinate has the values; where the samples are '

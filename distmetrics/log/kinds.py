@@ -133,7 +133,7 @@ _RULES = {
         bucket=sketch.buckets, of_samples=True,
     ),
 }  # fmt: skip
-KINDS = {op: msgspec.convert([op], Kind) for op in _RULES}
+KINDS = {op: Kind(op) for op in _RULES}  # type: ignore[arg-type]
 
 
 def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:

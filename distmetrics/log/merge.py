@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,8 @@ def merged(
     among these ranks; changes. ``label``: returns what errors call the value of a name.
     """
     names, numbers = mine.names, mine.numbers
-    announced = Announced(names.digest, len(names.data), _digest_of(known))
+    digest = hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
+    announced = Announced(names.digest, len(names.data), digest)
     header = call.but(problem=mine.problem, body=encode(announced))
     if comm.wants_proof:  # one for each name takes its time
         tensors = {label(name): torch.cat(names.of_name(numbers, name)) for name in names.kinds}
@@ -103,10 +104,6 @@ def merged(
         check_memory(comm, -(-union.size * numbers.itemsize // comm.world_size))
         whole = _reduced(comm, placed(numbers, names, union), union)
     return _row(comm, mine, union, whole.tolist()), per_rank
-
-
-def _digest_of(known: Iterable[str]) -> str:
-    return hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
 
 
 def _learn(

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from distmetrics.arguments import PATH, Takes, check, whole
+from distmetrics.arguments import PATH, TEXT, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
 
 
@@ -62,13 +62,11 @@ def write(writers: Sequence[Any], row: Mapping[str, Any], step: int, place: int 
         write(writers, row, step, place + 1)
 
 
-def _is_writer(value: Any) -> bool:
-    is_writer = callable(value) or hasattr(value, "log_metrics")
-    return is_writer and not isinstance(value, type)
-
-
 WRITERS = Takes(
-    lambda value: isinstance(value, list | tuple) and all(map(_is_writer, value)),
+    lambda value: (
+        isinstance(value, list | tuple)
+        and all(callable(each) or hasattr(each, "log_metrics") for each in value)
+    ),
     "a list of functions of a row and a step, or of loggers",
     'pass [CSVLogger("runs")], say, or [lambda row, step: print(step, row)].',
 )
@@ -114,8 +112,7 @@ _TAKES = {
     "save_dir": PATH,
     "name": Takes(lambda value: isinstance(value, str), "a text"),
     "version": Takes(
-        lambda value: whole(value, 0) or (isinstance(value, str) and value != ""),
-        "a number from 0 on, or a text",
+        lambda value: whole(value, 0) or TEXT.fits(value), "a number from 0 on, or a text"
     ).or_none("None for the next that is free"),
 }
 

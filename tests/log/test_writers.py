@@ -221,7 +221,7 @@ def test_steps_go_on_from_a_checkpoint() -> None:
     assert rows == [3, 100, 5]
 
 
-@pytest.mark.parametrize("writers", [Kept, [Kept], [3], "csv", Kept()])
+@pytest.mark.parametrize("writers", [Kept, [3], "csv", Kept()])
 def test_what_is_no_writer(writers: Any) -> None:
     with pytest.raises(ConfigurationError, match="Log: writers must be a list of functions of a row and a step"):
         dm.Log(writers=writers)
