@@ -46,12 +46,6 @@ class _Ended(NamedTuple):
     result: Any = None
     error: Exception | None = None
 
-    def get(self) -> Any:
-        """Return the result, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return self.result
-
 
 class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     """Say what the ranks of a mesh hold, once; collectives and metrics over it are then right.
@@ -215,7 +209,9 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         finally:
             self._digests = None
         exchanges_over()
-        result: R = ended.get()
+        if ended.error is not None:
+            raise ended.error
+        result: R = ended.result
         return result
 
     def _made(self, make: Callable[[], Any]) -> _Ended:
@@ -338,9 +334,8 @@ def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
         try:
             data = serialize(mine.result)
         except InputTypeError as error:
-            kind, why = type(mine.result).__name__, error.what
-            what = f"the result, a {kind}, cannot be given to ranks without values: {why}"
-            refused = InputTypeError(what, rank=src)
+            what = f"the result, a {type(mine.result).__name__}, cannot be given to ranks without"
+            refused = InputTypeError(f"{what} values: {error.what}", rank=src)
             refused.call_ranks(comm.members)
             mine = _Ended(error=refused)
     if comm.rank == src and mine.error is not None:

@@ -251,8 +251,7 @@ def _norm(
     order = math.nan  # unknown where there is a problem
     try:
         order = _order_of(norm_type)
-        listed, named = _checked(parameters, shared, mesh)
-        gradients = _gradients(listed, named, comm, mesh)
+        gradients = _gradients(*_checked(parameters, shared, mesh), comm, mesh)
     except InputError as error:
         problem = Problem.of(error)
     header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)

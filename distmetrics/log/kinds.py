@@ -2,7 +2,7 @@
 
 Every kind is brought down to numbers that are added up and numbers of which the largest counts, so
 that whatever is logged needs one reduction of each sort. All are float64. The squares of a standard
-deviation are about a mean: where two means become one, :func:`summed` brings the squares to it.
+deviation are about a mean: where two means become one, they grow, see :func:`growth`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import msgspec
 import torch
 from torch import Tensor
 
-from distmetrics.comm.communicator import fold
 from distmetrics.log import sketch
 from distmetrics.message import Message
 
@@ -110,11 +109,6 @@ def is_same(maxima: _Numbers) -> bool:
     return all(a == -b for a, b in zip(maxima[::2], maxima[1::2], strict=True))
 
 
-def _read_std(sums: _Numbers, maxima: _Numbers) -> float:
-    _, weight, squares = sums
-    return math.sqrt(squares / (weight - 1.0)) if weight > 1.0 else math.nan
-
-
 _RULES = {
     "mean": _Rule(
         2, 0, _mean_parts, lambda sums, _: sums[0] / sums[1] if sums[1] else math.nan
@@ -126,7 +120,11 @@ _RULES = {
         0, 2, _same_parts, lambda _, maxima: math.nan if maxima[0] == _NAN else maxima[0],
         is_latest=True,
     ),
-    "std": _Rule(3, 0, _mean_parts, _read_std, of_samples=True, is_centred=True),
+    "std": _Rule(
+        3, 0, _mean_parts,
+        lambda sums, _: math.sqrt(sums[2] / (sums[1] - 1.0)) if sums[1] > 1.0 else math.nan,
+        of_samples=True, is_centred=True,
+    ),
     "quantile": _Rule(
         sketch.SIZE, 1, lambda values, _: ([torch.ones_like(values)], [values]),
         lambda sums, maxima: sketch.quantiles(sums, maxima[0]),
@@ -134,20 +132,6 @@ _RULES = {
     ),
 }  # fmt: skip
 KINDS = {op: Kind(op) for op in _RULES}  # type: ignore[arg-type]
-
-
-def summed(parts: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Add up parts, [n] each, in their order; what has squares lies at the places, [k].
-
-    >>> one, two = [torch.tensor([x, 1.0, 0.0], dtype=torch.float64) for x in (1e9, 1e9 + 2)]
-    >>> summed([one, two], torch.tensor([0]))[SQUARES]
-    tensor(2., dtype=torch.float64)
-    """
-    sums = fold(parts, "sum")
-    if len(places) and len(parts) > 1:
-        for part in parts:
-            sums.index_add_(0, places + SQUARES, growth(part, sums, places))
-    return sums
 
 
 def growth(part: Tensor, sums: Tensor, places: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import Any, Literal, overload
 from weakref import WeakValueDictionary
 
@@ -23,7 +22,6 @@ from distmetrics.log.writers import WRITERS, Writer, write
 
 # Compiled code notes values by the number of a window.
 _WINDOWS: WeakValueDictionary[int, Window] = WeakValueDictionary()
-_NUMBERS = count()
 # A CUDA graph would record the operation, and not run it again.
 _TAGS = tuple(tag for name, tag in vars(torch.Tag).items() if name == "cudagraph_unsafe")
 
@@ -89,7 +87,7 @@ class Log:
         self._writers = [*writers]
         self._flushes = 0
         self._window = Window()
-        self._number = next(_NUMBERS)
+        self._number = id(self._window)
         _WINDOWS[self._number] = self._window
         # Each note of compiled code changes it, so that they keep their order.
         self._token = torch.zeros((), device="cpu")

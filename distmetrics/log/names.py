@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from distmetrics.comm.communicator import fold
-from distmetrics.log.kinds import Kind, summed
+from distmetrics.log.kinds import SQUARES, Kind, growth
 from distmetrics.message import Message, encode
 
 S = TypeVar("S", Sequence[float], Tensor)
@@ -138,5 +138,7 @@ def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
 def folded(parts: Sequence[Tensor], union: Names) -> Tensor:
     """Return the numbers of several parts together, each of them in the places of the union."""
     centred = moved(union.centred, parts[0].device)
-    sums = summed([part[: union.sums] for part in parts], centred)
+    sums = fold([part[: union.sums] for part in parts], "sum")
+    for part in parts if len(centred) else ():
+        sums.index_add_(0, centred + SQUARES, growth(part, sums, centred))
     return torch.cat([sums, fold([part[union.sums :] for part in parts], "max")])

@@ -147,8 +147,7 @@ class FolderLogger(Logger):
     @property
     def log_dir(self) -> str:
         """The run's folder."""
-        version = self.version
-        folder = version if isinstance(version, str) else f"version_{version}"
+        folder = self.version if isinstance(self.version, str) else f"version_{self.version}"
         return str(self.save_dir / self.name / folder)
 
 
