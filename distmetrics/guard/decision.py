@@ -42,6 +42,11 @@ class JobSnapshot:
         return waits | {self.me: self.wait}
 
     @functools.cached_property
+    def here(self) -> dict[int, Wait]:
+        """The waits of the ranks that are in this call."""
+        return {rank: wait for rank, wait in self.waits.items() if wait.place == self.wait.place}
+
+    @functools.cached_property
     def members(self) -> tuple[int, ...]:
         """The ranks of the group."""
         return ranks_in(self.wait.members)
@@ -94,9 +99,8 @@ class JobSnapshot:
         """
         held = self.circle
         if not held and self._in_another and not self.wait.counts_exactly:
-            here = {rank for rank, wait in self.waits.items() if wait.place == self.wait.place}
-            left = {departure.rank for departure in self.departures}
-            held = [rank for rank in range(self.world_size) if rank not in here | left]
+            known = self.here.keys() | {departure.rank for departure in self.departures}
+            held = [rank for rank in range(self.world_size) if rank not in known]
             if not all(map(self._seems_held, held)):
                 return {}
         return {rank: self.waits[rank].serial if rank in self.waits else 0 for rank in held}
@@ -147,8 +151,7 @@ class JobSnapshot:
                 do=f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at "
                 "the last words there.",
             )
-        here = {rank: wait for rank, wait in self.waits.items() if wait.place == self.wait.place}
-        if odd := [rank for rank in here if here[rank].kind != self.wait.kind]:
+        if odd := [rank for rank, wait in self.here.items() if wait.kind != self.wait.kind]:
             likely = "a collective under a condition, or in a loop, that not all ranks share."
             what = "ranks disagree on a collective"
             yield Verdict("mismatch", what, tuple(odd), likely=likely, do=SAME_ORDER)
@@ -156,12 +159,12 @@ class JobSnapshot:
             groups = sorted({self.waits[rank].group for rank in self.circle})
             what = f"{who(self.circle)} wait for each other in different calls"
             yield deadlock(what, self.circle, {}).but(groups=tuple(groups))
-        yield from self._out_of_step(here)
+        yield from self._out_of_step()
 
-    def _out_of_step(self, here: Mapping[int, Wait]) -> Iterator[Verdict]:
-        """Yield that ranks have issued others of torch's own; ``here``: those in the same call."""
+    def _out_of_step(self) -> Iterator[Verdict]:
+        """Yield that ranks have issued others of torch's own."""
         issued = self.wait.issued
-        if uneven := [r for r, w in here.items() if w.counts_exactly and w.issued != issued]:
+        if uneven := [r for r, w in self.here.items() if w.counts_exactly and w.issued != issued]:
             what = "ranks came to a collective after different numbers of torch.distributed's own"
             likely = "a collective that only some ranks reach."
             yield Verdict("diverged", what, tuple(uneven), likely=likely, do=SAME_ORDER)
