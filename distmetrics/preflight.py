@@ -150,10 +150,9 @@ def _inside(part: _Part, by_value: bool) -> Iterator[_Part]:
     state = object.__getstate__(value)
     for attributes in state if isinstance(state, tuple) else (state,):  # with slots, or without
         plain: dict[str, Any] = {**(attributes or {})}
-        for kind in ("_modules", "_parameters", "_buffers"):
-            for name, child in (plain.pop(kind, None) or {}).items():
-                step = f"[{name}]" if name.isdigit() else f".{name}"
-                yield _Part(child, path + step, value, name)
+        for name, module in plain.pop("_modules", {}).items():
+            step = f"[{name}]" if name.isdigit() else f".{name}"
+            yield _Part(module, path + step, value, name)
         for name, item in plain.items():
             yield _Part(item, f"{path}.{name}", value, name)
 

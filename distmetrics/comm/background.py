@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from distmetrics.call_site import begun_at, call_site
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.communicator import Communicator, Tasks
 from distmetrics.comm.verdict import what_ended
 from distmetrics.errors import in_short
 
@@ -37,50 +37,20 @@ _of_thread = _ThreadQueue()
 class Handle(Generic[R]):
     """A call that is under way in the background; every rank has one.
 
-    It is made after the call ``before``. Who first asks for its result hands that to ``then``.
+    Who first asks for its result hands that to ``then``.
     """
 
-    def __init__(
-        self,
-        make: Callable[[Communicator], R],
-        comm: Communicator,
-        before: Handle[Any] | None = None,
-        then: Callable[[R], None] | None = None,
-    ) -> None:
-        self._comm = comm
-        self._then = then
-        self._site = call_site()
-        self._tasks = comm.whole.transport.tasks
-        self._over = threading.Event()
-        self._results: list[R] = []
+    def __init__(self, tasks: Tasks, then: Callable[[R], None] | None) -> None:
+        self._tasks, self._then = tasks, then
+        self.over = threading.Event()
+        self.results: list[R] = []
         self.error: BaseException | None = None  # that the call has raised, once it is over
         self.is_heard = False  # whether somebody has asked for the result
-        # What the call reads, the device may still have to compute.
-        is_cuda = comm.device.type == "cuda"
-        self._ready = torch.cuda.current_stream().record_event() if is_cuda else None
-        thread = threading.Thread(
-            target=self._make, args=(make, before), name="distmetrics background", daemon=True
-        )
-        self._tasks.begin(thread)
-        thread.start()
-
-    def _make(self, make: Callable[[Communicator], R], before: Handle[Any] | None) -> None:
-        try:
-            begun_at(self._site)
-            if before is not None:
-                before._over.wait()
-            with _after(self._ready):
-                self._results.append(make(self._comm))
-        except BaseException as error:  # noqa: BLE001  (raised by result())
-            self.error = error
-        finally:
-            self._over.set()
-            self._tasks.end()
 
     @property
     def is_done(self) -> bool:
         """True once :meth:`result` returns, or raises, at once."""
-        return self._over.is_set()
+        return self.over.is_set()
 
     def result(self) -> R:
         """Return what the call has given, and wait for it if need be; or raise its error."""
@@ -90,12 +60,12 @@ class Handle(Generic[R]):
             raise self.error
         then, self._then = self._then, None
         if then is not None:
-            then(self._results[0])
-        return self._results[0]
+            then(self.results[0])
+        return self.results[0]
 
     def wait(self) -> None:
         """Wait until the call is over, however it ends."""
-        self._tasks.wait(self._over)
+        self._tasks.wait(self.over)
 
     def tell_unheard(self) -> None:
         """Tell of an error, or a result for somebody else, that nobody has asked for."""
@@ -126,7 +96,28 @@ def start(
         atexit.register(_finish_script, os.getpid())
     if len(queue) == _MOST:
         queue[0].wait()
-    handle = Handle(make, twin, queue[-1] if queue else None, then)
+    site, tasks = call_site(), twin.whole.transport.tasks
+    before, handle = queue[-1] if queue else None, Handle(tasks, then)
+    # What the call reads, the device may still have to compute.
+    is_cuda = twin.device.type == "cuda"
+    ready = torch.cuda.current_stream().record_event() if is_cuda else None
+
+    def run() -> None:
+        try:
+            begun_at(site)
+            if before is not None:
+                before.over.wait()
+            with _after(ready):
+                handle.results.append(make(twin))
+        except BaseException as error:  # noqa: BLE001  (raised by result())
+            handle.error = error
+        finally:
+            handle.over.set()
+            tasks.end()
+
+    thread = threading.Thread(target=run, name="distmetrics background", daemon=True)
+    tasks.begin(thread)
+    thread.start()
     queue.append(handle)
     return handle
 

@@ -135,8 +135,9 @@ def part_of(
     own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
     own.is_order = True
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
-    in_order = {"in_order": True}  # what a batch is follows from its place
-    return LoaderPart(clone(whole, **in_order, **{name: own}), own_sampler=own, **common)
+    # In order: what a batch is follows from its place.
+    part = clone(whole, in_order=True, **{name: own})
+    return LoaderPart(part, own_sampler=own, **common)
 
 
 class _LoaderMessage(Message, frozen=True):

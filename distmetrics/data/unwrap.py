@@ -4,11 +4,10 @@ Nothing is imported from the frameworks: their wrappers are known by their attri
 still splits the data after that is refused, so that nothing is split twice.
 """
 
-import copy
 import sys
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
@@ -130,11 +129,11 @@ def _whole(sampler: Any) -> Any:
 
 
 def _in_one_process(sampler: DistributedSampler[Any]) -> Any:
-    """Return the sampler as it is in a world of one process; as it is where it can't be known."""
-    count = len(cast(Sized, getattr(sampler, "dataset", ())))
-    if abs(sampler.total_size - count) >= sampler.num_replicas:  # not of all samples, or not once
+    """Return the sampler as it is in a world of one process, if it is torch's own."""
+    if type(sampler) is not DistributedSampler:
         return sampler
-    whole = copy.copy(sampler)
-    whole.num_replicas, whole.rank = 1, 0
-    whole.num_samples = whole.total_size = count
+    whole: DistributedSampler[Any] = DistributedSampler(
+        sampler.dataset, 1, 0, sampler.shuffle, sampler.seed
+    )
+    whole.epoch = sampler.epoch
     return whole
