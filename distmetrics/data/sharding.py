@@ -85,7 +85,8 @@ class RankSampler(Sampler[Any]):
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
         for step in chain(self.steps(len(order), self.rank), self._fillers()):
-            yield self._pick(order, step)
+            is_batch = isinstance(step, range)
+            yield [*order[step.start : step.stop]] if is_batch else order[step % len(order)]
 
     def __len__(self) -> int:
         return len(self.steps(len(self.source), self.rank))
@@ -104,11 +105,6 @@ class RankSampler(Sampler[Any]):
 
     def _fillers(self) -> Sequence[Any]:
         return ()
-
-    def _pick(self, order: Sequence[Any], step: Any) -> Any:
-        if isinstance(step, range):
-            return [*order[step.start : step.stop]]
-        return order[step % len(order)]
 
 
 class Sharding(NamedTuple):

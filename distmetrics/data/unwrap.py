@@ -115,9 +115,14 @@ def _whole(sampler: Any) -> Any:
     if isinstance(sampler, RankSampler):
         return sampler.source
     if isinstance(sampler, DistributedSampler):
-        dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
-        inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
-        return _in_one_process(sampler) if inside is None else _whole(inside)
+        # Lightning's is around any sampler; one of Hugging Face's has no data set.
+        inside = getattr(getattr(sampler, "dataset", None), "_sampler", None)
+        if inside is not None:
+            return _whole(inside)
+        if type(sampler) is DistributedSampler:
+            alone: Any = DistributedSampler(sampler.dataset, 1, 0, sampler.shuffle, sampler.seed)
+            alone.epoch = sampler.epoch
+            return alone
     if is_sharded(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
         whole = _whole(sampler.batch_sampler)
         if getattr(sampler, "split_batches", False) and type(whole) is BatchSampler:
@@ -126,14 +131,3 @@ def _whole(sampler: Any) -> Any:
     if type(sampler) is BatchSampler:
         return BatchSampler(_whole(sampler.sampler), sampler.batch_size, sampler.drop_last)
     return sampler
-
-
-def _in_one_process(sampler: DistributedSampler[Any]) -> Any:
-    """Return the sampler as it is in a world of one process, if it is torch's own."""
-    if type(sampler) is not DistributedSampler:
-        return sampler
-    whole: DistributedSampler[Any] = DistributedSampler(
-        sampler.dataset, 1, 0, sampler.shuffle, sampler.seed
-    )
-    whole.epoch = sampler.epoch
-    return whole
