@@ -71,7 +71,7 @@ def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
     """Do what a way does on the first step; return what tells whether it is done."""
     if way.startswith("async"):
         handle = dm.sync_async(metrics)
-        return lambda: handle.is_done
+        return handle.over.is_set
     if way == "load":
         alone = dm.SingleCommunicator()
         thread = threading.Thread(target=lambda: dm.sync_and_compute(whole, comm=alone))

@@ -47,11 +47,6 @@ class Handle(Generic[R]):
         self.error: BaseException | None = None  # that the call has raised, once it is over
         self.is_heard = False  # whether somebody has asked for the result
 
-    @property
-    def is_done(self) -> bool:
-        """True once :meth:`result` returns, or raises, at once."""
-        return self.over.is_set()
-
     def result(self) -> R:
         """Return what the call has given, and wait for it if need be; or raise its error."""
         self.wait()

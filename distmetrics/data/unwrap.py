@@ -124,10 +124,7 @@ def _whole(sampler: Any) -> Any:
             alone.epoch = sampler.epoch
             return alone
     if is_sharded(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
-        whole = _whole(sampler.batch_sampler)
-        if getattr(sampler, "split_batches", False) and type(whole) is BatchSampler:
-            whole.batch_size = max(1, whole.batch_size // sampler.num_processes)
-        return whole
+        return _whole(sampler.batch_sampler)
     if type(sampler) is BatchSampler:
         return BatchSampler(_whole(sampler.sampler), sampler.batch_size, sampler.drop_last)
     return sampler

@@ -115,7 +115,7 @@ def every_loop(comm: Any) -> int:
             assert max(batches) - min(batches) <= 1, case
             if equal or (kind == "map" and count >= comm.world_size and count % 2 == 0):
                 assert len(batches) == 1, case
-            if first and kind == "map" and not options.get("dispatch_batches"):
+            if first and not options.get("split_batches"):
                 assert {len(batch) for batch in loader} <= {1, 2}, case
             checked += 1
     return checked
