@@ -122,12 +122,8 @@ def _fields(names: Iterable[str], values: Iterable[Any]) -> _Children:
     return [(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)]
 
 
-def _sort_key(key: Any) -> tuple[str, str]:
-    return type(key).__name__, key if isinstance(key, str) else repr(key)
-
-
 def _split_dict(tree: dict[Any, Any]) -> _Split:
-    keys = sorted(tree, key=_sort_key)
+    keys = sorted(tree, key=repr)  # of any types
 
     def rebuild(new: list[Any]) -> Any:
         result = copy.copy(tree)  # in the order of the dict that came in

@@ -19,15 +19,16 @@ class Outcome:
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:
-    """Return every rank's value in rank order, or raise the error that caused the others.
+    """Return every rank's value, or raise the error that caused the others.
 
-    A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that
-    raised first; what the other ranks raised is added to the error as notes.
+    Outcomes are in rank order. A rank that was only let down (``DivergedError``,
+    ``PeerLostError``) never hides the rank that raised first; what the other ranks raised is added
+    to the error as notes.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if not failed:
-        return [outcome.value for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)]
-    root = min(failed, key=lambda outcome: (blame(outcome.error), outcome.rank))
+        return [outcome.value for outcome in outcomes]
+    root = min(failed, key=lambda outcome: blame(outcome.error))
     error = root.error
     assert error is not None
     error.add_note(f"raised on rank {root.rank}")

@@ -290,7 +290,7 @@ class ThreadCommunicator(Communicator):
     device = torch.device("cpu")
 
     def __init__(self, rank: _Rank, group: Group) -> None:
-        self._meetings, self._me, self._group = rank.meetings, rank, group
+        self._me, self._group = rank, group
         self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)
         self.state = rank.states[group]
@@ -303,7 +303,7 @@ class ThreadCommunicator(Communicator):
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
         if at_once:  # else the next call of this rank, or its end, tells
-            self._meetings.end(verdict, self._group)
+            self._me.meetings.end(verdict, self._group)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -323,7 +323,7 @@ class ThreadCommunicator(Communicator):
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
         kind = op, [(x.dtype, x.shape) for x in sent], call.exact
-        met = self._meetings.meet(self._me, self._group, Joined(kind, copies, call))
+        met = self._me.meetings.meet(self._me, self._group, Joined(kind, copies, call))
         return [met[member].sent for member in self.members]
 
     def all_gather(self, x: Tensor) -> list[Tensor]:

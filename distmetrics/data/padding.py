@@ -49,7 +49,11 @@ def _first(tree: Any, count: int) -> Any:
             result[key] = _first(value, count)  # type: ignore[index]
         return result
     if isinstance(tree, list | tuple):
-        if _is_one_a_row(tree):
+        # One a row: texts, say, or dicts; tensors are columns, as loaders collate them.
+        are_rows = all(isinstance(item, str | bytes | Mapping) for item in tree)
+        if isinstance(tree, list) and not are_rows:
+            are_rows = not any(hasattr(leaf, "shape") for leaf in flatten(tree)[0])
+        if are_rows:
             return tree[:count]
         children = [_first(child, count) for child in tree]
         return type(tree)._make(children) if hasattr(tree, "_make") else type(tree)(children)
@@ -59,13 +63,6 @@ def _first(tree: Any, count: int) -> Any:
         f"fresh can't leave out rows of a {type(tree).__name__}",
         do="pass tensors, lists of one item a row, or dicts, lists and tuples of them.",
     )
-
-
-def _is_one_a_row(items: list[Any] | tuple[Any, ...]) -> bool:
-    """True for texts, say, or a dict for each row; tensors are columns, as loaders collate them."""
-    if items and all(isinstance(item, str | bytes | Mapping) for item in items):
-        return True
-    return isinstance(items, list) and not any(hasattr(leaf, "shape") for leaf in flatten(items)[0])
 
 
 def _rows_of_accelerate() -> int | None:

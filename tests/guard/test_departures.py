@@ -71,11 +71,6 @@ def test_a_rank_that_failed_after_all_had_come_does_not_undo_the_meeting(came: b
         meet(slow, departures, 0, 2)
 
 
-def test_settle_returns_values_in_rank_order() -> None:
-    """Ranks may end in any order."""
-    assert settle([Outcome(1, "b"), Outcome(0, "a")]) == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("errors", "cause"),
     [
