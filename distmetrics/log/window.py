@@ -52,7 +52,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
         raise InputError(f"the {what} of {name!r} is {error.what}", do=error.do) from None
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputTypeError(
-            f"the {what} of {name!r} is no number: {error}",
+            f"the {what} of {name!r} is no number: {error!s:.200}",
             do="log float(x) of a text, and torch.stack(x) of a list of tensors.",
         ) from error
 
