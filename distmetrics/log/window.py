@@ -43,7 +43,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
             return _plain(value, or_array=or_array)
         has_tensors = isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value)
         if has_tensors or isinstance(value, str | bytes):
-            raise TypeError(value)  # noqa: TRY301  (told below, as what float() raises)
+            raise TypeError(repr(value))  # noqa: TRY301  (told below, as what float() raises)
         if or_array and isinstance(value, Sized):
             array = torch.tensor(value, dtype=torch.float64, device="cpu")
             return _plain(array, or_array=True)
