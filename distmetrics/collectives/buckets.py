@@ -180,8 +180,6 @@ def from_bytes(data: bytes) -> Tensor:
 def to_bytes(run: Tensor) -> bytes:
     """Copy a run of uint8, or a tensor's bytes, out of torch."""
     run = run.cpu().contiguous()  # kept in a name: the address below is only good while it lives
-    pieces = []
-    for start in range(0, run.nbytes, _PIECE):
-        count = min(_PIECE, run.nbytes - start)
-        pieces.append(ctypes.string_at(run.data_ptr() + start, count))
-    return b"".join(pieces)
+    address, size = run.data_ptr(), run.nbytes
+    starts = range(0, size, _PIECE)
+    return b"".join([ctypes.string_at(address + i, min(_PIECE, size - i)) for i in starts])

@@ -202,8 +202,8 @@ def _all_alike(comm: Communicator, header: Header, data: Tensor) -> bool:
 
 def _head(comm: Communicator, header_bytes: int, data: Tensor) -> bytes:
     state = comm.state
-    sizes = header_bytes, data.numel()
-    return _HEAD.pack(_MARK, *sizes, state.count, state.past, *_reads_of(comm))
+    history = state.count, state.past, *_reads_of(comm)
+    return _HEAD.pack(_MARK, header_bytes, data.numel(), *history)
 
 
 def _gather_frames(comm: Communicator, header: Header, data: Tensor) -> list[_Frame]:
@@ -337,12 +337,10 @@ def _check_lines(comm: Communicator, headers: Sequence[Header]) -> None:
     else:
         return
     op = headers[0].call().op
-    per_rank = {}
-    for rank, lines in enumerate([first, *others]):
-        per_rank[rank] = f"{op}  {', then '.join(map(str, lines[-4:]))}"
+    told = [f"{op}  {', then '.join(map(str, lines[-4:]))}" for lines in (first, *others)]
     raise MismatchError(
         headline,
-        per_rank=per_rank,
+        per_rank=dict(enumerate(told)),
         notes=["What earlier ones of these calls returned may be wrong on every rank."],
         likely="a set, or a dict, that ranks walk in another order.",
         do="make every rank call the same collectives, in the same order; a name= for each lets "

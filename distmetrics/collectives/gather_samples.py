@@ -45,7 +45,6 @@ from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import InputError, InputTypeError, MismatchError
 from distmetrics.message import reading
 
-Destination = int | str | os.PathLike[str] | None
 Ids = Tensor | list[str]
 ROUND = 1 << 24  # bytes of all ranks together that move at once
 _SHOWN = 8  # ids that an error lists
@@ -71,7 +70,7 @@ def gather_samples(
     tree: Any,
     *,
     expected: Any = None,
-    dst: Destination = None,
+    dst: int | str | os.PathLike[str] | None = None,
     comm: Communicator | None = None,
     name: str = "",
 ) -> GatheredSamples | None:
@@ -133,7 +132,7 @@ class _Shard:
 
     header: Header
     ids: Ids = field(default_factory=list)
-    template: Any = field(default_factory=list)
+    template: Any = ()
     columns: list[Any] = field(default_factory=list)
     forms: list[Any] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)  # of each column
@@ -149,7 +148,7 @@ class _Shard:
 
 def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator) -> _Shard:
     """Read what a caller passes; what is wrong with it becomes the header's problem."""
-    op, to_file = "gather_samples", _is_path(dst)
+    op, to_file = "gather_samples", isinstance(dst, str | os.PathLike)
     mine = _Shard(Header(op, name, site=call_site()))
     problem = None
     if to_file:
@@ -174,16 +173,11 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
     return mine
 
 
-def _is_path(dst: Any) -> bool:
-    return isinstance(dst, str | os.PathLike)
-
-
 def _read_tree(mine: _Shard, tree: Any, *, to_file: bool) -> str:
     """Take a tree apart; return what ranks compare of it, nothing where there are no samples."""
     if len(mine.ids) == 0:
-        if not to_file:
-            with contextlib.suppress(InputError):  # nobody needs its tree
-                mine.template = read_tree(tree, 0)
+        with contextlib.suppress(InputError):  # nobody needs its tree
+            mine.template = read_tree(tree, 0)
         return ""
     tree = read_tree(tree, len(mine.ids))
     kinds = [f"{path} {kind_of(column)}".strip() for path, column in columns_of(tree).items()]
@@ -216,7 +210,7 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
     _check_expected(mine.expected, order, comm.rank)
     _check_repeats(comm, mine, order)
     first = next((rank for rank, count in enumerate(order.counts) if count), comm.rank)
-    to_file = _is_path(dst)
+    to_file = isinstance(dst, str | os.PathLike)
     template = [] if to_file else shards[first][1]
     with reading("its samples", first):
         empties = columns_of(template)

@@ -17,12 +17,7 @@ from torch import Tensor
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import Layout, LeafSpec, is_dtensor, pack, unsendable
-from distmetrics.collectives.dtensor import (
-    Part,
-    Shared,
-    part_of,
-    whole_part,
-)
+from distmetrics.collectives.dtensor import Part, Shared, part_of, whole_part
 from distmetrics.comm.communicator import Call, Communicator
 from distmetrics.errors import (
     DistmetricsError,
@@ -129,15 +124,16 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
         compared = [leaf for leaf in leaves if not first_axis or leaf.shape != (0,)]
         alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in compared}
         if len(alike) > 1:
-            likely = (
+            raise _mismatch(
+                headers,
+                rank,
+                "send",
+                [*map(str, leaves)],
                 "shards of different size; or a rank without data that built its tensor from "
-                "Python numbers, of which torch inferred the dtype."
-            )
-            do = (
+                "Python numbers, of which torch inferred the dtype.",
                 "make shape and dtype equal on all ranks; all_gather_cat joins uneven shards, and "
-                "a metric needs no numbers of a rank without data."
+                "a metric needs no numbers of a rank without data.",
             )
-            raise _mismatch(headers, rank, "send", [*map(str, leaves)], likely, do)
     agree_on_dtensors([header.dtensors for header in headers], headers, rank)
 
 
@@ -176,9 +172,14 @@ def agree_on_tree(headers: Sequence[Header], rank: int, keys: Sequence[Sequence[
     _refuse_problems(headers, rank)
     calls = [header.call().op for header in headers]
     if len({*calls}) > 1:
-        likely = "a collective under a condition, or in a loop, that not all ranks share."
-        do = "make every rank call the same collectives, in the same order, under the same names."
-        raise _mismatch(headers, rank, "call", calls, likely, do)
+        raise _mismatch(
+            headers,
+            rank,
+            "call",
+            calls,
+            "a collective under a condition, or in a loop, that not all ranks share.",
+            "make every rank call the same collectives, in the same order, under the same names.",
+        )
     trees = [header.tree for header in headers]
     if len({*trees}) > 1:
         keys = keys or [[leaf.path for leaf in header.leaves] for header in headers]
@@ -206,9 +207,10 @@ def _mismatch(
     start = max(0, same - _LONG // 2)
     short = {view: "…" * (start > 0) + view[start : start + _LONG] for view in groups}
     calls = [header.call() for header in headers]
-    if len({(call.op, call.detail) for call in calls}) == 1:  # what differs is not told there
+    what = "a collective"
+    if verb == "send":
+        what = calls[rank].op
         calls = [c._replace(detail=short[view]) for c, view in zip(calls, views, strict=True)]
-    what = calls[rank].op if verb == "send" else "a collective"
     parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
     for view in [*odd[:_SHOWN], usual]:
         does = verb if len(groups[view]) > 1 else f"{verb}s"
@@ -258,7 +260,7 @@ class Prepared(NamedTuple):
     def prove(self, comm: Communicator, tensors: Sequence[Tensor]) -> None:
         """Tell a layout what this rank would send; in some calls a weight comes first."""
         if comm.wants_proof:
-            names = [*["the weight"] * (len(tensors) - len(self.names)), *self.names]
+            names = ["the weight", *self.names][-len(tensors) :]
             comm.witness(self.header.content(), dict(zip(names, tensors, strict=False)))
 
     def pack(self, comm: Communicator, where: Layout) -> Tensor:

@@ -17,12 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import (
-    from_bytes,
-    layout,
-    to_bytes,
-    unpack,
-)
+from distmetrics.collectives.buckets import from_bytes, layout, to_bytes, unpack
 from distmetrics.collectives.dtensor import rows_of
 from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
@@ -279,7 +274,7 @@ def gather_objects(
 
     ``read`` makes of an object of a peer what the caller needs; it raises if that is malformed.
     """
-    data, problem = torch.empty(0, dtype=torch.uint8, device=comm.device), None
+    data, problem = from_bytes(b"").to(comm.device), None
     try:
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:
@@ -305,5 +300,4 @@ def gather_messages(comm: Communicator, message: M, header: Header, what: str) -
     """Return every rank's message of one type, in rank order; ``what``: errors call it so."""
     data = from_bytes(encode(message)).to(comm.device)
     runs = exchange_alike(comm, header, data)
-    kind = type(message)
-    return [decode(kind, to_bytes(run), what, rank) for rank, run in enumerate(runs)]
+    return [decode(type(message), to_bytes(run), what, r) for r, run in enumerate(runs)]

@@ -9,12 +9,11 @@ from contextvars import ContextVar
 from traceback import walk_stack
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.call_site import call_site, is_library, users_line
-from distmetrics.collectives.buckets import LeafSpec
+from distmetrics.collectives.buckets import LeafSpec, from_bytes
 from distmetrics.collectives.exchange import exchange_alike
 from distmetrics.collectives.header import Header
 from distmetrics.comm.call_lock import one_call
@@ -46,7 +45,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
     >>> def epoch(comm):
     ...     with guarded_epoch("train"):
     ...         for _ in range(2):
-    ...             all_reduce(torch.tensor(1))
+    ...             all_reduce(1)
     >>> ThreadWorld(2).run(epoch)
     [None, None]
     """
@@ -68,7 +67,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
 @one_call
 def agree_on(header: Header, *, comm: Communicator) -> None:
     """Compare what all ranks are about to do; where they differ, every rank raises."""
-    exchange_alike(comm, header, torch.empty(0, dtype=torch.uint8, device=comm.device))
+    exchange_alike(comm, header, from_bytes(b"").to(comm.device))
 
 
 # Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
@@ -92,8 +91,8 @@ WATCHED: Mapping[str, str] = {
     "scatter_object_list": "",
 }
 _ENDS = ("src", "dst", "group_src", "group_dst")
-_CALLED = (dist.__name__, dist.distributed_c10d.__name__)
-_KEEP = ("torch", __name__.partition(".")[0])  # packages whose modules keep their names
+_CALLED = ("torch.distributed", "torch.distributed.distributed_c10d")
+_KEEP = ("torch", "distmetrics")  # packages whose modules keep their names
 _replacing = Replacing()
 _inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 

@@ -130,10 +130,10 @@ def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) 
         return value
     if depth > DEEPEST:
         raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
-    inner = depth + 1
+    depth += 1
     if kind is dict and {*map(type, value)} <= native:
         pairs = value.items()
-        return {k: x if type(x) in native else _form(x, native, tensors, inner) for k, x in pairs}
+        return {k: x if type(x) in native else _form(x, native, tensors, depth) for k, x in pairs}
     if kind is deque:
         tag, items = "deque", [value.maxlen, *value]
     elif kind in _TAGS:
@@ -141,7 +141,7 @@ def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) 
         items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
     else:
         return _form_of_scalar(value, kind, tensors)
-    return [tag, *[x if type(x) in native else _form(x, native, tensors, inner) for x in items]]
+    return [tag, *[x if type(x) in native else _form(x, native, tensors, depth) for x in items]]
 
 
 def _form_of_scalar(value: Any, kind: type, tensors: list[Tensor]) -> list[Any]:
@@ -156,10 +156,12 @@ def _form_of_scalar(value: Any, kind: type, tensors: list[Tensor]) -> list[Any]:
     if kind is torch.dtype:
         return ["dtype", short_name(value)]
     numpy = sys.modules.get("numpy")  # who has an array has it
-    is_array = numpy is not None and kind is numpy.ndarray
-    is_scalar = numpy is not None and issubclass(kind, numpy.generic)
-    if (is_array or is_scalar) and _ARRAY_DTYPE.fullmatch(value.dtype.str):
-        tag = "array" if is_array else "scalar"
+    if (
+        numpy is not None
+        and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
+        and _ARRAY_DTYPE.fullmatch(value.dtype.str)
+    ):
+        tag = "array" if kind is numpy.ndarray else "scalar"
         return [tag, value.dtype.str, value.shape, value.tobytes()]
     raise _refused(f"a {kind.__module__}.{kind.__qualname__} is no plain data")
 
