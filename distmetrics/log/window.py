@@ -45,8 +45,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
         if has_tensors or isinstance(value, str | bytes):
             raise TypeError(repr(value))  # noqa: TRY301  (told below, as what float() raises)
         if or_array and isinstance(value, Sized):
-            array = torch.tensor(value, dtype=torch.float64, device="cpu")
-            return _plain(array, or_array=True)
+            return _plain(torch.tensor(value, dtype=torch.float64, device="cpu"), or_array=True)
         return float(value)
     except InputError as error:
         raise InputError(f"the {what} of {name!r} is {error.what}", do=error.do) from None
