@@ -35,9 +35,9 @@ class CallLog(Calls):
         self.counters: dict[str, Callable[[], int]] = {}  # of collectives, by group
         self.counts_exactly: set[str] = set()  # groups that count no sends and receives with them
         self.over = threading.Event()  # set once a call is over about which the guard was asked
-        # The thread that has made the last call, none of the background; at first that of the job.
-        self._main, self._thread = threading.main_thread().ident or 0, threading.get_ident()
-        self._main_only = self._thread == self._main
+        # The thread that has made the last call, none of the background; at first the main thread.
+        self._main = self._thread = threading.main_thread().ident or 0
+        self._main_only = True
         self._background: set[threading.Thread] = set()  # that make calls for another one
         self._main_awaits_them = False
 
