@@ -36,9 +36,9 @@ class Repeats(NamedTuple):
 def check(loader: Any) -> Repeats:
     """Return how many samples a loader deals out to all ranks, and how many of them are repeats.
 
-    It is all 0 where that is not known, as for streams. Known are torch's ``DistributedSampler``
-    (also Fabric's, Lightning's and Ray's) and what Accelerate and Hugging Face's ``Trainer`` make
-    of data with an order.
+    It is all 0 where that is not known. Known are torch's ``DistributedSampler`` (also Fabric's,
+    Lightning's and Ray's) and what Accelerate and Hugging Face's ``Trainer`` make of data with and
+    without an order.
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> sampler = DistributedSampler(range(597), num_replicas=2, rank=0, shuffle=False)
@@ -49,12 +49,12 @@ def check(loader: Any) -> Repeats:
     while (inner := inner_loader(loader)) is not None:
         dealer = loader if hasattr(loader, "slice_fn") else None  # rank 0 reads for all ranks
         loader = inner
-    if not has_order(loader):
+    if not isinstance(loader, DataLoader):
         return Repeats()
-    order: Any = order_of(loader)
-    if hasattr(order, "process_index"):
-        dealer = order
-    return _of_sampler(order) if dealer is None else _of_accelerate(dealer, order)
+    shard: Any = order_of(loader) if has_order(loader) else loader.dataset
+    if hasattr(shard, "process_index"):
+        dealer = shard
+    return _of_sampler(shard) if dealer is None else _of_accelerate(dealer, loader, shard)
 
 
 def _of_sampler(batches: Any) -> Repeats:
@@ -75,18 +75,26 @@ def _of_sampler(batches: Any) -> Repeats:
     return Repeats(dealt, repeated, world_size, is_drawn, -(-dealt // (world_size * size)))
 
 
-def _of_accelerate(dealer: Any, order: Any) -> Repeats:
+def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     """Return the repeats where the last round is filled up: all of it, or to as many a rank."""
-    batches = getattr(order, "batch_sampler", order)
-    if type(batches) is not BatchSampler or batches.drop_last or is_sharded(batches.sampler):
+    batches: Any = shard
+    if has_order(loader):
+        batches = getattr(shard, "batch_sampler", shard)
+        source: Any = getattr(batches, "sampler", None)
+        is_known = type(batches) is BatchSampler and not is_sharded(source)
+        is_drawn = not isinstance(source, SequentialSampler)
+    else:
+        batches = shard if dealer is shard else loader
+        source = batches.dataset
+        is_known = hasattr(source, "__len__") and not loader.num_workers and batches.batch_size
+        # Frameworks give the epoch, or a generator, to a data set that draws its order.
+        is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
+    fills = is_known and getattr(dealer, "even_batches", True) and not batches.drop_last
+    if not fills or getattr(dealer, "submesh_tp", None):
         return Repeats()
-    if not getattr(dealer, "even_batches", True) or getattr(dealer, "submesh_tp", None):
-        return Repeats()
-    source: Any = batches.sampler
     count, ranks = len(source), getattr(dealer, "state", dealer).num_processes
     size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)
     repeated = min(-count % ranks, count) if hasattr(dealer, "slice_fn") else -count % size
-    is_drawn = not isinstance(source, SequentialSampler)
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
 
 

@@ -91,7 +91,7 @@ def every_loop(comm: Any) -> int:
             size = 2 * comm.world_size if options.get("split_batches") else 2 - count % 2
             plain = DataLoader(source(kind, count), batch_size=size)
             theirs = accelerator.prepare(plain)
-            cuts = kind == "map" or options.get("dispatch_batches") is not False
+            cuts = kind != "stream" or options.get("dispatch_batches") is not False
             if first and equal and count and cuts:  # Accelerate's own loader, with its repeats cut off
                 kept = all_gather_object([row for batch in theirs for row in fresh(batch).tolist()])
                 assert sorted(itertools.chain(*kept)) == list(range(count)), (options, kind, count)
