@@ -106,7 +106,7 @@ def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
             return blamed
 
 
-class _Part(NamedTuple):
+class _Reached(NamedTuple):
     """A part of the object, the way to it, and the object of which it is an attribute."""
 
     value: Any
@@ -115,46 +115,46 @@ class _Part(NamedTuple):
     attribute: str = ""
 
 
-def _named(obj: Any, name: str, blamed: dict[int, Any], by_value: bool) -> list[_Part]:
+def _named(obj: Any, name: str, blamed: dict[int, Any], by_value: bool) -> list[_Reached]:
     """Return the parts that are to blame, with the shortest way to each; else of the object."""
-    parts = {id(obj): _Part(obj, name)}
+    parts = {id(obj): _Reached(obj, name)}
     queue = deque(parts.values())
     while queue and not blamed.keys() <= parts.keys():
         for part in _inside(queue.popleft(), by_value):
             if id(part.value) not in parts:
                 parts[id(part.value)] = part
                 queue.append(part)
-    return [parts.get(key, _Part(value, name)) for key, value in blamed.items()]
+    return [parts.get(key, _Reached(value, name)) for key, value in blamed.items()]
 
 
 _NAMED = {types.MethodType: ("__self__",), functools.partial: ("func", "args", "keywords")}
 
 
-def _inside(part: _Part, by_value: bool) -> Iterator[_Part]:
+def _inside(part: _Reached, by_value: bool) -> Iterator[_Reached]:
     """List what an object consists of: its class, items and attributes, and what code uses."""
     value, path = part.value, part.path
     if isinstance(value, type | types.ModuleType):
         return
-    yield _Part(type(value), path)
+    yield _Reached(type(value), path)
     is_row = isinstance(value, list | tuple | deque | set)
     items = value.items() if isinstance(value, dict) else enumerate(value if is_row else ())
     for key, item in items:
-        yield _Part(item, f"{path}[{key!r}]")
+        yield _Reached(item, f"{path}[{key!r}]")
     for name in _NAMED.get(type(value), ()):
-        yield _Part(getattr(value, name), f"{path}.{name}")
+        yield _Reached(getattr(value, name), f"{path}.{name}")
     if isinstance(value, types.FunctionType) and by_value:
         with contextlib.suppress(ValueError):  # a variable that has no value yet
             used = inspect.getclosurevars(value)
             for name, item in {**used.globals, **used.nonlocals}.items():
-                yield _Part(item, f"{path} (its variable {name})")
+                yield _Reached(item, f"{path} (its variable {name})")
     state = object.__getstate__(value)
     for attributes in state if isinstance(state, tuple) else (state,):  # with slots, or without
         plain: dict[str, Any] = {**(attributes or {})}
         for name, module in plain.pop("_modules", {}).items():
             step = f"[{name}]" if name.isdigit() else f".{name}"
-            yield _Part(module, path + step, value, name)
+            yield _Reached(module, path + step, value, name)
         for name, item in plain.items():
-            yield _Part(item, f"{path}.{name}", value, name)
+            yield _Reached(item, f"{path}.{name}", value, name)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -172,7 +172,7 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"a {type(value).__name__}", do
 
 
-def _where(part: _Part) -> str:
+def _where(part: _Reached) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
     code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
     if isinstance(code, types.CodeType):

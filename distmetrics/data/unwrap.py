@@ -4,6 +4,7 @@ Nothing is imported from the frameworks: their wrappers are known by their attri
 still splits the data after that is refused, so that nothing is split twice.
 """
 
+import copy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,14 +118,20 @@ def _whole(sampler: Any) -> Any:
     if isinstance(sampler, DistributedSampler):
         # Lightning's is around any sampler; one of Hugging Face's has no data set.
         inside = getattr(getattr(sampler, "dataset", None), "_sampler", None)
-        if inside is not None:
-            return _whole(inside)
-        if type(sampler) is DistributedSampler:
-            alone: Any = DistributedSampler(sampler.dataset, 1, 0, sampler.shuffle, sampler.seed)
-            alone.epoch = sampler.epoch
-            return alone
+        return _in_one_process(sampler) if inside is None else _whole(inside)
     if is_sharded(sampler) and hasattr(sampler, "batch_sampler"):  # Accelerate's
         return _whole(sampler.batch_sampler)
     if type(sampler) is BatchSampler:
         return BatchSampler(_whole(sampler.sampler), sampler.batch_size, sampler.drop_last)
     return sampler
+
+
+def _in_one_process(sampler: Any) -> Any:
+    """Return the sampler as it is in a world of one process; as it is where it can't be known."""
+    count = len(getattr(sampler, "dataset", ()))
+    if abs(sampler.total_size - count) >= sampler.num_replicas:  # not of all samples, or not once
+        return sampler
+    whole = copy.copy(sampler)
+    whole.num_replicas, whole.rank = 1, 0
+    whole.num_samples = whole.total_size = count
+    return whole

@@ -359,8 +359,16 @@ class Window:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned; raise InputError if it does not fit."""
-        problem = convert(state["problem"], Problem | None)
-        self.add(Names.of(convert(state["kinds"], dict[str, Kind])), state["numbers"])
+        try:
+            names = Names.of(convert(state["kinds"], dict[str, Kind]))
+            problem = convert(state["problem"], Problem | None)
+        except (KeyError, TypeError, msgspec.ValidationError) as error:
+            raise InputError(
+                "this is no state of a Log that this version can read",
+                likely="another version of distmetrics has saved it.",
+                do="load it with that version, or go on without it.",
+            ) from error
+        self.add(names, state["numbers"])
         self.problem = self.problem or problem
 
     @torch.inference_mode(False)

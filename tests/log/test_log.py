@@ -359,6 +359,16 @@ def test_of_states_that_differ_in_what_is_the_same_the_first_one_counts() -> Non
     assert log.flush() == {"epoch": 1.0, "steps": 3.0}
 
 
+def test_a_state_of_another_version_is_refused() -> None:
+    log = dm.Log()
+    log.sum("kept", 1)
+    state = {"names": "[]", "numbers": torch.zeros(0), "problem": None, "flushes": 1}
+    for old in (state, {**state, "kinds": {"x": "sum"}}, None):
+        with pytest.raises(dm.InputError, match="another version of distmetrics has saved it"):
+            log.load_state_dict(old)
+    assert log.flush() == {"kept": 1.0}
+
+
 def in_groups(comm: Any) -> list[dict[str, float]]:
     """Flush one log among some ranks, then among all: what names are known differs by then."""
     log, rows = dm.Log(), []
