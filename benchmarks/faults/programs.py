@@ -80,7 +80,7 @@ def skipped_backward(job: Job) -> None:
 def os_exits_first(job: Job) -> None:
     """One rank is gone by an error of its own before it has called the tool."""
     try:
-        raises(job)
+        raises(job)  # here
     except ValueError:
         os._exit(1)
 

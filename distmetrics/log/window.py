@@ -41,9 +41,10 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
     try:
         if isinstance(value, Tensor):
             return _plain(value, or_array=or_array)
-        has_tensors = isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value)
-        if has_tensors or isinstance(value, str | bytes):
-            raise TypeError(repr(value))  # noqa: TRY301  (told below, as what float() raises)
+        if isinstance(value, str | bytes):
+            raise TypeError(f"the text {value!r}")  # noqa: TRY301  (told below, as float()'s own)
+        if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+            raise TypeError(repr(value))  # noqa: TRY301
         if or_array and isinstance(value, Sized):
             return _plain(torch.tensor(value, dtype=torch.float64, device="cpu"), or_array=True)
         return float(value)

@@ -52,7 +52,7 @@ class AsksRankZero(Total):
 
     def first(self) -> First:
         with self.lock:
-            return self.worlds.setdefault(getattr(current().transport, "_meetings", self), First())
+            return self.worlds.setdefault(getattr(current().transport.tasks, "meetings", self), First())
 
     def compute(self) -> Tensor:
         first = self.first()
