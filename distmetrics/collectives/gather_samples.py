@@ -464,7 +464,8 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
 
 
 def _digest(sample: list[Any]) -> int:
-    """Return a number that is equal for equal samples."""
+    """Return a number that is equal for equal samples; a dict may have its keys in any order."""
+    sample = [sorted(x.items(), key=repr) if type(x) is dict else x for x in sample]
     digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

@@ -297,7 +297,7 @@ def prepare(
                 part = part_of(leaf, comm, where)
                 shared.append(Shared(where, part.holders, about))
             else:
-                part = Part(_tensor(leaf, where))
+                part = Part(tensor_of(leaf, where))
             check_sendable(part.local, where)
             tensors.append(take(part, where))
             notes.append(part.placements)
@@ -310,7 +310,7 @@ def prepare(
     )
 
 
-def _tensor(leaf: Any, where: str) -> Tensor:
+def tensor_of(leaf: Any, where: str) -> Tensor:
     """Return a leaf as a tensor, or raise InputTypeError."""
     if isinstance(leaf, Tensor):
         return leaf

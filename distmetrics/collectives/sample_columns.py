@@ -16,24 +16,29 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.buckets import short_name
-from distmetrics.collectives.header import check_sendable
-from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.collectives.header import check_sendable, tensor_of
+from distmetrics.collectives.wire import DEEPEST, deserialize, serialize
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.message import reading
 
 
-def read_tree(tree: Any, count: int, path: str = "") -> Any:
+def read_tree(tree: Any, count: int, path: str = "", depth: int = 0) -> Any:
     """Return a tree of samples in dicts, tuples, tensors and lists, or raise InputError."""
+    where = path or "the tree"
+    if depth > DEEPEST:
+        raise InputTypeError(f"{where[:100]}… is nested over {DEEPEST} deep, or contains itself")
     if isinstance(tree, LazyList):
         tree = [*tree]
-    where = path or "the tree"
+    elif hasattr(tree, "__array__"):  # NumPy's, say
+        tree = tensor_of(tree, where)
     if isinstance(tree, dict):
         if not {*map(type, tree)} <= {str, int}:
             raise InputTypeError(f"{where} is a dict whose keys are not all strings or integers")
-        return {key: read_tree(child, count, f"{path}[{key!r}]") for key, child in tree.items()}
+        below = functools.partial(read_tree, count=count, depth=depth + 1)
+        return {key: below(child, path=f"{path}[{key!r}]") for key, child in tree.items()}
     if type(tree) is tuple:
-        return tuple(read_tree(dict(enumerate(tree)), count, path).values())
+        return tuple(read_tree(dict(enumerate(tree)), count, path, depth).values())
     if isinstance(tree, Tensor):
         tree = tree.detach()
         check_sendable(tree, where)

@@ -497,10 +497,7 @@ def counter_of(group: Any) -> tuple[Callable[[], int], bool]:
         try:
             backend = held._get_backend(device)
             return int(backend._get_sequence_number_for_group())  # torch has no public name for it
-        except (
-            AttributeError,
-            RuntimeError,
-        ):  # a backend that does not count, or no group any more
+        except (AttributeError, RuntimeError):  # it does not count, or there is no group any more
             return 0
 
     return issued, device.type != "cpu"

@@ -110,6 +110,12 @@ CASES: dict[str, Case] = {
         "['a'] is a str, which is no column of samples",
         lambda c: gather(own(c), {"a": odd(c, "xy", PAIR)}),
     ),
+    "tree in itself": Case(
+        dm.InputTypeError,
+        (1,),
+        "contains itself",
+        lambda c: gather(own(c), odd(c, {**itself()[0], "x": PAIR}, {"x": PAIR})),
+    ),
     "in itself": Case(dm.InputTypeError, (1,), "contains itself", lambda c: gather([c.rank], odd(c, itself(), ["x"]))),
     "keys of a tree": Case(
         dm.InputTypeError,

@@ -286,3 +286,26 @@ def test_a_file_that_anybody_may_read(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("")
     assert (tmp_path / "lines").stat().st_mode == (tmp_path / "other").stat().st_mode
     assert json.loads((tmp_path / "lines").read_text()) == {"id": 0, "sample": "text"}
+
+
+def test_arrays_are_columns_as_tensors_are() -> None:
+    np = pytest.importorskip("numpy")
+
+    def work(comm: Any) -> Any:
+        ids = np.array([comm.rank, comm.rank + 2])
+        return dm.gather_samples(ids, {"a": np.arange(4, dtype=np.float32).reshape(2, 2)}, comm=comm)
+
+    for _, tree, _ in run(2, work):
+        assert tree["a"].dtype == torch.float32
+        assert tree["a"].tolist() == [[0.0, 1.0], [0.0, 1.0], [2.0, 3.0], [2.0, 3.0]]
+
+
+def test_repeats_of_dicts_whose_keys_come_in_another_order() -> None:
+    """As a set of names has another order in each process."""
+
+    def work(comm: Any) -> Any:
+        sample = {"score": 1.0, "name": "a"}
+        return dm.gather_samples([0], [dict([*sample.items()][:: 1 - 2 * comm.rank])], comm=comm)
+
+    for _, tree, dropped in run(2, work):
+        assert (tree, dropped) == ([{"score": 1.0, "name": "a"}], 1)
