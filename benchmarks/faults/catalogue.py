@@ -165,6 +165,12 @@ TOOLS = {
             "`timeout=` {timeout} s",
         ),
         Tool(
+            "debug-server",
+            "debug server",
+            "as in the first column, with `start_debug_server(dump_dir=..., dump_interval=2)` of "
+            "`torch.distributed.debug`, which writes the stacks of all ranks; it ends no program",
+        ),
+        Tool(
             "lightning",
             "Lightning",
             "`trainer.validate` with `DDPStrategy(process_group_backend='gloo', "

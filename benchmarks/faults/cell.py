@@ -41,6 +41,7 @@ class Run:
         died: when and how ranks ended without a word: rank to time and signal or exit code.
         stderr: the end of what each rank wrote there.
         reported: the ranks that left a report.
+        dump: the last stacks of all ranks that a debug server wrote.
     """
 
     fault_at: float | None
@@ -48,6 +49,7 @@ class Run:
     died: dict[int, tuple[float, str]]
     stderr: list[str]
     reported: list[int]
+    dump: str = ""
 
 
 def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
@@ -66,6 +68,7 @@ def run(fault: Fault, tool: Tool, limit: float, timeout: float) -> Run | None:
             watch.died,
             [_tail(path) for path in sorted(folder.glob("*.err"))],
             sorted(int(path.stem.removeprefix("rank-")) for path in folder.glob("reports/*.json")),
+            _last_dump(folder),
         )
 
 
@@ -198,6 +201,12 @@ class _Watch:
 
 def _has(events: Sequence[Event], *kinds: str) -> bool:
     return any(event["kind"] in kinds for event in events)
+
+
+def _last_dump(folder: Path) -> str:
+    """Return the last dump that is not being written: the one before the last."""
+    dumps = sorted(folder.glob("dumps/stacks_*.txt"))
+    return dumps[-2].read_text() if len(dumps) > 1 else ""
 
 
 def _free_port() -> str:

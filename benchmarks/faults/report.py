@@ -82,6 +82,8 @@ def cell(row: Row) -> str:
     if hung:
         whose = "" if hung == len(row.counted) else f"{hung} of {len(row.counted)} "
         parts.append(f"{whose}**hang** (> {row.limit:g} s)")
+        if row.dumped:
+            parts.append("; its dump of stacks has the line")
     if row.seconds:
         kinds = (
             "abort" if len(aborts) == len(row.seconds) else "abort and error" if aborts else "error"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.debug as debug
 from torch import Tensor
 
 from benchmarks.faults.events import Log, text_of
@@ -20,14 +21,25 @@ from benchmarks.faults.job import Job
 
 __all__ = ["JOBS", "Program"]
 
+DUMP_EVERY = 2.0  # seconds
+
 Program = Callable[[Job], None]
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 def plain(
-    program: Program, wrong: int, log: Log, patience: timedelta | None, *, monitored: bool = False
+    program: Program,
+    wrong: int,
+    log: Log,
+    patience: timedelta | None,
+    *,
+    monitored: bool = False,
+    dumps: Path | None = None,
 ) -> None:
-    """Run with torch.distributed alone; its functions work in place and know no names."""
+    """Run with torch.distributed alone; its functions work in place and know no names.
+
+    With ``dumps``, its debug server writes the stacks of all ranks into that folder.
+    """
 
     def before(group: Any) -> None:
         if monitored:
@@ -50,6 +62,10 @@ def plain(
         return metric.compute()
 
     dist.init_process_group("gloo", timeout=patience)
+    if dumps is not None:
+        debug.start_debug_server(
+            port=0, start_method="spawn", dump_dir=str(dumps), dump_interval=DUMP_EVERY
+        )
     group = functools.partial(dist.new_group, timeout=patience)
     _run(program, Job(_rank(), _size(), wrong, log, all_reduce, all_gather, compute, group))
     dist.destroy_process_group()
@@ -58,6 +74,11 @@ def plain(
 def default(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
     """Run with torch.distributed as it is."""
     plain(program, wrong, log, None)
+
+
+def debug_server(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
+    """Run as it is, with torch's debug server, which needs tabulate, aiohttp and Jinja2."""
+    plain(program, wrong, log, None, dumps=log.path.parent / "dumps")
 
 
 def monitored(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
@@ -169,6 +190,7 @@ JOBS: dict[str, Callable[[Program, int, Log, timedelta], None]] = {
     "torch-timeout": plain,
     "detail": plain,
     "monitored": monitored,
+    "debug-server": debug_server,
     "lightning": lightning,
     "distmetrics": distmetrics,
 }

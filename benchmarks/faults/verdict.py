@@ -57,6 +57,7 @@ class Row:
         line_named: how many name its line.
         told: how many ended with an error, of those that did nothing wrong.
         reported: the ranks that left a report; None in rows of earlier runs, which did not look.
+        dumped: True if a dump of stacks has the line of the rank at fault.
     """
 
     fault: str
@@ -70,6 +71,7 @@ class Row:
     line_named: int = 0
     told: int = 0
     reported: Sequence[int] | None = None
+    dumped: bool = False
 
     @property
     def counted(self) -> list[End]:
@@ -154,6 +156,7 @@ def judge(
         sum(names_line(text, places) for text in texts),
         len(texts),
         run.reported,
+        names_line(run.dump, places),
     )
 
 
