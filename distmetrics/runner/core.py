@@ -214,28 +214,44 @@ class Runner(RunnerWorld):
             made.append(RunnerLoader(loader, device, self._open_loaders, is_guess=train is None))
         return made[0] if len(made) == 1 else made
 
-    def backward(self, loss: Tensor, model: RunnerModule | None = None) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        model: RunnerModule | None = None,
+        *,
+        weight: float | Tensor | None = None,
+    ) -> None:
         """Compute gradients, averaged over all ranks, and add them to those that are there.
+
+        With a weight they are Σ w · ∇loss / Σ w over all ranks and all micro-batches since they
+        were cleared: what one process has on all of the tokens together. They are so after each
+        call outside of :meth:`no_backward_sync`; inside, they are sums.
 
         Args:
             loss: of one element.
             model: the model that computed it, where several are set up.
+            weight: the number of tokens, rows or boxes that the loss is the mean of; 0 where this
+                rank has none, and then the loss may be NaN. All losses of an update have a weight,
+                on all ranks, or none has.
 
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
-                none of them, or a loader is being read that was dealt out for evaluation: ranks
-                would take other steps than one process.
-            InputTypeError: the loss is no tensor; InputError: not one element, or without a
-                gradient.
+                none of them, a loader is being read that was dealt out for evaluation (ranks would
+                take other steps than one process), or the strategy takes no weight.
+            InputTypeError: the loss is no tensor; InputError: not one element, without a gradient,
+                or a weight that is no number from 0 on.
             PeerLostError: a rank died meanwhile, as in each call of the runner's.
         """
         comm = self._comm("backward")
         check_loss(loss, model, self._models)
         check_data(self._open_loaders)
-        for each in self._models if model is None else [model]:
-            each._runner.note_backward()
+        calls = [each._runner for each in (self._models if model is None else [model])]
+        for each in calls:
+            each.note_backward()
+        sums = [each.gradients for each in calls]
+        is_last = not any(each.is_in_block for each in calls)
         with losses_named(comm):
-            self.strategy.backward(loss)
+            self._weighted.backward(loss, weight, sums, is_last=is_last)
 
     def no_backward_sync(
         self,
@@ -254,7 +270,7 @@ class Runner(RunnerWorld):
         """
         check_set_up("no_backward_sync", model)
         check_flags("no_backward_sync", locals())
-        if not enabled or not any(parameter.requires_grad for parameter in model.parameters()):
+        if not enabled:
             return nullcontext()
         return model._runner.keeping_gradients()
 

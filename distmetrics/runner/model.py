@@ -17,6 +17,7 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
+from distmetrics.strategies.weighted_gradients import WeightedSum
 
 _CALL = "__call__"
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
@@ -84,6 +85,11 @@ class RunnerModule(nn.Module):
         if not mode and strategy.comm().world_size > 1:
             strategy.align(self.module)
         return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.module.zero_grad(set_to_none=set_to_none)
+        self._runner.gradients.clear()
 
     def apply(self, fn: Callable[[nn.Module], None]) -> RunnerModule:
         """Apply ``fn`` to every part of the user's model, and to itself."""
@@ -167,6 +173,8 @@ class StrategyCalls:
         outer: what the strategy has made of the entry.
         methods: names of methods that the strategy calls.
         calls: how often the model has been called with gradients.
+        gradients: whether they are a sum of weighted ones, or their mean.
+        is_in_block: gradients stay on this rank, if the strategy can do so; they are no mean yet.
     """
 
     def __init__(
@@ -181,6 +189,8 @@ class StrategyCalls:
         self.outer = strategy.training_call(self._entry, "forward", optimizers)
         self.methods: set[str] = set()
         self.calls = 0
+        self.gradients = WeightedSum(module)
+        self.is_in_block = False
         self._open_blocks = 0  # in which gradients stay on this rank
         self._was_in_block = False  # at the latest call with gradients
         self._is_unshared = False  # the gradients that are there are, in part, this rank's alone
@@ -203,14 +213,17 @@ class StrategyCalls:
     @contextmanager
     def keeping_gradients(self) -> Iterator[None]:
         """Let gradients stay on this rank inside the block, where the strategy can."""
-        block = self.strategy.accumulate(self.outer)
+        learns = any(parameter.requires_grad for parameter in self.module.parameters())
+        block = self.strategy.accumulate(self.outer) if learns else nullcontext()
         keeps = not isinstance(block, nullcontext)
         self._open_blocks += keeps
+        was_in_block, self.is_in_block = self.is_in_block, True
         try:
             with block:
                 yield
         finally:
             self._open_blocks -= keeps
+            self.is_in_block = was_in_block
 
     def note_backward(self) -> None:
         """Note whose the gradients are: this rank's if the call or the backward was in a block."""
@@ -223,16 +236,19 @@ class StrategyCalls:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
         comm = self.strategy.comm()
-        if not self._is_unshared:
+        is_sum = bool(self.gradients.is_weighted) and self.gradients.factor is None
+        if not self._is_unshared and not is_sum:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
         has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
-        if comm.world_size == 1 or not has_gradients:
+        if not has_gradients or (comm.world_size == 1 and not is_sum):
             return
         raise ConfigurationError(
             f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
-            "of no_backward_sync: they are this rank's alone, and the ranks' weights would part",
+            "of no_backward_sync: they are this rank's alone, and the ranks' weights would part"
+            if comm.world_size > 1
+            else "of no_backward_sync: they are sums, and not divided by the sum of the weights",
             likely="step() inside the block, or the last call and backward before it were inside "
             "too.",
             do="no_backward_sync(model, enabled=not last) around each call and its backward, where "

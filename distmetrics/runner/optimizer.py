@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from distmetrics.comm.process_group import losses_named
 from distmetrics.runner.model import RunnerModule, itself
 from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.tensors import parameters_of
 
 
 class RunnerOptimizer(Optimizer):
@@ -28,7 +29,7 @@ class RunnerOptimizer(Optimizer):
         # the other's, by __getattr__.
         self.optimizer = optimizer
         self._module = model.module
-        self._gradients = model._runner
+        self._model = model._runner
         self._strategy = strategy
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -39,19 +40,23 @@ class RunnerOptimizer(Optimizer):
         """
         with losses_named(self._strategy.comm()):
             if closure is None:
-                self._gradients.check_shared(self.optimizer)
-                return self._strategy.step(self._module, self.optimizer)
+                self._model.check_shared(self.optimizer)
+                result = self._strategy.step(self._module, self.optimizer)
+            else:
 
-            def checked() -> Any:
-                loss = closure()
-                self._gradients.check_shared(self.optimizer)
-                return loss
+                def checked() -> Any:
+                    loss = closure()
+                    self._model.check_shared(self.optimizer)
+                    return loss
 
-            return self._strategy.step(self._module, self.optimizer, checked)
+                result = self._strategy.step(self._module, self.optimizer, checked)
+        self._model.gradients.clear()
+        return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
+        self._model.gradients.note_cleared({*parameters_of(self.optimizer)})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the optimizer inside."""

@@ -22,6 +22,7 @@ from distmetrics.runner.loader import RunnerLoader
 from distmetrics.runner.model import RunnerModule
 from distmetrics.runner.optimizer import RunnerOptimizer
 from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.weighted_gradients import WeightedGradients
 from distmetrics.train.checkpoint_file import write
 from distmetrics.train.seed import set_all
 from distmetrics.tree import map_leaves, move
@@ -52,6 +53,7 @@ class RunnerWorld:
         self._set_up: list[Any] = []  # models and optimizers of the user's
         self._open_loaders: list[RunnerLoader] = []
         self._log: Log | None = None
+        self._weighted = WeightedGradients(self.strategy)
 
     def _comm(self, what: str) -> Communicator:
         """Return who talks to the other ranks, for ``what``, which needs them."""

@@ -61,6 +61,7 @@ class Strategy:
         whole_on_each_rank: every rank has all weights and all of the optimizers' state.
         across_machines: name of the strategy that does the same on several machines.
         scales_loss: float16 with a scaled loss is possible.
+        weighs_gradients: gradients can be changed between the backward pass and clipping.
         devices, num_nodes: number of ranks on this machine, and of machines.
         device_ids, device_type: which of the machine's devices those are; "cpu" or "cuda".
         precision: what numbers are computed in.
@@ -76,6 +77,7 @@ class Strategy:
     whole_on_each_rank: ClassVar[bool] = True
     across_machines: ClassVar[str] = "ddp"
     scales_loss: ClassVar[bool] = True
+    weighs_gradients: ClassVar[bool] = True
     devices: int = 1
     device_ids: Sequence[int] = (0,)
     device_type: str = "cpu"

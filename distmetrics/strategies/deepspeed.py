@@ -39,6 +39,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
     """
 
     name = "deepspeed"
+    weighs_gradients = False
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
         super().__init__()

@@ -116,18 +116,27 @@ def _overrides_step_end(module: nn.Module) -> bool:
 
 
 def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | None]) -> Any:
-    """Put the mean over all samples in the place of the replicas' losses."""
+    """Put the mean over all samples in the place of the replicas' losses.
+
+    Where the step returns a weight, the mean over all that the weights count.
+    """
     in_dict = isinstance(output, dict) and "loss" in output
     losses = [each["loss"] for each in outputs] if in_dict else outputs
-    total: Any = 0
-    count = 0
-    for loss, size in zip(losses, sizes, strict=True):
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            return output
-        weight = 1 if size is None else size
-        total += loss.to(losses[0].device).reshape(()) * weight
-        count += weight
-    mean = total / max(count, 1)
+    weights = [1 if size is None else size for size in sizes]
+    if in_dict and "weight" in output:
+        weights = [each["weight"] for each in outputs]
+    if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
+        return output
+    count = sum(weights)
+    mean = losses[0].reshape(())
+    if count:
+        mean = sum(
+            loss.to(mean.device).reshape(()) * (weight / count)
+            for loss, weight in zip(losses, weights, strict=True)
+            if weight
+        )
+    if in_dict and "weight" in output:
+        return {**output, "loss": mean, "weight": count}
     return {**output, "loss": mean} if in_dict else mean
 
 

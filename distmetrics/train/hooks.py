@@ -191,8 +191,13 @@ class ManualOptimization(Hooks):
         schedulers = [] if fit is None else [schedule.scheduler for schedule in fit.schedules]
         return schedulers[0] if len(schedulers) == 1 else schedulers or None
 
-    def manual_backward(self, loss: Tensor) -> None:
+    def manual_backward(self, loss: Tensor, *, weight: float | Tensor | None = None) -> None:
         """Compute the gradients of a loss; afterwards they are the mean over all ranks, on each.
+
+        Args:
+            loss: of one element.
+            weight: the number of tokens, rows or boxes that it is the mean of: the gradients are
+                then Σ w · ∇loss / Σ w over all ranks, and all calls since the last step.
 
         Raises:
             ConfigurationError: the module's optimization is automatic, or no fit is under way.
@@ -205,7 +210,7 @@ class ManualOptimization(Hooks):
         fit = self.trainer.fit_state
         if fit is None:
             raise ConfigurationError("manual_backward is for training_step: no fit is under way")
-        fit.manual_backward(loss)
+        fit.manual_backward(loss, weight)
 
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:

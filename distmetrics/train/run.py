@@ -152,6 +152,7 @@ def _rank_state(module: Module, fit: FitState, shard: int) -> dict[str, Any]:
         "log": None if fit.log is None else fit.log.state(),
         "outputs": list(fit.outputs),
         "gradients": _gradients(module) if fit.progress.pending else {},
+        "weights": (fit.gradients.weight, fit.gradients.is_weighted, fit.weighted.unit),
     }
 
 
@@ -279,6 +280,7 @@ def _restore_rank(run: Run, fit: FitState, ranks: Sequence[Mapping[str, Any]]) -
         parameters = dict(run.module.named_parameters())
         for name, gradient in own["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
+        fit.gradients.weight, fit.gradients.is_weighted, fit.weighted.unit = own["weights"]
     else:
         mine = _one_a_shard(ranks) if run.shards.rank == 0 else []
         if mine:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.ops import all_gather
+from distmetrics.collectives.ops import all_gather, any_true
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors
@@ -83,27 +83,32 @@ class TrainStep:
                 outputs = fit.step(batch, index)
                 if batch is not None and self.step_end is not None:
                     outputs = self.step_end(outputs)
-                loss = loss_of(outputs)
+                loss, weight = loss_of(outputs), weight_of(outputs)
             if self.config.terminate_on_nan:
-                check_finite(self.trainer, loss, index)
+                counts = weight is None or bool(weight)  # the mean over nothing is NaN
+                check_finite(self.trainer, loss if counts else None, index)
             if loss is not None:
-                self._backward(loss, place)
+                self._backward(loss, weight, place)
                 progress.pending += 1
         if place.is_last and progress.pending:
+            fit.weighted.finish(fit.gradients)  # where the last step had no loss
             if isinstance(fit.step, Averaged):
                 fit.step.check_averaged()
             fit.update(fit.optimizers[0], clip=self.config.gradient_clip_val)
             progress.pending = 0
         return outputs
 
-    def _backward(self, loss: Tensor, place: AccumulationStep) -> None:
-        # The mean over all ranks counts those without a batch. The weight makes it the mean over
-        # those that have one.
+    def _backward(self, loss: Tensor, weight: Any, place: AccumulationStep) -> None:
         size, absent = self.run.comm.world_size, self.trainer.absent_ranks
-        weight = (size / (size - absent) if absent else 1.0) / place.steps
-        self.run.call("on_before_backward", loss)
-        self.strategy.backward(loss if weight == 1.0 else loss * weight)
-        self.run.call("on_after_backward")
+        # A rank without a batch has no tokens, and does not know whether the others weigh theirs.
+        if absent and any_true(weight is not None, comm=self.run.comm, name="weight of losses"):
+            weight = weight or 0.0
+        if weight is None:
+            # The mean over all ranks counts those without a batch. The factor makes it the mean
+            # over those that have one.
+            factor = (size / (size - absent) if absent else 1.0) / place.steps
+            loss = loss if factor == 1.0 else loss * factor
+        self.fit.backward(loss, weight, is_last=place.is_last)
 
     def _manual(self, batch: Any, index: int, place: AccumulationStep) -> Any:
         """Take a step that does its own backward passes and updates."""
@@ -153,6 +158,12 @@ def loss_of(outputs: Any) -> Tensor | None:
             do="return the loss as it was computed; log loss.detach(), if you must.",
         )
     return loss
+
+
+def weight_of(outputs: Any) -> Any:
+    """Return what the loss in what ``training_step`` returned is the mean of, or None."""
+    is_dict = not isinstance(outputs, Tensor) and isinstance(outputs, Mapping)
+    return outputs.get("weight") if is_dict else None
 
 
 def check_finite(trainer: RunContext, loss: Tensor | None, index: int) -> None:

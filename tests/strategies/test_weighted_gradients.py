@@ -1,0 +1,214 @@
+"""Gradients of losses over tokens are those of one process that has all tokens at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distmetrics import ConfigurationError, InputError, Runner
+from distmetrics.train import Trainer
+from tests.runner.threads import Threads
+from tests.strategies import tokens
+from tests.strategies.common import in_ranks
+
+
+def assert_same(found, expected, tolerance=1e-6):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+def runner(strategy, devices, **flags):
+    return Runner(strategy=strategy, devices=devices, accelerator="cpu", **flags)
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("accumulated", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_weights_of_one_process(world_size, accumulated, clip):
+    found = runner(Threads(), world_size).launch(tokens.loop, accumulated, clip)
+    for weights in found:
+        assert_same(weights, tokens.one_process(clip=clip))
+
+
+def test_a_mean_of_means_would_be_another():
+    plain = runner(Threads(), 2).launch(unweighted)[0]
+    expected = tokens.one_process()
+    assert max((plain[name] - value).abs().max() for name, value in expected.items()) > 1e-3
+
+
+def unweighted(runner):
+    backward = runner.backward
+    runner.backward = lambda loss, weight: backward(loss if weight else loss.nan_to_num())
+    return tokens.loop(runner, 2)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_gradients_are_the_mean_after_each_backward(world_size):
+    """Also where micro-batches are not in a block: each is added to the mean of those before."""
+    found = runner(Threads(), world_size).launch(tokens.loop, 3, in_blocks=False)
+    for weights in found:
+        assert_same(weights, tokens.one_process())
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_sharded_spawn", "fsdp_spawn"])
+@pytest.mark.parametrize(("world_size", "accumulated"), [(2, 1), (2, 2), (3, 4)])
+def test_weights_of_one_process_under_a_strategy(strategy, world_size, accumulated):
+    expected = tokens.one_process(clip=0.1)
+    assert_same(runner(strategy, world_size).launch(tokens.loop, accumulated, 0.1), expected)
+    trainer = Trainer(
+        strategy=strategy,
+        devices=world_size,
+        accelerator="cpu",
+        max_epochs=1,
+        accumulate_grad_batches=accumulated,
+        gradient_clip_val=0.1,
+        enable_checkpointing=False,
+    )
+    module = tokens.Tokens()
+    trainer.fit(module, tokens.loader(tokens.SEQUENCES // world_size // accumulated))
+    assert trainer.global_step == tokens.STEPS
+    assert_same(module.net.state_dict(), expected)
+
+
+def cut():
+    trainer = Trainer(
+        strategy="ddp",
+        devices=2,
+        accelerator="cpu",
+        max_epochs=1,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+    )
+    module = tokens.Cut()
+    trainer.fit(module)
+    return {name: value.detach().clone() for name, value in module.net.state_dict().items()}
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(180)
+def test_a_rank_without_a_batch_has_no_weight():
+    for found in in_ranks(2, cut):
+        assert_same(found, tokens.one_process(cut_at=tokens.CUT_AT))
+
+
+def by_trainer(strategy, devices, batch_size, **flags):
+    trainer = Trainer(
+        strategy=strategy, devices=devices, accelerator="cpu", max_epochs=1, enable_checkpointing=False, **flags
+    )
+    module = tokens.Tokens()
+    trainer.fit(module, tokens.loader(batch_size))
+    return {name: value.detach().clone() for name, value in module.net.state_dict().items()}
+
+
+@pytest.mark.parametrize("accumulated", [1, 4])
+def test_replicas(accumulated):
+    found = by_trainer("dp", 3, tokens.SEQUENCES // accumulated, accumulate_grad_batches=accumulated)
+    assert_same(found, tokens.one_process())
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(180)
+def test_replicas_on_two_machines():
+    for found in in_ranks(2, by_trainer, "ddp2", 2, 12):
+        assert_same(found, tokens.one_process())
+
+
+def scaled(runner):
+    """Return the weights, and how often the loss' scale has made a step too large."""
+    scale = runner.strategy.precision
+    weights = tokens.loop(runner, 2, 0.1)
+    return weights, scale.state()["grad_scaler"]["scale"]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), (64, 1e-6), (16, 1e-2)])
+def test_precision(precision, tolerance):
+    found = runner(Threads(), 2, precision=precision).launch(tokens.loop, 2, 0.1)
+    for weights in found:
+        assert_same(weights, tokens.one_process(clip=0.1), tolerance)
+
+
+def test_a_scaled_loss_stays_in_the_range_of_float16():
+    for _, scale in runner(Threads(), 2, precision=16).launch(scaled):
+        assert scale == 2**16  # where torch's scale begins: no step has overflowed
+
+
+def test_a_rank_that_never_has_a_token():
+    expected = tokens.one_process(empty_from=12)
+    for found in runner(Threads(), 2).launch(tokens.loop, 1, empty_from=12):
+        assert_same(found, expected)
+
+
+def two_optimizers(runner, weighted=True):
+    """Step the halves of a model one after the other, each by a loss of its own."""
+    net = tokens.model()
+    net, first, last = runner.setup(
+        net, torch.optim.SGD(net[0].parameters(), 0.1), torch.optim.SGD(net[2].parameters(), 0.1)
+    )
+    for x, y in tokens.micro_batches(runner.global_rank, runner.world_size, 1):
+        for sign, optimizer in ((1, first), (-1, last)):
+            optimizer.zero_grad()
+            loss, count = tokens.loss_of(net, x, y)
+            runner.backward(sign * loss, weight=count)
+            optimizer.step()
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def test_optimizers_that_step_by_turns():
+    (expected,) = runner(Threads(), 1).launch(two_optimizers)
+    for found in runner(Threads(), 2).launch(two_optimizers):
+        assert_same(found, expected)
+
+
+def test_what_is_discarded_does_not_count():
+    def fit(runner):
+        net = tokens.model()
+        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
+        for index, (x, y) in enumerate(tokens.micro_batches(runner.global_rank, runner.world_size, 1)):
+            for repeat in range(2):
+                loss, count = tokens.loss_of(net, x, y)
+                runner.backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
+                if not repeat:
+                    [optimizer, net][index % 2].zero_grad(set_to_none=index % 3 > 0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return {name: value.clone() for name, value in net.state_dict().items()}
+
+    for found in runner(Threads(), 2).launch(fit):
+        assert_same(found, tokens.one_process())
+
+
+def mixed(runner, weights):
+    net = tokens.model()
+    net, optimizer = runner.setup(net, tokens.optimizer_of(net))
+    for weight in weights:
+        loss, _ = tokens.loss_of(net, torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.long))
+        runner.backward(loss, weight=weight)
+    return optimizer
+
+
+@pytest.mark.parametrize("weights", [[3, None], [None, 3]])
+def test_all_losses_of_an_update_have_a_weight_or_none(weights):
+    with pytest.raises(ConfigurationError, match="some losses of an update have a weight, and others have none"):
+        runner("single", 1).launch(mixed, weights)
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), "3", torch.ones(2), True])
+def test_what_is_no_weight(weight):
+    with pytest.raises(InputError, match="the weight of a loss must be a number from 0 on, got"):
+        runner("single", 1).launch(mixed, [weight])
+
+
+def test_a_sum_is_not_stepped_with():
+    def fit(runner):
+        net = tokens.model()
+        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
+        with runner.no_backward_sync(net):
+            loss, count = tokens.loss_of(net, torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.long))
+            runner.backward(loss, weight=count)
+        optimizer.step()
+
+    with pytest.raises(ConfigurationError, match="not divided by the sum of the weights"):
+        runner("single", 1).launch(fit)
