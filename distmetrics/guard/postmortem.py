@@ -2,20 +2,19 @@
 
 import re
 import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from distmetrics.errors import ConfigurationError, compose, ranks_do, who
+from distmetrics.errors import ConfigurationError, compose, who
 from distmetrics.message import MALFORMED
 
 SCHEMA: Final = 1
-_WAITED = ("diverged", "peer-lost")  # codes of errors of ranks that waited for others in vain
-_LET_DOWN = (*_WAITED, "connection")  # codes of errors that another rank began
+_LET_DOWN = ("diverged", "peer-lost", "connection")  # codes of errors that another rank began
 _NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.json")
 
 
@@ -42,7 +41,7 @@ class Failure:
     kind: str
     code: str
     text: str
-    peers: tuple[int, ...] | None = field(compare=False)
+    peers: tuple[int, ...] = field(compare=False)
     site: str = field(compare=False)
     likely: str | None = None
     do: str | None = None
@@ -69,9 +68,8 @@ class RankReport:
 
     @property
     def stuck(self) -> list[ReportedCall]:
-        """The calls that it never got out of, and the one in which it was let down."""
-        last = self.calls[-1:] if self.error and self.error.code in _WAITED else ()
-        return [call for call in self.calls if call.ended is None or call in last]
+        """The calls that it never got out of."""
+        return [call for call in self.calls if call.ended is None]
 
 
 def read(folder: Path) -> dict[int, RankReport]:
@@ -93,38 +91,29 @@ def read(folder: Path) -> dict[int, RankReport]:
     problems: dict[int, str] = {}
     for rank in sorted(paths):
         try:
-            reports[rank] = _report(rank, paths[rank].read_bytes())
+            report = msgspec.json.decode(paths[rank].read_bytes(), type=RankReport)
         except (OSError, *MALFORMED) as error:
             problems[rank] = f"is not as this distmetrics writes it: {error}"
+            continue
+        size = next(iter(reports.values()), report).world_size
+        if report.world_size != size:
+            problems[rank] = f"is of a job of different size, {report.world_size} and not {size}"
+        elif report.rank != rank or rank >= size:
+            problems[rank] = f"is of rank {report.rank} of {size}"
+        reports[rank] = report
     if problems:
         raise ConfigurationError(
             f"{len(problems)} of the files in {folder} cannot be used",
             per_rank=problems,
-            likely="a rank was killed while it wrote, or another version of distmetrics wrote them",
+            likely="a rank was killed while it wrote, another version of distmetrics wrote them, "
+            "or they are of an earlier job",
             do="move these files away: their ranks then count as ranks that left no file",
-        )
-    sizes = {rank: f"is of a job of {each.world_size} ranks" for rank, each in reports.items()}
-    if len({*sizes.values()}) > 1:
-        raise ConfigurationError(
-            f"the files in {folder} are of jobs of different size",
-            per_rank=sizes,
-            likely="files of an earlier job are still in the folder",
-            do="give each job a folder of its own, or move the older files away",
         )
     return reports
 
 
-def _report(rank: int, data: bytes) -> RankReport:
-    report = msgspec.json.decode(data, type=RankReport)
-    if report.rank != rank or rank >= report.world_size:
-        raise ValueError(f"it is of rank {report.rank} of {report.world_size}")
-    return report
-
-
 _WORLD = "world"  # the group that every rank is in
-_LATER = 5  # groups in which the ranks part later
-_ERRORS = 5
-_GROUPS = 40  # of equal ranks that a list tells
+_ERRORS = 5  # that a text tells
 _FRAMES = 4  # lines of a stack
 
 
@@ -213,26 +202,28 @@ def describe(post: PostMortem) -> str:
     if left := errors[_ERRORS:]:
         parts.append(f"{len(left)} other errors are not shown; --json tells them")
     where = {rank: " ← ".join(each.where[:_FRAMES]) for rank, each in post.reports.items()}
-    parts.append(_listed("where each rank was, innermost first", where))
+    parts.append(compose("where each rank was, innermost first", where))
     return "\n\n".join(parts)
 
 
 def parting(post: PostMortem) -> str:
     """Return where the ranks part: what each did at that call, the likely cause, what to do."""
-    if not post.divergences:
+    first = next(iter(post.divergences), None)
+    likely, do = _advice(post, first)
+    if first is None:
         lines = {rank: _elsewhere(report) for rank, report in post.reports.items() if report.stuck}
-        likely, do = _advice(post, None) if lines else ("", "")
         text = "the ranks came to the same calls, as far as their files tell"
-        return _listed(text, lines, likely=likely, do=do)
-    first, *later = post.divergences
+        return compose(text, lines, likely=likely, do=do)
+    named, ops = f"call {first.number} of {first.group}", ", ".join(first.ops)
+    text = f"{who(first.absent)} did not come to {named}, {ops}"
+    if len(first.ops) > 1:
+        text = f"ranks differ on {named}: {ops}"
     lines = {
         rank: _call(call) + ", no end" * (call.ended is None) for rank, call in first.calls.items()
     }
     for rank in first.absent:
         lines[rank] = _elsewhere(post.reports[rank]) if rank in post.reports else "left no file"
-    notes = [f"Later: {_headline(each)}." for each in later[:_LATER]]
-    likely, do = _advice(post, first)
-    return _listed(_headline(first), lines, notes, likely=likely, do=do)
+    return compose(text, lines, likely=likely, do=do)
 
 
 def _elsewhere(report: RankReport) -> str:
@@ -251,13 +242,6 @@ def _call(call: ReportedCall) -> str:
     return f"{call.op} {call.detail}".strip() + (f"  {call.site}" if call.site else "")
 
 
-def _headline(at: Divergence) -> str:
-    named = f"call {at.number} of {at.group}"
-    if len(at.ops) > 1:
-        return f"ranks differ on {named}: {', '.join(at.ops)}"
-    return f"{who(at.absent)} did not come to {named}, {at.ops[0]}"
-
-
 def _advice(post: PostMortem, at: Divergence | None) -> tuple[str, str]:
     """Return the likely cause, and what to do; as the error says that began it, if there is one."""
     for error, ranks in post.errors.items():
@@ -267,33 +251,15 @@ def _advice(post: PostMortem, at: Divergence | None) -> tuple[str, str]:
             text = f"{error.kind} on {who(ranks)} came first, and let the others down"
             return text, "mend that error"
     if at is None:
-        return "the network between the ranks is cut or very slow", "run `distmetrics doctor`"
-    left = {rank: post.reports[rank] for rank in at.absent if rank in post.reports}
-    if at.absent and not left:
+        return "", ""
+    if silent := {*at.absent} & {*post.missing}:
         likely = (
             "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, "
             "has not imported distmetrics, or wrote on another machine"
         )
-        do = f"look into the log of {who(at.absent)}, and of the machine"
+        do = f"look into the log of {who(silent)}, and of the machine"
         return likely, f"{do}; let all ranks write into one folder"
-    if at.absent and not any(report.stuck for report in left.values()):
-        return (
-            f"{ranks_do([*left], 'was slow, or stuck')} at the line above",
-            "see what is done there",
-        )
-    return "a branch or a loop that not all ranks take", (
-        "make the same calls in the same order on every rank; `distlint check .` finds branches "
-        "that only some ranks take"
+    return (
+        "a branch or a loop that not all ranks take, or a rank that was slow or stuck",
+        "see what is done at the lines above; make the same calls in the same order on every rank",
     )
-
-
-def _listed(
-    headline: str, lines: Mapping[int, str], notes: Sequence[str] = (), **advice: str
-) -> str:
-    """Compose a text of the ranks' lines; of many different ones the most and the least common."""
-    common = [line for line, _ in Counter(lines.values()).most_common()]
-    kept = {*common[:1], *common[-_GROUPS:]}
-    shown = {rank: line for rank, line in lines.items() if line in kept}
-    if left := len(common) - len(kept):
-        notes = [f"{left} other groups of ranks are not shown.", *notes]
-    return compose(headline, shown, notes=notes, **advice)
