@@ -71,7 +71,7 @@ class CallLog(Calls):
 
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
-        self._main_awaits_them = threading.current_thread() is threading.main_thread()
+        self._main_awaits_them = _in_main_thread()
         try:
             over.wait()
         finally:
@@ -138,11 +138,10 @@ def _failure(error: BaseException | None, site: str) -> Failure | None:
     """Return a rank's error; what a user or a launcher interrupts has none of its own."""
     if not isinstance(error, Exception | SystemExit):
         return None
-    kind, text = type(error).__name__, str(error)
+    code = "connection" if is_connection_error(error) else ""
     if isinstance(error, DistmetricsError):
-        site = str(error.site or site)
-        return Failure(kind, error.code, text, error.peers, site, error.likely, error.do)
-    return Failure(kind, "connection" if is_connection_error(error) else "", text, (), site)
+        code = error.code
+    return Failure(type(error).__name__, code, str(error), getattr(error, "peers", ()), site)
 
 
 def _reported(pending: PendingCall, world: str) -> ReportedCall:

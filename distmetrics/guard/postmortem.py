@@ -33,7 +33,7 @@ class ReportedCall:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that a rank raised; only one of ours has a likely cause and says what to do.
+    """The error that a rank raised.
 
     Ranks that raised the same have peers, which it is about, and a place of their own.
     """
@@ -43,8 +43,6 @@ class Failure:
     text: str
     peers: tuple[int, ...] = field(compare=False)
     site: str = field(compare=False)
-    likely: str | None = None
-    do: str | None = None
 
     @property
     def let_down(self) -> bool:
@@ -131,11 +129,6 @@ class Divergence:
         """The operations that the ranks called, each once."""
         return sorted({call.op for call in self.calls.values()})
 
-    @property
-    def began(self) -> float:
-        """When the first rank came to it."""
-        return min(call.started for call in self.calls.values())
-
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
@@ -183,7 +176,9 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
         one = Divergence(group, number, by_rank, tuple(sorted(expected - by_rank.keys())))
         if one.absent or len(one.ops) > 1:
             first.setdefault(group, one)
-    divergences = sorted(first.values(), key=lambda one: one.began)
+    divergences = sorted(
+        first.values(), key=lambda one: min(call.started for call in one.calls.values())
+    )
     missing = tuple(rank for rank in range(size) if rank not in reports)
     return PostMortem(size, reports, missing, tuple(divergences))
 
@@ -243,13 +238,10 @@ def _call(call: ReportedCall) -> str:
 
 
 def _advice(post: PostMortem, at: Divergence | None) -> tuple[str, str]:
-    """Return the likely cause, and what to do; as the error says that began it, if there is one."""
+    """Return the likely cause, and what to do."""
     for error, ranks in post.errors.items():
-        if error.do is not None:
-            return error.likely or "", error.do
         if not error.let_down:
-            text = f"{error.kind} on {who(ranks)} came first, and let the others down"
-            return text, "mend that error"
+            return f"{error.kind} on {who(ranks)} came first", "mend that error"
     if at is None:
         return "", ""
     if silent := {*at.absent} & {*post.missing}:

@@ -234,7 +234,7 @@ def test_the_error_that_came_first_is_told_first_and_blamed(tmp_path: Path) -> N
     ]
     said = parting(post)
     assert "  rank 2             raised ValueError  data.py:31 in label" in said
-    assert "Likely: ValueError on rank 2 came first, and let the others down" in said
+    assert "Likely: ValueError on rank 2 came first" in said
 
 
 def test_a_rank_that_waits_in_another_group_says_so(tmp_path: Path) -> None:
