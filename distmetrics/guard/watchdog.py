@@ -27,9 +27,10 @@ from distmetrics.comm.process_group import counter_of, watch_by
 from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
 from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
 from distmetrics.errors import first_line, who
-from distmetrics.guard.call_log import CallLog, ReportWriter, report_before_sigterm
+from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis
 from distmetrics.guard.process_info import Stillness, process_state, this_process
+from distmetrics.guard.report import ReportWriter, report_before_sigterm
 from distmetrics.guard.settings import MODE, Settings, current_settings
 from distmetrics.guard.store import (
     Answer,

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import PeerLostError, first_line
-from distmetrics.guard.call_log import report_all
+from distmetrics.guard.report import report_all
 from distmetrics.guard.settings import current_settings, put_in_force
 from distmetrics.guard.store import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.launch.joining import (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import ConfigurationError
-from distmetrics.guard.call_log import report_all
+from distmetrics.guard.report import report_all
 from distmetrics.guard.settings import current_settings
 from distmetrics.guard.store import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.launch.clusters import OWN_STORE

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics.cli import main
+from distmetrics.cli.postmortem import PostMortem, describe, merge, parting, read
 from distmetrics.errors import ConfigurationError
-from distmetrics.guard.postmortem import PostMortem, RankReport, ReportedCall, describe, merge, parting, read
+from distmetrics.guard.report import RankReport, ReportedCall
 from tests.guard.left import START, call, grouped, guarded, leave, left, steps, unlike
 
 pytestmark = pytest.mark.timeout(120)

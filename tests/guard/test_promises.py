@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from distmetrics.cli.postmortem import merge, read
 from distmetrics.comm.communicator import Call
 from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
-from distmetrics.guard.call_log import CallLog, ReportWriter
+from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.diagnosis import FIRST_LOOK
-from distmetrics.guard.postmortem import merge, read
 from distmetrics.guard.process_info import this_process
+from distmetrics.guard.report import ReportWriter
 from distmetrics.guard.store import GuardStore, Identity
 
 ME = Identity(0, 2, this_process(), "world")
