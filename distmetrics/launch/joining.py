@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -14,7 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distmetrics.comm.background import finish
 from distmetrics.comm.communicator import use
 from distmetrics.comm.process_group import GroupCommunicator, losses_named
-from distmetrics.guard.tombstones import Tombstones, meet
+from distmetrics.errors import PeerLostError
+from distmetrics.guard.store import Tombstones
 from distmetrics.guard.watchdog import leaving_by
 from distmetrics.launch.environment import Environment
 
@@ -76,6 +78,25 @@ def join_group(
         comm = GroupCommunicator.of(dist.group.WORLD)
     meet(PrefixStore("connected", here), tombstones, rank, world_size)
     return comm
+
+
+def meet(store: Any, tombstones: Tombstones, rank: int, world_size: int) -> None:
+    """Return once every rank has called this with the same store, or raise once one has failed.
+
+    Without it a rank that fails at once would break the set-up of those that still connect.
+
+    Raises:
+        PeerLostError: a rank failed before all had come.
+    """
+    if store.add("joined", 1) == world_size:
+        store.set("all in", "")
+    while not store.check(["all in"]):
+        failed = [departure for departure in tombstones.published() if departure.failed]
+        # Looked at again: one that failed after all had come does not undo the meeting.
+        if failed and not store.check(["all in"]):
+            text = f"rank {failed[0].rank} failed before the world was complete: {failed[0].why}"
+            raise PeerLostError(text, rank=rank, peers=[failed[0].rank])
+        time.sleep(0.002)
 
 
 @contextmanager

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import PeerLostError, first_line
+from distmetrics.guard.report import report_all
 from distmetrics.guard.settings import current_settings, put_in_force
-from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Tombstones
-from distmetrics.guard.watchdog import report_all
+from distmetrics.guard.store import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.launch.joining import (
     Connect,
     exit_now,
