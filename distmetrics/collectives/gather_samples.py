@@ -380,7 +380,7 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
         digests[again] = of_all
     is_odd = digests != digests[order.first][order.place]
     if is_odd.any():
-        odd = take(_plain(order.ids), order.place[is_odd].unique())
+        odd = take(_plain(order.ids), torch.unique(order.place[is_odd]))
         why = "samples dealt out twice whose values depend on their batch or on chance; or"
         raise _refusal(f"{len(odd)} ids came with different values", odd, why, order, comm.rank)
 

@@ -44,7 +44,7 @@ def split(tree: Any, count: int, columns: dict[str, Any], path: str = "", depth:
     elif hasattr(tree, "__array__"):  # a tensor, or NumPy's
         tree = tensor_of(tree, where).detach()
         check_sendable(tree, where)
-        tree = torch.atleast_1d(tree)
+        tree = tree if tree.ndim else tree[None]
     if type(tree) not in (Tensor, list):
         raise InputTypeError(
             f"{where} is a {type(tree).__name__}, which is no column of samples",

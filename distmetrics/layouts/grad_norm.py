@@ -95,7 +95,7 @@ def norm_of(tensors: Iterable[Tensor], order: float) -> float:
             wide = torch.float64 if tensor.is_cpu else torch.float32
             runs.append(torch.linalg.vector_norm(tensor, order, dtype=wide))
         else:
-            runs += tensor.reshape(-1).split(_RUN) if tensor.is_cpu else [tensor]
+            runs += torch.split(tensor.reshape(-1), _RUN) if tensor.is_cpu else [tensor]
     return float(torch.nn.utils.get_total_norm(runs, order))
 
 
