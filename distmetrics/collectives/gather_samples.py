@@ -27,7 +27,7 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem, agree_on_tree
-from distmetrics.collectives.ops import all_gather_cat, meet
+from distmetrics.collectives.ops import all_gather_cat
 from distmetrics.collectives.sample_columns import (
     LIST,
     LazyList,
@@ -223,7 +223,7 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
             columns = [[]]
     dropped = len(order.place) - len(order.ids)
     if to_file:
-        meet("gather_samples, end", mine.header.name, comm=comm, problem=header.problem)
+        _exchange(comm, header, [])  # whether the file is in place
         return order.ids, None, dropped
     if not receives:
         return None
@@ -350,16 +350,17 @@ def _rows(chosen: Tensor, order: Order, comm: Communicator) -> Tensor:
 
 def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
-    came = _plain(order.ids)
-    wanted = [*range(expected)] if isinstance(expected, int) else expected
-    extra: list[Any] = []
+    if expected is None:
+        return
+    came, extra = _plain(order.ids), []
     if isinstance(expected, int) and isinstance(order.ids, list):  # any strings, so many
         if len(came) == expected:
             return
         what = f"{expected} ids are expected, and {len(came)} came"
-    elif wanted is None or wanted == came:
-        return
     else:
+        wanted = [*range(expected)] if isinstance(expected, int) else expected
+        if wanted == came:
+            return
         missing, extra = sorted({*wanted}.difference(came)), sorted({*came}.difference(wanted))
         what = f"{len(missing)} of {len(wanted)} expected ids did not come{_shown(missing)}"
         what += f"; {len(extra)} came that nobody expects"
@@ -387,9 +388,9 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
 
 def _refusal(what: str, odd: list[Any], why: str, order: Order, rank: int) -> InputError:
     """Build the error for ids of all ranks, ``odd`` ones among them."""
-    lines, peers = {}, []
+    ids, lines, peers = _plain(order.ids), {}, []
     for owner, places in enumerate(order.place.split_with_sizes(order.counts)):
-        own = take(_plain(order.ids), places)
+        own = take(ids, places)
         lines[owner] = f"{len(own)} samples{_shown(own)}"
         theirs = sorted({*odd}.intersection(own))
         if theirs:
