@@ -124,7 +124,7 @@ def _gathered(
             mine.file.discard()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Shard:
     """One rank's samples; ``forms`` are its columns as they travel, unless they are too large."""
 
@@ -198,7 +198,6 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
         empties, spec = flatten(LIST if to_file else template)
     columns: list[list[Tensor]] = [[] for _ in empties]
     places, start = [], 0
-    header = mine.header.but(op=f"{mine.header.op}, samples")
     for arrival in _rounds(comm, mine, order, nbytes):
         moves = torch.zeros(len(order.place), dtype=torch.bool)
         moves[arrival] = True
@@ -207,7 +206,7 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
             share = mine.forms
         else:
             share = [pack(take(column, rows), "") for column in mine.columns]
-        for rank, run in enumerate(_exchange(comm, header, share)):
+        for rank, run in enumerate(_exchange(comm, mine.header, share)):
             if receives:
                 with reading("its samples", rank):
                     forms = deserialize(run, accelerator=comm.device)
@@ -219,11 +218,12 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
         if mine.file is not None:
             lines = LazyList(columns[0], place, comm.device)
             is_last = start == len(order.ids)
-            header = header.but(problem=mine.file.append(lines, is_last=is_last))
+            problem = mine.file.append(lines, is_last=is_last)
+            mine.header = mine.header.but(problem=problem)
             columns = [[]]
     dropped = len(order.place) - len(order.ids)
     if to_file:
-        _exchange(comm, header, [])  # whether the file is in place
+        _exchange(comm, mine.header, [])  # whether the file is in place
         return order.ids, None, dropped
     if not receives:
         return None

@@ -113,9 +113,7 @@ class LazyList(Sequence[Any]):
     Making a hundred thousand strings takes longer than sending them, and often nobody reads them.
     """
 
-    def __init__(
-        self, forms: Sequence[Tensor], order: Tensor, accelerator: torch.device | None = None
-    ) -> None:
+    def __init__(self, forms: Sequence[Tensor], order: Tensor, accelerator: torch.device) -> None:
         self._order, self._accelerator = order, accelerator
         self._source: list[Any] | tuple[Tensor, ...] = (*forms,)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import is_dtensor
-from distmetrics.collectives.dtensor import local_of, part_of
+from distmetrics.collectives.dtensor import Part, local_of, part_of
 from distmetrics.collectives.header import Header, Problem, check_sendable
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.reduce import reduce_large, wide_dtype
@@ -121,10 +121,12 @@ def _gradients(
 
 def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh) -> _Alike:
     """Return what the placements of a gradient say, without its data."""
-    if not is_dtensor(gradient):
-        return _Alike(GradientNorm("plain gradients", name, tuple(mesh.axes(SHARD))))
-    # Of FSDP2 over tensor parallelism: in which order its pieces lie does not matter here.
-    part = part_of(gradient, comm, where, also="_StridedShard")
+    part, what = Part(gradient), "plain gradients"
+    if is_dtensor(gradient):
+        # Of FSDP2 over tensor parallelism: in which order its pieces lie does not matter here.
+        part = part_of(gradient, comm, where, also="_StridedShard")
+        held = gradient.device_mesh.mesh
+        what = f"gradients of {part.placements} on the mesh {_digest((held - held.min()).tolist())}"
     if not {*part.pending} <= {"sum", "avg"}:
         raise InputTypeError(
             f"{where} is a DTensor of {part.placements}, whose norm is unknown",
@@ -138,8 +140,6 @@ def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh
                 f"{where} is a DTensor of {extent} of the {size} ranks along {axis}",
                 do=f"make a layout with the axes of its mesh, of which {axis} is made up.",
             )
-    held = gradient.device_mesh.mesh
-    what = f"gradients of {part.placements} on the mesh {_digest((held - held.min()).tolist())}"
     apart = tuple(axis for axis in mesh.axes(SHARD) if axis not in varied)
     told = GradientNorm(what, name, apart, " ".join(part.pieces.values()))
     return _Alike(told, gradient if part.pending else None)
@@ -208,13 +208,13 @@ def _norm(
     parameters: Any, norm_type: Any, shared: Any, mesh: Mesh, *, comm: Communicator
 ) -> Tensor:
     gradients: list[_Alike] = []
-    problem, order = None, math.nan
+    header, order = Header("grad_norm", site=call_site()), math.nan
     try:
         order, listed, names = _checked(parameters, norm_type, shared or {}, mesh)
+        header = header.but(op=f"grad_norm of order {order:g} over {mesh}")
         gradients = _gradients(listed, names, comm, mesh)
     except InputError as error:
-        problem = Problem.of(error)
-    header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
+        header = header.but(problem=Problem.of(error))
     dtypes = {local.dtype.to_real() for each in gradients for local in each.locals}
     for _ in range(2):  # terms have no norm until they are reduced
         told = tuple([each.measured(order) for each in gradients])
