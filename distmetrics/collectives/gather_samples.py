@@ -148,9 +148,8 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
         if dst not in range(comm.world_size):
             what = f"dst= is {dst!r}, and must be a path, None or a rank"
             problem = Problem("InputError", what)
-    mine = _Shard(Header(op, name, site=call_site(), problem=problem))
+    mine = _Shard(Header(op, name, site=call_site()), expected=expected)
     try:
-        mine.expected = expected
         if type(expected) is int:
             op += f", expected: {expected}"
         elif expected is not None:
@@ -162,14 +161,13 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
                 mine.template = split(tree, 0, {})
         else:
             kinds = _read_tree(mine, tree, to_file=to_file)
-        mine.header = mine.header.but(op=op, tree=kinds)
         if to_file and comm.rank == 0:
             mine.file = LinesFile(Path(dst))
     except InputError as error:
-        mine.header = mine.header.but(problem=Problem.of(error))
+        problem = Problem.of(error)
     except OSError as error:
         problem = Problem("InputError", f"cannot write {dst}: {error}")
-        mine.header = mine.header.but(problem=problem)
+    mine.header = mine.header.but(op=op, tree=kinds, problem=problem)
     return mine
 
 
@@ -228,8 +226,8 @@ def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] 
     if not receives:
         return None
     in_order = torch.cat(places)
-    columns_and_forms = zip(empties, columns, strict=True)
-    made = [joined(empty, forms, in_order, comm) for empty, forms in columns_and_forms]
+    pairs = zip(empties, columns, strict=True)
+    made = [joined(empty, forms, in_order, comm) for empty, forms in pairs]
     return order.ids, spec.unflatten(made), dropped
 
 
