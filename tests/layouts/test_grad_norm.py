@@ -248,12 +248,7 @@ FAULTS: dict[str, Any] = {
     "names with parameters": (
         lambda c: dm.grad_norm(nn.Linear(1, 1).named_parameters(), comm=c),  # type: ignore[arg-type]
         InputTypeError,
-        "grad_norm of order 2 over rank 4 same: parameters must be tensors, got a tuple",
-    ),
-    "shared without names": (
-        lambda c: dm.grad_norm([], shared=[weight([1.0])], comm=c),  # type: ignore[arg-type]
-        InputTypeError,
-        "and shared= as a dict of parameters by name",
+        "grad_norm: parameters must be tensors, got a tuple",
     ),
     "a sparse gradient": (
         lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),

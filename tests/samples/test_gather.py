@@ -96,7 +96,7 @@ def test_no_rank_holds_more_than_a_round_on_the_way_to_a_file(
     monkeypatch.setattr(
         gather_samples.LinesFile,
         "append",
-        lambda *args, **more: (written.append(len(args[1]())), append(*args, **more))[1],
+        lambda *args, **more: (written.append(len(args[1])), append(*args, **more))[1],
     )
 
     def work(comm: Any) -> int:
