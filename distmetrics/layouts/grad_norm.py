@@ -302,7 +302,7 @@ def _checked(
         raise InputError(f"norm_type must be a number from 1 on, or inf, got {norm_type!r}")
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
-    listed = [*parameters, *shared.values()]
+    listed = [*parameters, *(shared.values() if isinstance(shared, Mapping) else [shared])]
     for each in listed:
         if not isinstance(each, Tensor):
             raise InputTypeError(

@@ -250,6 +250,11 @@ FAULTS: dict[str, Any] = {
         InputTypeError,
         "grad_norm: parameters must be tensors, got a tuple",
     ),
+    "shared without names": (
+        lambda c: dm.grad_norm([], shared=[weight([1.0])], comm=c),  # type: ignore[arg-type]
+        InputTypeError,
+        "and shared= as a dict of parameters by name",
+    ),
     "a sparse gradient": (
         lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),
         InputTypeError,
