@@ -11,10 +11,10 @@ from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen, current
+from distmetrics.data.checksum import checksum
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.rng import held, random_state, restore
-from distmetrics.data.same_stream import SameStream, checksum
-from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order, order_of
+from distmetrics.data.sharding import EvaluationSampler, clone, has_order, order_of
 from distmetrics.data.unwrap import OWN_PART, Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
@@ -93,7 +93,7 @@ def exact_by(
         text = f"{_text(whole)}, drawn by {len(drawn)} seeds or generators, "
         text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
     except InputError as error:
-        problem = Problem("InputError", error.what, error.do)
+        problem = Problem.of(error)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
         what = f"{type(error).__name__}: {error}"
         problem = Problem("InputError", what, "give samplers and batch samplers a length.")
@@ -125,16 +125,16 @@ def part_of(
     if dealt:
         return Share(whole, comm=(comm or current()).whole, **common)
     if not has_order(whole):
-        same = SameStream(comm) if comm and world_size > 1 and dealt is None else None
-        return StreamPart(whole, world_size=world_size, rank=rank, same=same, **common)
-    order, layout = order_of(whole), Sharding(in_rounds=in_rounds)
-    if type(order) is BatchSampler and order is whole.batch_sampler:
-        multiple_of = order.batch_size if order.drop_last else 1
-        layout = Sharding(order.batch_size, multiple_of, in_rounds)
-        order = order.sampler
-    own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
-    own.is_order = True
+        compares = comm if world_size > 1 and dealt is None else None
+        return StreamPart(whole, world_size=world_size, rank=rank, comm=compares, **common)
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
+    order = getattr(whole, name)
+    options: dict[str, Any] = {"seed": seed, "in_rounds": in_rounds, "fill": fill}
+    if type(order) is BatchSampler and name == "batch_sampler":
+        options |= {"batch_size": order.batch_size, "drop_last": order.drop_last}
+        order = order.sampler
+    own = EvaluationSampler(order, world_size, rank, **options)
+    own.is_order = True
     # In order: what a batch is follows from its place.
     part = clone(whole, in_order=True, **{name: own})
     return LoaderPart(part, own_sampler=own, **common)

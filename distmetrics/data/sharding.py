@@ -8,12 +8,12 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
-from distmetrics.data.same_stream import checksum
+from distmetrics.data.checksum import checksum
 from distmetrics.errors import InputError
 
 
@@ -107,14 +107,6 @@ class RankSampler(Sampler[Any]):
         return ()
 
 
-class Sharding(NamedTuple):
-    """How an order is split in evaluation."""
-
-    batch_size: int | None = None  # the most samples in a batch; None gives single samples
-    multiple_of: int = 1  # what remains is left out, as ``drop_last`` does
-    in_rounds: bool = False  # the ranks' n-th steps are the next places of the order: no runs
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
@@ -128,22 +120,24 @@ class EvaluationSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        layout: another way to split the order: single samples or batches, in runs or rounds.
+        batch_size: the most samples in a batch; None gives single samples.
+        drop_last: leave out what one process would leave out in batches of this size.
+        in_rounds: the ranks' n-th steps are the next places of the order; no runs.
         fill: give a rank that has one step fewer than another the first sample once more.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
-    >>> pairs = Sharding(batch_size=2)
-    >>> [list(EvaluationSampler("abcde", 2, rank, layout=pairs)) for rank in range(2)]
+    >>> [list(EvaluationSampler("abcde", 2, rank, batch_size=2)) for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
 
-    layout: Sharding = Sharding()  # noqa: RUF009  (a constant)
+    batch_size: int | None = None
+    drop_last: bool = False
+    in_rounds: bool = False
     fill: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.batch_size, self.multiple_of, self.in_rounds = self.layout
         self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
         self._state = random_state(samplers_in(self.source))
 
@@ -152,8 +146,10 @@ class EvaluationSampler(RankSampler):
         if self.batch_size is None:
             run = run_of(count, self.world_size, rank)
             return range(rank, count, self.world_size) if self.in_rounds else run
+        if self.drop_last:
+            count -= count % self.batch_size
         batches = rounds if self.in_rounds else runs
-        return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
+        return batches(count, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
         """Return for how many steps this rank, every rank, and some rank has samples."""

@@ -112,7 +112,7 @@ def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
 def _whole(sampler: Any) -> Any:
     """Return the sampler, or batch sampler, of the whole order."""
     if isinstance(sampler, EvaluationSampler) and sampler.batch_size is not None:
-        return BatchSampler(sampler.source, sampler.batch_size, sampler.multiple_of > 1)
+        return BatchSampler(sampler.source, sampler.batch_size, sampler.drop_last)
     if isinstance(sampler, RankSampler):
         return sampler.source
     if isinstance(sampler, DistributedSampler):
