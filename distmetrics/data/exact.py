@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import note_read
@@ -75,23 +75,16 @@ def exact(
 
 
 def exact_by(
-    loader: Any,
-    comm: Communicator,
-    *,
-    dealt: bool | None = None,
-    equal_batches: bool = False,
-    seed: int = 0,
-    in_rounds: bool = False,
+    loader: Any, comm: Communicator, *, dealt: bool | None = None, **options: Any
 ) -> RankLoader:
-    """Do what :func:`exact` does; see :class:`EvaluationSampler` for ``in_rounds``."""
+    """Do what :func:`exact` does; for ``options`` see :func:`part_of`."""
     unwrapped, drawn, text, problem = Unwrapped(None, None), [], "", None
     try:
         unwrapped = unwrap(loader, dealt)
-        whole = unwrapped.loader
-        parts = [*parts_of(whole)] if isinstance(whole, DataLoader) and not unwrapped.dealt else []
-        drawn = random_state(parts)
-        text = f"{_text(whole)}, drawn by {len(drawn)} seeds or generators, "
-        text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
+        drawn = [] if unwrapped.dealt else random_state(parts_of(unwrapped.loader))
+        text = f"{_text(unwrapped.loader)}, drawn by {len(drawn)} seeds or generators, "
+        text += ", ".join(f"{name}={value}" for name, value in options.items())
+        text += f", dealt={unwrapped.dealt}"
     except InputError as error:
         problem = Problem.of(error)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
@@ -102,7 +95,6 @@ def exact_by(
     state = _agree(mine, problem, comm=comm.whole)
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
-    options: dict[str, Any] = {"fill": equal_batches, "in_rounds": in_rounds, "seed": seed}
     part = part_of(unwrapped, comm.world_size, comm.rank, comm, **options)
     if isinstance(part, LoaderPart) and comm.world_size > 1:
         part.own_sampler.note = partial(note_read, comm.whole, comm.whole.state.count)
@@ -115,29 +107,30 @@ def part_of(
     rank: int,
     comm: Communicator | None = None,
     *,
-    fill: bool = False,
-    in_rounds: bool = False,
-    seed: int = 0,
+    equal_batches: bool = False,
+    **options: Any,
 ) -> RankLoader:
-    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
+
+    For other ``options`` see :class:`EvaluationSampler`.
+    """
     whole, dealt = unwrapped.loader, unwrapped.dealt
-    common: dict[str, Any] = {"device": unwrapped.device, "equal_batches": fill, "dealt": dealt}
+    common = whole, unwrapped.device, equal_batches, dealt
     if dealt:
-        return Share(whole, comm=(comm or current()).whole, **common)
+        return Share(*common, comm=(comm or current()).whole)
     if not has_order(whole):
         compares = comm if world_size > 1 and dealt is None else None
-        return StreamPart(whole, world_size=world_size, rank=rank, comm=compares, **common)
+        return StreamPart(*common, world_size=world_size, rank=rank, comm=compares)
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
     order = getattr(whole, name)
-    options: dict[str, Any] = {"seed": seed, "in_rounds": in_rounds, "fill": fill}
     if type(order) is BatchSampler and name == "batch_sampler":
         options |= {"batch_size": order.batch_size, "drop_last": order.drop_last}
         order = order.sampler
-    own = EvaluationSampler(order, world_size, rank, **options)
+    own = EvaluationSampler(order, world_size, rank, fill=equal_batches, **options)
     own.is_order = True
     # In order: what a batch is follows from its place.
     part = clone(whole, in_order=True, **{name: own})
-    return LoaderPart(part, own_sampler=own, **common)
+    return LoaderPart(part, *common[1:], own_sampler=own)
 
 
 class _LoaderMessage(Message, frozen=True):

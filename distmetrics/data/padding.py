@@ -39,7 +39,7 @@ def fresh(rows: Any) -> Any:
 
 
 def _rows_in_turn(being_read: list[ValidRows]) -> int | None:
-    """Return how many rows are valid of the innermost batch, or of those that are zipped with it."""
+    """Return how many rows are valid of the innermost batch, and of those zipped with it."""
     innermost = being_read[-1]
     zipped = [each for each in being_read if each.may_fill and each.depth >= innermost.depth]
     numbers = {each.number for each in zipped or [innermost]}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from distmetrics.collectives.exchange import note_read
-from distmetrics.collectives.ops import all_gather, all_gather_object, meet
+from distmetrics.collectives.ops import all_gather_object, meet
 from distmetrics.comm.communicator import Communicator, current
 from distmetrics.data.checksum import checksum
 from distmetrics.data.sharding import EvaluationSampler, set_epoch
@@ -119,25 +119,23 @@ class StreamPart(RankLoader):
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        kept: dict[int, Any] = {}  # of this round: the first batch, and this rank's
-        batches = self.loader if self.comm is None else self._compared(self.comm.whole)
-        for count, batch in enumerate(batches):
-            turn = count % self.world_size
-            if turn in (0, self.rank):
-                kept[turn] = batch
-            if turn == self.world_size - 1:
-                yield Step(kept[self.rank])
-                kept = {}
-        if self.rank in kept:
-            yield Step(kept[self.rank], is_full=self.equal_batches)
-        elif kept:
-            yield Step(kept[0], 0) if self.equal_batches else _ABSENT
+        batches = iter(self.loader if self.comm is None else self._compared(self.comm.whole))
+        while True:
+            kept = []  # of this round: the first batch, and this rank's
+            for place, batch in enumerate(itertools.islice(batches, self.world_size)):
+                kept.append(batch if place in (0, self.rank) else None)
+            if self.rank < len(kept):
+                is_full = self.equal_batches or len(kept) == self.world_size
+                yield Step(kept[self.rank], is_full=is_full)
+            elif kept:
+                yield Step(kept[0], 0) if self.equal_batches else _ABSENT
+            else:
+                return
 
     def _compared(self, comm: Communicator) -> Iterator[Any]:
         self.passes += 1
         count = crc = 0
-        for batch in self.loader:
-            count += 1
+        for count, batch in enumerate(self.loader, 1):
             # Those on an accelerator would let each batch wait for it.
             known = checksum(batch, waits=count <= self.world_size)
             crc = zlib.crc32(known.to_bytes(4, "little"), crc)
@@ -183,8 +181,7 @@ class Share(RankLoader):
         batches, filler = iter(self.loader), None
         while True:
             ahead = [*itertools.islice(batches, _AHEAD)]
-            mine = torch.tensor(len(ahead), device="cpu")
-            counts = all_gather(mine, comm=self.comm, name="exact").tolist()
+            counts = all_gather_object(len(ahead), comm=self.comm, name="exact")
             if not any(counts):
                 return
             if filler is None:

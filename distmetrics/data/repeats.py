@@ -59,27 +59,25 @@ def check(loader: Any) -> Repeats:
 
 def _of_sampler(batches: Any) -> Repeats:
     """Return the repeats of torch's sampler: they are the last sample of some ranks."""
-    is_batched = type(batches) is BatchSampler
-    sampler: Any = batches.sampler if is_batched else batches
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
     if not isinstance(sampler, DistributedSampler):
         return Repeats()
     dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
     inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
         return Repeats()  # a sampler of the user's own
-    world_size, size = sampler.num_replicas, batches.batch_size if is_batched else 1
-    left_out = len(sampler) % size if is_batched and batches.drop_last else 0
+    ranks, size = sampler.num_replicas, getattr(batches, "batch_size", 1)
+    left_out = len(sampler) % size if batches.drop_last else 0
     repeated = 0 if left_out else max(sampler.total_size - len(sampler.dataset), 0)  # type: ignore[arg-type]
-    dealt = sampler.total_size - left_out * world_size
+    dealt = sampler.total_size - left_out * ranks
     is_drawn = sampler.shuffle or not (inside is None or isinstance(inside, SequentialSampler))
-    return Repeats(dealt, repeated, world_size, is_drawn, -(-dealt // (world_size * size)))
+    return Repeats(dealt, repeated, ranks, is_drawn, -(-dealt // (ranks * size)))
 
 
 def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     """Return the repeats where the last round is filled up: all of it, or to as many a rank."""
-    batches: Any = shard
     if has_order(loader):
-        batches = getattr(shard, "batch_sampler", shard)
+        batches: Any = getattr(shard, "batch_sampler", shard)
         source: Any = getattr(batches, "sampler", None)
         is_known = type(batches) is BatchSampler and not is_sharded(source)
         is_drawn = not isinstance(source, SequentialSampler)
@@ -90,7 +88,7 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
         # Frameworks give the epoch, or a generator, to a data set that draws its order.
         is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
     fills = is_known and getattr(dealer, "even_batches", True) and not batches.drop_last
-    if not fills or getattr(dealer, "submesh_tp", None):
+    if not fills:
         return Repeats()
     count, ranks = len(source), getattr(dealer, "state", dealer).num_processes
     size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)
@@ -98,13 +96,6 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
 
 
-_INSTEAD = {  # what of ours is for the loaders of a framework
-    "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
-    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
-    "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
-    "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
-    "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
-}
 _told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
 
 
@@ -112,11 +103,9 @@ class Pass(NamedTuple):
     """A pass over a loader that repeats samples."""
 
     loader: weakref.ref[Any]
-    world_size: int
-    batches: int | None  # None where the user says that they fed the metrics
-    what: str
-    do: str
-    going_on: set[int]  # identities of metrics that were synced with fewer updates
+    data: str  # the type of its data set
+    known: Repeats
+    is_asked: bool  # the user says that it fed the metrics
 
     def is_going_on(self) -> bool:
         """True for a loader of Accelerate whose loop has not ended."""
@@ -137,16 +126,10 @@ def note(loader: Any, *, is_asked: bool = False) -> None:
         is_told = loader in _told
     except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
         return
-    if not known.repeated or is_told or (known.is_drawn and not is_asked):
-        return
-    if known.batches == 1 and "transformers.trainer" in sys.modules and not is_asked:
-        return  # compute_metrics may update a metric once too, with rows that the trainer gathered
-    own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
-    what = f"{known.repeated} of {known.dealt} samples that a loader of a "
-    what += f"{type(loader.dataset).__name__} dealt out are repeats"
-    do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
-    batches = None if is_asked else known.batches
-    reading.last = Pass(weakref.ref(loader), known.world_size, batches, what, do, set())
+    # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
+    is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
+    if known.repeated and not is_told and (is_asked or not is_unsure):
+        reading.last = Pass(weakref.ref(loader), type(loader.dataset).__name__, known, is_asked)
 
 
 _iter = DataLoader.__iter__

@@ -31,14 +31,13 @@ def random_state(parts: Iterable[Any]) -> State:
     """Return what decides the order that samplers, or data sets, draw."""
     state: State = []
     for part in parts:
-        generator = held(part, "generator")
-        if isinstance(generator, torch.Generator):
-            state.append((part, "generator", generator.get_state().numpy().tobytes()))
-        if isinstance(part, Sampler):
-            # Accelerate's sampler has a seed of its own, by default each rank's.
-            for name in ("initial_seed", "seed", "epoch"):
-                if type(value := held(part, name)) is int:
-                    state.append((part, name, str(value).encode()))
+        # Accelerate's sampler has a seed of its own, by default each rank's.
+        for name in ("generator", "initial_seed", "seed", "epoch"):
+            value = held(part, name)
+            if isinstance(value, torch.Generator):
+                state.append((part, name, value.get_state().numpy().tobytes()))
+            elif type(value) is int and isinstance(part, Sampler):
+                state.append((part, name, str(value).encode()))
     return state
 
 
@@ -74,9 +73,6 @@ def seeded(seed: int, sampler: Any) -> Iterator[None]:
     for each loader that they begin to read.
     """
     numpy: Any = sys.modules.get("numpy")
-    generator = torch.Generator().manual_seed(seed)
-    # As torch's RandomSampler draws it from that of the process.
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
     without = [part for part in samplers_in(sampler) if held(part, "generator", part) is None]
     with _drawing, torch.random.fork_rng(devices=[]):
         states = random.getstate(), numpy and numpy.random.get_state()
@@ -85,7 +81,7 @@ def seeded(seed: int, sampler: Any) -> Iterator[None]:
         if numpy:
             numpy.random.seed(seed % 2**32)
         for part in without:
-            part.generator = generator
+            part.generator = torch.Generator().manual_seed(seed)
         try:
             yield
         finally:

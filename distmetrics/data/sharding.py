@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
-from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
 from distmetrics.data.checksum import checksum
+from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
 from distmetrics.errors import InputError
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.rng import samplers_in
 from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone
-from distmetrics.errors import InputError, InputTypeError
+from distmetrics.errors import InputError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
 OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
@@ -50,7 +50,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     if isinstance(loader, DataLoader):
         loader = _whole_loader(loader, dealt)
     elif not hasattr(loader, "__iter__"):
-        raise InputTypeError(
+        raise InputError(
             f"a {type(loader).__name__} is no loader",
             do="pass a DataLoader, or any iterable of batches.",
         )
@@ -96,17 +96,15 @@ def active_loader() -> Any:
 
 def is_sharded(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
-    for count, rank in _OF_RANKS:
-        if hasattr(part, count) and hasattr(part, rank):
-            return int(getattr(part, count)) > 1
-    return False
+    return any(hasattr(part, rank) and getattr(part, count, 1) > 1 for count, rank in _OF_RANKS)
 
 
-def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
+def parts_of(loader: Any) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
-    yield loader.dataset
-    for part in (loader.sampler, loader.batch_sampler):
-        yield from samplers_in(part)
+    if isinstance(loader, DataLoader):
+        yield loader.dataset
+        yield from samplers_in(loader.sampler)
+        yield from samplers_in(loader.batch_sampler)
 
 
 def _whole(sampler: Any) -> Any:

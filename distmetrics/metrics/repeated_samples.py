@@ -13,6 +13,7 @@ there must be several numbers, or many large counts.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -36,34 +37,37 @@ _LOOKED_AT = 4096  # numbers of each state: far more than it takes
 _ENOUGH = 60  # bits
 _FRACTION = 20  # bits of a number that is no integer
 _SHOWN = 4  # groups of ranks in a warning
+_INSTEAD = {  # what of ours is for the loaders of a framework
+    "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
+    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
+    "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
+    "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
+    "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
+}
 _shown_already: dict[Any, Any] = {}  # as Python keeps it for each module
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     """Warn once of a loader that repeats samples, if it fed the metrics."""
     seen = reading.last
-    if seen is None or seen.world_size != comm.world_size or not _fed(metrics, seen):
+    if seen is None or seen.known.world_size != comm.world_size or not _fed(metrics, seen):
         return None
-    problem = _warned(seen.what, seen.do, comm)
+    own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
+    what = f"{seen.known.repeated} of {seen.known.dealt} samples that a loader of a {seen.data} "
+    what += "dealt out are repeats"
+    do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
+    problem = _warned(what, do, comm)
     if problem is None:
         seen.told()
     return problem
 
 
 def _fed(metrics: MetricSet, seen: Pass) -> bool:
-    """True if metrics have as many updates as the loader has batches, as far as they count them.
-
-    Those that were synced before in this pass go on counting, as metrics of training do.
-    """
-    if seen.batches is None or seen.is_going_on():
-        return seen.batches is None
-    fed = False
-    for target, count in zip(metrics.targets, metrics.updates, strict=True):
-        if target.adapter.counter and 0 < count < seen.batches:
-            seen.going_on.add(id(target.metric))
-        is_new = id(target.metric) not in seen.going_on
-        fed |= is_new and (count == seen.batches or not target.adapter.counter)
-    return fed
+    """True if a metric has as many updates as the loader has batches, or does not count them."""
+    if seen.is_asked or seen.is_going_on():
+        return seen.is_asked
+    counters = [target.adapter.counter for target in metrics.targets]
+    return not all(counters) or seen.known.batches in metrics.updates
 
 
 def _warned(what: str, do: str, comm: Communicator) -> Problem | None:
@@ -74,8 +78,8 @@ def _warned(what: str, do: str, comm: Communicator) -> Problem | None:
     if mode == "strict" or _is_error(text, site):
         return Problem("StateError", what, do)
     if comm.rank == 0:
-        kind = RepeatedSamplesWarning
-        warnings.warn_explicit(text, kind, site.file, site.line, registry=_shown_already)
+        where = site.file, site.line
+        warnings.warn_explicit(text, RepeatedSamplesWarning, *where, registry=_shown_already)
     return None
 
 
@@ -101,9 +105,7 @@ def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
     if (refusal := comm.duplicates(groups[0])) is not None:
         raise refusal
     shown = [rank_ranges(comm.members[rank] for rank in group) for group in groups[:_SHOWN]]
-    more = " and so on" if len(groups) > _SHOWN else ""
-    what = f"ranks {' and '.join(shown)}{more} hold the same data"
-    what += f": it is counted {len(groups[0])} times"
+    what = f"ranks {' and '.join(shown)} hold the same data: it is counted {len(groups[0])} times"
     do = "say distmetrics.layout(...) what the ranks hold, or deal the samples out to all of them."
     if _warned(what, do, comm) is not None:
         raise StateError(what, do=do, rank=comm.rank)

@@ -62,7 +62,7 @@ def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
     loader = list(plain) if stream else plain
     kept, lengths = [], set()
     for rank in range(world):
-        part = part_of(unwrap(loader), world, rank, fill=True)
+        part = part_of(unwrap(loader), world, rank, equal_batches=True)
         rows = [fresh(batch) for batch in part]
         lengths |= {len(rows), len(part)}
         kept.append([batch.tolist() for batch in rows])
@@ -158,7 +158,7 @@ class Slow(Dataset[int]):
 def test_batches_come_in_order() -> None:
     """Which rows count follows from the number of a batch, so workers may not change it."""
     loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
-    assert read(part_of(unwrap(loader), 2, 0, in_rounds=True, fill=True)) == [[0], [2], [4], [6]]
+    assert read(part_of(unwrap(loader), 2, 0, in_rounds=True, equal_batches=True)) == [[0], [2], [4], [6]]
 
 
 def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
@@ -166,7 +166,7 @@ def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
         parts = []
         for rank in range(2):
             loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
-            parts.append(part_of(unwrap(loader), 2, rank, fill=equal))
+            parts.append(part_of(unwrap(loader), 2, rank, equal_batches=equal))
         for _ in range(2):
             assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 
