@@ -83,8 +83,7 @@ def exact_by(
         unwrapped = unwrap(loader, dealt)
         drawn = [] if unwrapped.dealt else random_state(parts_of(unwrapped.loader))
         text = f"{_text(unwrapped.loader)}, drawn by {len(drawn)} seeds or generators, "
-        text += ", ".join(f"{name}={value}" for name, value in options.items())
-        text += f", dealt={unwrapped.dealt}"
+        text += f"dealt={unwrapped.dealt}, {options}"
     except InputError as error:
         problem = Problem.of(error)
     except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)

@@ -35,7 +35,7 @@ def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]
     share = run_of(count, world_size, rank)
     largest_share = -(-count // world_size)
     steps = min(-(-largest_share // batch_size), len(share))
-    return [share[start:stop] for start, stop in _cut(len(share), batch_size, steps, 1)]
+    return [*_cut(share, batch_size, steps, 1)]
 
 
 def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
@@ -46,20 +46,19 @@ def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[rang
     """
     largest = batch_size * world_size
     batches = []
-    for start, stop in _cut(count, largest, -(-count // largest), world_size):
+    for step in _cut(range(count), largest, -(-count // largest), world_size):
         # This rank's part of the step; both ends are rounded up.
-        ends = (start - (start - stop) * r // world_size for r in (rank, rank + 1))
-        batches.append(range(*ends))
+        first, end = (-(-len(step) * r // world_size) for r in (rank, rank + 1))
+        batches.append(step[first:end])
     return [batch for batch in batches if batch]
 
 
-def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield where each step begins and ends: as large as leaves each later one ``least`` places."""
-    start = 0
+def _cut(places: range, largest: int, steps: int, least: int) -> Iterator[range]:
+    """Yield the places of each step: as many as leave each later one ``least``."""
     for later in reversed(range(steps)):
-        size = min(largest, max(count - start - later * least, least))
-        yield start, min(start + size, count)
-        start += size
+        size = min(largest, max(len(places) - later * least, least))
+        yield places[:size]
+        places = places[size:]
 
 
 @dataclass(eq=False, repr=False)
