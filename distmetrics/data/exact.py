@@ -30,39 +30,34 @@ def exact(
 ) -> Any:
     """Return a loader of this rank's part of the data, with every sample on exactly one rank.
 
-    Loaders that frameworks prepare repeat samples, so that all ranks get equally many; a metric
-    then counts some twice. Here shares differ by one batch at most, and where there are fewer
-    samples than ranks some have none. Data set, batch size, workers, ``collate_fn`` and the rest
-    stay the loader's own, and ``drop_last`` leaves out what one process would leave out. A loader
-    that Accelerate, Fabric or Lightning has prepared, or that has a ``DistributedSampler``, is
-    looked through; what moved batches to a device goes on doing so. A batch sampler of one's own
-    is dealt out batch by batch, and so is a stream, data without an order (an ``IterableDataset``,
-    or any iterable of batches): each rank reads all of it and keeps every ``world_size``-th batch.
+    All ranks must call it. Data set, batch size, workers, ``collate_fn`` and the rest stay the
+    loader's own; ``drop_last`` leaves out what one process would leave out. Shares differ by one
+    batch at most, and a rank may have none. A loader that Accelerate, Fabric or Lightning has
+    prepared, or that has a ``DistributedSampler``, is looked through. A batch sampler of one's own
+    is dealt out batch by batch, and so is a stream (an ``IterableDataset``, or any iterable of
+    batches): each rank reads all of it and keeps every ``world_size``-th batch.
 
-    All ranks must call it. An order that a sampler draws is the same on all ranks: they take over
-    rank 0's generators and seeds, and what draws from the global generators of PyTorch, Python or
-    NumPy is seeded alike. A stream must come in the same order on all ranks. They compare checksums
-    of its batches: of the first ones when it is first read, which all ranks must begin before any
-    of them gets a batch, and of all of them at the next call that the ranks make together.
+    An order that a sampler draws is the same on all ranks: they take over rank 0's generators and
+    seeds, and the global generators of PyTorch, Python and NumPy are seeded alike. A stream must
+    come in the same order on all ranks: they compare checksums of its first batches when it is
+    first read, which all ranks must begin, and of all of them at their next call.
 
     Args:
         loader: a ``DataLoader``, one that a framework has prepared, or any iterable of batches.
         comm: who shares the data; default all ranks of the job.
         dealt: True where each rank's stream is its own share already (litData, WebDataset's
-            ``split_by_node``, ``split_dataset_by_node``): it is read whole. False where each rank's
-            is all of the data: nothing is compared, for samples that come in one order and are
-            drawn anew when they are read, as augmentation does. None takes it for all of the data,
-            and compares.
+            ``split_by_node``): it is read whole. False compares nothing, for samples that are drawn
+            anew when they are read, as augmentation does. None takes it for all of the data.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
-            collective in it (FSDP, say). A rank that has one fewer gets one more, of another rank's
-            samples: it goes through the model, and :func:`fresh` leaves none of its rows.
+            collective in it. A rank that has one fewer gets one of another rank's samples, of which
+            :func:`fresh` leaves no rows.
         seed: of the order of a sampler without a generator; the same on all ranks.
 
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
-            a way that is not known (on every rank); when the loader is read, that there were no
-            other ranks when this was called, and now there are; when it is read, or in the next
-            call, that the ranks' data are not alike (on every rank).
+            an unknown way (on every rank); when the loader is read, it was made before there were
+            other ranks; when it is read, or in the next call, the ranks' data are not alike (on
+            every rank).
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
@@ -86,9 +81,6 @@ def exact_by(
         text += f"dealt={unwrapped.dealt}, {options}"
     except InputError as error:
         problem = Problem.of(error)
-    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        what = f"{type(error).__name__}: {error}"
-        problem = Problem("InputError", what, "give samplers and batch samplers a length.")
     mine = _LoaderMessage(text, tuple(value for *_, value in drawn))
     # Ranks that have one shard must draw one order too.
     state = _agree(mine, problem, comm=comm.whole)

@@ -104,16 +104,11 @@ class LoaderPart(RankLoader):
 
 @dataclass(eq=False, kw_only=True)
 class StreamPart(RankLoader):
-    """Every ``world_size``-th batch of a loader without an order, which every rank reads whole.
-
-    With ``comm`` the ranks compare what they read. The first batches are compared before one is
-    handed out, in the first pass; all batches of a pass at the next call of all ranks, if all have
-    read it to its end.
-    """
+    """Every ``world_size``-th batch of a loader without an order, which every rank reads whole."""
 
     world_size: int
     rank: int
-    comm: Communicator | None
+    comm: Communicator | None  # of ranks that compare what they read
     number: int = 0  # of the stream, once its first batches were compared
     passes: int = 0
 
@@ -133,6 +128,7 @@ class StreamPart(RankLoader):
                 return
 
     def _compared(self, comm: Communicator) -> Iterator[Any]:
+        """Yield the batches; all of a pass are compared at the next call, if all ranks end it."""
         self.passes += 1
         count = crc = 0
         for count, batch in enumerate(self.loader, 1):
@@ -147,6 +143,7 @@ class StreamPart(RankLoader):
         note_read(comm, self.number, self.passes, count, crc)
 
     def _compare_first(self, comm: Communicator, count: int, crc: int) -> None:
+        """Compare the first batches before one is handed out."""
         if self.number:  # done in an earlier pass
             return
         number = comm.state.count + 1
@@ -155,10 +152,8 @@ class StreamPart(RankLoader):
         self.number = number
 
     def __len__(self) -> int:
-        count = len(self.loader)
-        if self.equal_batches:
-            return -(-count // self.world_size)
-        return len(range(self.rank, count, self.world_size))
+        first = 0 if self.equal_batches else self.rank
+        return len(range(first, len(self.loader), self.world_size))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -93,7 +93,8 @@ class RankSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch; passed on to a source that wants to know."""
         self.epoch = epoch
-        _tell(self.source, epoch)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
 
     def _order(self) -> Sequence[Any]:
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
@@ -229,9 +230,6 @@ def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader's samplers which epoch begins."""
     for name in ("sampler", "batch_sampler"):
-        _tell(getattr(loader, name, None), epoch)
-
-
-def _tell(sampler: Any, epoch: int) -> None:
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
+        sampler = getattr(loader, name, None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)

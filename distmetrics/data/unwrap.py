@@ -1,14 +1,12 @@
 """The loader that one process would read, out of one that a framework has split over ranks already.
 
-Nothing is imported from the frameworks: their wrappers are known by their attributes, and what
-still splits the data after that is refused, so that nothing is split twice.
+Nothing is imported from the frameworks: their wrappers are known by their attributes.
 """
 
 import copy
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
@@ -22,8 +20,7 @@ _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("wor
 OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
 
 
-@dataclass
-class Unwrapped:
+class Unwrapped(NamedTuple):
     """A loader of the whole data, or any other iterable of batches."""
 
     loader: Any
@@ -58,10 +55,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
 
 
 def _whole_loader(loader: DataLoader[Any], dealt: bool | None) -> DataLoader[Any]:
-    """Return the loader of the whole data.
-
-    A stream that each rank has cut for itself is found when it is read: the ranks compare it.
-    """
+    """Return the loader of the whole data; what still splits it is refused."""
     dataset = loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and is_sharded(dataset):

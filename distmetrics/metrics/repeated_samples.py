@@ -1,13 +1,9 @@
 """Warn where samples count more than once: loaders that repeat some, ranks that hold the same data.
 
-No metric knows where its data came from. But the loader that was read last is known, and it has as
-many batches as a metric that it fed has updates. In doubt nothing is said: a right program must
-never be warned.
-
-A sync over ranks that hold the same data, as those of a tensor-parallel group do, counts each
-sample as often as there are such ranks. What the ranks have sent shows it. Small counts may be
-equal by chance, and one number may be the same everywhere by nature, as a learning rate is: so
-there must be several numbers, or many large counts.
+The loader that was read last is known, and has as many batches as a metric that it fed has updates.
+Ranks that hold the same data have sent the same: several numbers, or many large counts, since small
+counts may be equal by chance, and one number by nature, as a learning rate is. In doubt nothing is
+said: a right program must never be warned.
 """
 
 from __future__ import annotations
@@ -112,10 +108,7 @@ def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
 
 
 def _duplicates(plan: SyncPlan, runs: Runs) -> list[list[int]]:
-    """Return the groups of ranks that hold the same data; [] unless all ranks are in such groups.
-
-    Ranks without an update have no data, and are in none: other pipeline stages than the last, say.
-    """
+    """Return the groups of ranks that hold the same data; [] unless all with data are in some."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for start in (-_SAMPLE, None):  # a few bytes first: most ranks differ in them
         groups = {}
