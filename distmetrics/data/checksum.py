@@ -29,8 +29,6 @@ def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
         known = value
     elif isinstance(value, Tensor):
         known = _of_tensor(value, waits=waits)
-    elif callable(value):
-        pass  # its type alone
     elif isinstance(value, Mapping):
         known = sorted((inside(key), inside(item)) for key, item in value.items())
     elif isinstance(value, Set):
@@ -39,7 +37,7 @@ def checksum(value: Any, *, waits: bool = True, depth: int = 0) -> int:
         known = [each if type(each) in _PLAIN else inside(each) for each in value]
     elif hasattr(value, "__array_interface__"):  # of NumPy, or an image
         known = _of_array(sys.modules["numpy"].asarray(value))
-    elif depth <= _OBJECTS:
+    elif depth <= _OBJECTS and not callable(value):  # of which the type alone counts
         known = inside(getattr(value, "__dict__", {}))
     return zlib.crc32(f"{type(value).__name__} {known!r}".encode())
 

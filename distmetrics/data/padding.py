@@ -40,13 +40,12 @@ def fresh(rows: Any) -> Any:
 
 def _rows_in_turn(being_read: list[ValidRows]) -> int | None:
     """Return how many rows are valid of the innermost batch, and of those zipped with it."""
-    innermost = being_read[-1]
-    zipped = [each for each in being_read if each.may_fill and each.depth >= innermost.depth]
-    numbers = {each.number for each in zipped or [innermost]}
+    depth = being_read[-1].depth
+    numbers = {each.number for each in being_read if each.depth >= depth}
     if len(numbers) > 1:
         raise InputError(
-            "fresh can't know which loader's batch the rows are of: several loaders with "
-            "equal_batches=True are read in turn, and their batches have different fresh rows",
+            "fresh can't know which loader's batch the rows are of: several loaders are read in "
+            "turn, and their batches have different fresh rows",
             do="read one loader, of a data set that gives both (torch.utils.data.StackDataset).",
         )
     return numbers.pop()

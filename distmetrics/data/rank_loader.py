@@ -58,7 +58,7 @@ class RankLoader:
         for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows, depth, may_fill=self.equal_batches):
+            with being_read(step.rows, depth):
                 yield step.batch if self.device is None else move(step.batch, self.device)
 
     def steps(self) -> Iterator[Step]:
@@ -200,7 +200,6 @@ class ValidRows:
     """How many rows of the batch that a loader has given last are valid; None for all."""
 
     number: int | None
-    may_fill: bool  # the loader has batches that only fill up
     depth: int  # how many batches were being read when the pass over the loader began
 
 
@@ -215,12 +214,10 @@ reading = _ReadByThread()
 
 
 @contextmanager
-def being_read(
-    number: int | None, depth: int | None = None, *, may_fill: bool = True
-) -> Iterator[None]:
+def being_read(number: int | None, depth: int | None = None) -> Iterator[None]:
     """Let ``fresh`` keep ``number`` rows of the batch inside the block; None keeps all."""
     stack = reading.stack
-    mine = ValidRows(number, may_fill, len(stack) if depth is None else depth)
+    mine = ValidRows(number, len(stack) if depth is None else depth)
     stack.append(mine)
     try:
         yield

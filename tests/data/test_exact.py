@@ -239,15 +239,6 @@ def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str
     assert all(text in error for error in run(2, job))
 
 
-def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
-    def job(comm: Any) -> list[list[int]]:
-        long = exact(DataLoader(range(4), batch_size=1))
-        short = exact(DataLoader(range(3), batch_size=1), equal_batches=True)
-        return [fresh(b).tolist() for _, b in zip(long, short, strict=True)]
-
-    assert sorted(flat(run(2, job))) == [0, 1, 2]
-
-
 def test_fresh_does_not_guess_between_loaders_that_are_read_in_turn() -> None:
     """Loaders that fill up in different rounds, also begun anew; in loops in loops the inner one's rows are meant."""
 
