@@ -13,8 +13,15 @@ from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen, current
 from distmetrics.data.checksum import checksum
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
-from distmetrics.data.rng import held, random_state, restore
-from distmetrics.data.sharding import EvaluationSampler, clone, has_order, order_of
+from distmetrics.data.sharding import (
+    EvaluationSampler,
+    clone,
+    has_order,
+    held,
+    order_of,
+    random_state,
+    restore,
+)
 from distmetrics.data.unwrap import OWN_PART, Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading

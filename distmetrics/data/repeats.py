@@ -1,22 +1,15 @@
-"""How many samples a loader gives to the ranks twice, and which loader a rank has read last.
+"""How many samples a loader gives to the ranks twice.
 
 The numbers come from samplers and lengths alone: no data is read, and nothing is imported from the
 frameworks. Where their state does not tell, the answer is that nothing is repeated.
 """
 
-import functools
-import os
-import sys
-import weakref
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
-from distmetrics.data.rank_loader import reading
 from distmetrics.data.sharding import has_order, order_of
-from distmetrics.data.unwrap import active_loader, inner_loader, is_sharded
-from distmetrics.guard.settings import MODE
+from distmetrics.data.unwrap import inner_loader, is_sharded
 
 
 class RepeatedSamplesWarning(UserWarning):
@@ -94,53 +87,3 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)
     repeated = min(-count % ranks, count) if hasattr(dealer, "slice_fn") else -count % size
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
-
-
-_told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
-
-
-class Pass(NamedTuple):
-    """A pass over a loader that repeats samples."""
-
-    loader: weakref.ref[Any]
-    data: str  # the type of its data set
-    known: Repeats
-    is_asked: bool  # the user says that it fed the metrics
-
-    def is_going_on(self) -> bool:
-        """True for a loader of Accelerate whose loop has not ended."""
-        return active_loader() is self.loader() is not None
-
-    def told(self) -> None:
-        """Say no more of the loader."""
-        reading.last = None
-        if (loader := self.loader()) is not None:
-            _told.add(loader)
-
-
-def note(loader: Any, *, is_asked: bool = False) -> None:
-    """Note for the next sync of this rank that it reads a loader, or says that it did."""
-    reading.last = None
-    try:
-        known = check(loader)
-        is_told = loader in _told
-    except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
-        return
-    # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
-    is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
-    if known.repeated and not is_told and (is_asked or not is_unsure):
-        reading.last = Pass(weakref.ref(loader), type(loader.dataset).__name__, known, is_asked)
-
-
-_iter = DataLoader.__iter__
-
-
-@functools.wraps(_iter)
-def _iter_and_note(self: DataLoader[Any]) -> Iterator[Any]:
-    active = active_loader()
-    note(self if inner_loader(active) is not self else active)
-    return _iter(self)
-
-
-if os.environ.get(MODE, "").strip().lower() != "off":
-    DataLoader.__iter__ = _iter_and_note  # type: ignore[method-assign,assignment]

@@ -5,16 +5,84 @@ none. In training every rank takes the same number of steps.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from distmetrics.data.checksum import checksum
-from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
 from distmetrics.errors import InputError
+
+# The part that draws, an attribute of it, its value: a generator's bytes, or a number's digits.
+State = list[tuple[Any, str, bytes]]
+_drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
+
+
+def held(part: Any, name: str, default: Any = None) -> Any:
+    """Return what an object itself holds, and not its class."""
+    return getattr(part, "__dict__", {}).get(name, default)
+
+
+def samplers_in(part: Any) -> Iterator[Any]:
+    """Yield a sampler, the one inside it, and so on."""
+    while part is not None:
+        yield part
+        part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+
+
+def random_state(parts: Iterable[Any]) -> State:
+    """Return what decides the order that samplers, or data sets, draw."""
+    state: State = []
+    for part in parts:
+        # Accelerate's sampler has a seed of its own, by default each rank's.
+        for name in ("generator", "initial_seed", "seed", "epoch"):
+            value = held(part, name)
+            if isinstance(value, torch.Generator):
+                state.append((part, name, value.get_state().numpy().tobytes()))
+            elif type(value) is int and isinstance(part, Sampler):
+                state.append((part, name, str(value).encode()))
+    return state
+
+
+def restore(state: State) -> None:
+    """Let samplers and data sets go on from a state."""
+    for part, name, value in state:
+        if name == "generator":
+            part.generator.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+        else:
+            setattr(part, name, int(value))
+
+
+def _drawn(sampler: Any, seed: int) -> list[Any]:
+    """Return the order of a sampler; the global generators are seeded meanwhile, and come back.
+
+    Samplers that would draw from PyTorch's get one of their own: other threads draw from that too,
+    for each loader that they begin to read.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    without = [part for part in samplers_in(sampler) if held(part, "generator", part) is None]
+    with _drawing, torch.random.fork_rng(devices=[]):
+        states = random.getstate(), numpy and numpy.random.get_state()
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        for part in without:
+            part.generator = torch.Generator().manual_seed(seed)
+        try:
+            return list(sampler)
+        finally:
+            for part in without:
+                part.generator = None
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])
 
 
 def run_of(count: int, world_size: int, rank: int) -> range:
@@ -100,8 +168,7 @@ class RankSampler(Sampler[Any]):
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
         if not self.is_order or type(self.source) is SequentialSampler:
             return range(len(self.source))
-        with seeded(self.seed + self.epoch, self.source):
-            return list(self.source)
+        return _drawn(self.source, self.seed + self.epoch)
 
     def _fillers(self) -> Sequence[Any]:
         return ()
@@ -139,7 +206,8 @@ class EvaluationSampler(RankSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
-        self._state = random_state(samplers_in(self.source))
+        state = random_state(samplers_in(self.source))
+        self._generators = [each for each in state if each[1] == "generator"]
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
         """Return the place, or the batch of places, of each step of a rank that has samples."""
@@ -163,8 +231,15 @@ class EvaluationSampler(RankSampler):
 
     def _order(self) -> Sequence[Any]:
         """Draw the same order in every pass of an epoch."""
-        with as_at_first(self._state, self.epoch):
-            order = super()._order()
+        with _drawing:
+            before = random_state(samplers_in(self.source))
+            try:
+                restore(self._generators)
+                for part, *_ in self._generators if self.epoch else ():
+                    part.generator.manual_seed(part.generator.initial_seed() + self.epoch)
+                order = super()._order()
+            finally:
+                restore(before)
         if self.fill and len(order) != len(self.source):
             raise InputError(
                 f"the {type(self.source).__name__} gives {len(order)} keys, and its length is "

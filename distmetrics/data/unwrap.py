@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from distmetrics.data.rank_loader import RankLoader
-from distmetrics.data.rng import samplers_in
-from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone
+from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone, samplers_in
 from distmetrics.errors import InputError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))

@@ -9,21 +9,25 @@ said: a right program must never be warned.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.rank_loader import reading
-from distmetrics.data.repeats import Pass, RepeatedSamplesWarning
+from distmetrics.data.repeats import RepeatedSamplesWarning, Repeats, check
+from distmetrics.data.unwrap import active_loader, inner_loader
 from distmetrics.errors import Site, StateError, rank_ranges
-from distmetrics.guard.settings import current_settings
+from distmetrics.guard.settings import MODE, current_settings
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.plan import SyncPlan
 
@@ -41,11 +45,48 @@ _INSTEAD = {  # what of ours is for the loaders of a framework
     "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
 }
 _shown_already: dict[Any, Any] = {}  # as Python keeps it for each module
+_told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
+
+
+class Pass(NamedTuple):
+    """A pass over a loader that repeats samples."""
+
+    loader: weakref.ref[Any]
+    data: str  # the type of its data set
+    known: Repeats
+    is_asked: bool  # the user says that it fed the metrics
+
+
+def note(loader: Any, *, is_asked: bool = False) -> None:
+    """Note for the next sync of this rank that it reads a loader, or says that it did."""
+    reading.last = None
+    try:
+        known = check(loader)
+        is_told = loader in _told
+    except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
+        return
+    # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
+    is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
+    if known.repeated and not is_told and (is_asked or not is_unsure):
+        reading.last = Pass(weakref.ref(loader), type(loader.dataset).__name__, known, is_asked)
+
+
+_iter = DataLoader.__iter__
+
+
+def _iter_and_note(self: DataLoader[Any]) -> Iterator[Any]:
+    active = active_loader()
+    note(self if inner_loader(active) is not self else active)
+    return _iter(self)
+
+
+if os.environ.get(MODE, "").strip().lower() != "off":
+    DataLoader.__iter__ = _iter_and_note  # type: ignore[method-assign,assignment]
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     """Warn once of a loader that repeats samples, if it fed the metrics."""
-    seen = reading.last
+    seen: Pass | None = reading.last
     if seen is None or seen.known.world_size != comm.world_size or not _fed(metrics, seen):
         return None
     own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
@@ -54,13 +95,15 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
     problem = _warned(what, do, comm)
     if problem is None:
-        seen.told()
+        reading.last = None
+        if (loader := seen.loader()) is not None:
+            _told.add(loader)
     return problem
 
 
 def _fed(metrics: MetricSet, seen: Pass) -> bool:
     """True if a metric has as many updates as the loader has batches, or does not count them."""
-    if seen.is_asked or seen.is_going_on():
+    if seen.is_asked or active_loader() is seen.loader() is not None:  # Accelerate's loop goes on
         return seen.is_asked
     counters = [target.adapter.counter for target in metrics.targets]
     return not all(counters) or seen.known.batches in metrics.updates
