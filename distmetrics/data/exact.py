@@ -163,7 +163,7 @@ def _text(whole: Any) -> str:
         return f"batches without an order, of a {type(whole).__name__}"
     order, batched = order_of(whole), ""
     if type(order) is BatchSampler:
-        batched = f" in batches of {order.batch_size}" + " but for the last" * order.drop_last
+        batched = f" in batches of {order.batch_size}, drop_last={order.drop_last}"
         order = order.sampler
     text = f"{len(order)} items of a {type(order).__name__}{batched}"
     places = held(whole.dataset, "indices")  # of a Subset, which random_split draws
