@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 from distmetrics.data.sharding import has_order, order_of
-from distmetrics.data.unwrap import inner_loader, is_sharded
+from distmetrics.data.unwrap import inner_loader
 
 
 class RepeatedSamplesWarning(UserWarning):
@@ -72,7 +72,7 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     if has_order(loader):
         batches: Any = getattr(shard, "batch_sampler", shard)
         source: Any = getattr(batches, "sampler", None)
-        is_known = type(batches) is BatchSampler and not is_sharded(source)
+        is_known = type(batches) is BatchSampler
         is_drawn = not isinstance(source, SequentialSampler)
     else:
         batches = shard if dealer is shard else loader

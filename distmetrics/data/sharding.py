@@ -24,9 +24,9 @@ State = list[tuple[Any, str, bytes]]
 _drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
 
 
-def held(part: Any, name: str, default: Any = None) -> Any:
-    """Return what an object itself holds, and not its class."""
-    return getattr(part, "__dict__", {}).get(name, default)
+def held(part: Any, name: str) -> Any:
+    """Return what an object itself holds, and not its class; None if it does not."""
+    return getattr(part, "__dict__", {}).get(name)
 
 
 def samplers_in(part: Any) -> Iterator[Any]:
@@ -66,7 +66,7 @@ def _drawn(sampler: Any, seed: int) -> list[Any]:
     for each loader that they begin to read.
     """
     numpy: Any = sys.modules.get("numpy")
-    without = [part for part in samplers_in(sampler) if held(part, "generator", part) is None]
+    without = [part for part in samplers_in(sampler) if getattr(part, "generator", part) is None]
     with _drawing, torch.random.fork_rng(devices=[]):
         states = random.getstate(), numpy and numpy.random.get_state()
         torch.default_generator.manual_seed(seed)
