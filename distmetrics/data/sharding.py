@@ -305,6 +305,6 @@ def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader's samplers which epoch begins."""
     for name in ("sampler", "batch_sampler"):
-        sampler = getattr(loader, name, None)
+        sampler: Any = getattr(loader, name, None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
