@@ -19,14 +19,13 @@ from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.comm.call_lock import exchanges_over, one_call
 from distmetrics.comm.communicator import Communicator, chosen, numbered
-from distmetrics.data.repeats import note
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.metrics.adapters.base import communicator_of, compute, targets
 from distmetrics.metrics.attributes import borrow
 from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
 from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
 from distmetrics.metrics.plan import UPDATES, SyncPlan, plan
-from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
+from distmetrics.metrics.repeated_samples import note, warn_of_duplicates, warn_of_repeats
 
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
