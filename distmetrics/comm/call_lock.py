@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from distmetrics.call_site import call_site
 from distmetrics.comm.communicator import Call, Communicator, chosen, name_calls
 from distmetrics.comm.verdict import Verdict, left_a_call
-from distmetrics.errors import ConfigurationError, DistmetricsError
+from distmetrics.errors import DistmetricsError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,25 +70,24 @@ def one_call(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> R:
-        is_part, lock = _of_thread.lock is not None, None
+        outer = _of_thread.lock
         try:
             comm = chosen(kwargs.get("comm"))
-            if not is_part:
-                lock = _of_thread.lock = CallLock()
+            if outer is None:
+                _of_thread.lock = CallLock()
             result = comm.around(functools.partial(fn, *args, **kwargs))
-            if lock is not None:
-                lock.release()
+            if outer is None:
+                this_call().release()
         except BaseException as error:
             comm = chosen(kwargs.get("comm"))
             if isinstance(error, DistmetricsError):
                 error.call_ranks(comm.members)
                 comm.report(error)
-            if not is_part:
-                (lock or CallLock()).fail(error, comm)
+            if outer is None:
+                (_of_thread.lock or CallLock()).fail(error, comm)
             raise
         finally:
-            if not is_part:
-                _of_thread.lock = None  # calls no function, so no interrupt strikes before it
+            _of_thread.lock = outer  # calls no function, so no interrupt strikes before it
         return result
 
     return call
@@ -160,28 +159,24 @@ def _break(comm: Communicator, verdict: Verdict, *, at_once: bool) -> None:
 
 def _refused(comm: Communicator, other: Call | None) -> DistmetricsError:
     """Return the error for a second thread; later calls are refused too, on all ranks."""
-    here = call_site()
+    here, rank = call_site(), comm.members[comm.rank]
     there = (other and other.site) or "an unknown line"
-    rank = comm.members[comm.rank]
-    what = "in calls of one communicator at the same time"
-    error = ConfigurationError(
-        f"two threads of rank {rank} are {what}: one at {there}, and this one at {here}",
-        notes=["This one was not made; the next call on this communicator raises on every rank."],
+    comm.state.refusal = Verdict(
+        "diverged",
+        f"two threads of rank {rank} were in calls of one communicator at the same time, so the "
+        "ranks may be out of step",
+        (rank,),
+        {rank: f"refused a call  {here or ''}".rstrip()},
         likely="calls in threads that do not wait for each other: the ranks may take them in "
         "another order, and nothing would tell.",
         do="let one thread make all calls, or give each thread a communicator of its own: "
         "GroupCommunicator(torch.distributed.new_group()).",
-        rank=rank,
-        peers=[rank],
-        site=here,
     )
-    error.is_of_job = True
-    comm.state.refusal = Verdict(
-        "diverged",
-        f"two threads of rank {rank} were {what}, so the ranks may be out of step",
-        (rank,),
-        {rank: f"refused a call  {here or ''}".rstrip()},
-        likely=error.likely,
-        do=error.do,
+    refused = comm.state.refusal.but(
+        kind="configuration",
+        what=f"two threads of rank {rank} are in calls of one communicator at the same time: one "
+        f"at {there}, and this one at {here}",
+        per_rank={},
+        notes=("This one was not made; the next call on this communicator raises on every rank.",),
     )
-    return error
+    return refused.error(rank, here)

@@ -137,19 +137,17 @@ class Communicator(ABC):
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """Return a communicator of some of the ranks; each of them must ask for it."""
-        return self._inside("subgroups, which a layout needs").subgroup(ranks)
+        return self._inside().subgroup(ranks)
 
     def background(self) -> Communicator:
         """Return a communicator for a second thread of each rank; every rank must ask for it."""
-        if self.world_size == 1:
-            return self
-        return self._inside("calls in the background").background()
+        return self if self.world_size == 1 else self._inside().background()
 
-    def _inside(self, lacks: str) -> Communicator:
-        """Return the inner communicator; raise ConfigurationError where there is none."""
+    def _inside(self) -> Communicator:
         if self.inner is None:
             raise ConfigurationError(
-                f"a {type(self).__name__} has no {lacks}",
+                f"a {type(self).__name__} makes no other communicators, which layouts and calls in "
+                "the background need",
                 do="pass comm= of threads or of a process group.",
             )
         return self.inner
@@ -395,19 +393,14 @@ class _ThreadCall(threading.local):
 _of_thread = _ThreadCall()
 
 
-class in_call:  # noqa: N801  (used as a function)
+@contextmanager
+def in_call(call: Call) -> Iterator[None]:
     """Name the transport's calls inside the block by the user's call that needs them."""
-
-    # No generator: Python drops an exception that strikes while one is closed.
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        self._before = name_calls(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        name_calls(self._before)
+    before = name_calls(call)
+    try:
+        yield
+    finally:
+        name_calls(before)
 
 
 def name_calls(call: Call | None) -> Call | None:

@@ -52,25 +52,13 @@ from distmetrics.comm.work import (
 )
 from distmetrics.errors import ConfigurationError, DistmetricsError, Site, rank_ranges, who
 
-# In a forked child: the group of its parent's job, and the parent's rank.
-_inherited: tuple[weakref.ref[Any], int] | None = None
+_inherited: weakref.ref[Any] | None = None  # in a forked child: the group of its parent's job
 
 
 def _note_fork() -> None:
     global _inherited
     if dist.is_initialized():
-        _inherited = weakref.ref(dist.group.WORLD), dist.get_rank()
-
-
-def _refuse_fork() -> None:
-    """Raise in a forked child that has its parent's group still."""
-    if _inherited is not None and _inherited[0]() is dist.group.WORLD is not None:
-        raise ConfigurationError(
-            f"this process is a fork of rank {_inherited[1]} and is no rank",
-            likely="a data loader's worker, or a child that multiprocessing forked, syncs.",
-            do="sync in the rank's own process, and return to it what the child has computed.",
-            rank=_inherited[1],
-        )
+        _inherited = weakref.ref(dist.group.WORLD)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -79,8 +67,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 _NAMING = "_process_group_name"  # private, but for this there is no other way
 _naming = Replacing()
 _of_thread = threading.local()  # the name of the group that this thread makes
-# By the job's group: a job that begins anew numbers them anew.
-_made: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 
 
 def new_group(ranks: Sequence[int]) -> Any:
@@ -89,9 +75,9 @@ def new_group(ranks: Sequence[int]) -> Any:
     Other threads may make groups meanwhile, also by torch's own functions.
     """
     members = "-".join(map(str, ranks))
-    counts = _made.setdefault(dist.group.WORLD, Counter())
-    counts[members] += 1
-    _of_thread.name = f"distmetrics:{members}:{counts[members]}"
+    made = GroupCommunicator.of(dist.group.WORLD).made
+    made[members] += 1
+    _of_thread.name = f"distmetrics:{members}:{made[members]}"
     try:
         with _naming.block(_names):
             return dist.new_group([*ranks], use_local_synchronization=True)
@@ -150,6 +136,7 @@ class GroupCommunicator(Communicator):
 
     Attributes:
         calls: how many calls of the transport the group has made.
+        made: how many groups of ours, by their ranks.
         watcher: of this rank.
     """
 
@@ -172,13 +159,20 @@ class GroupCommunicator(Communicator):
         self._ranks = dist.get_process_group_ranks(group)
         self._me, self._members = self._ranks[self.rank], rank_ranges(self._ranks)
         self.watcher.calls.count_by(self._name, *counter_of(group))
+        self.made = Counter[str]()
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in dist.get_backend_config(group)
 
     @property
     def _group(self) -> Any:
-        _refuse_fork()
+        if _inherited is not None and _inherited() is dist.group.WORLD is not None:
+            raise ConfigurationError(
+                f"this process is a fork of rank {dist.get_rank()} and is no rank",
+                likely="a data loader's worker, or a child that multiprocessing forked, syncs.",
+                do="sync in the rank's own process, and return to it what the child has computed.",
+                rank=dist.get_rank(),
+            )
         group = self._weak_group()
         if group is None:
             raise ConfigurationError(
@@ -305,14 +299,13 @@ class GroupCommunicator(Communicator):
             raise self.state.verdict.error(self._me, call.site)
         if call_under_way() is None:
             self.state.note(self.state.direct_calls, f"{kind} {call.detail}", call.site)
-        self.calls += 1
-        pending = PendingCall(call, self._name, self._members, self.calls, kind)
+        pending = PendingCall(call, self._name, self._members, self.calls + 1, kind)
         self.watcher.calls.begin_call(pending)
-        work, is_over = None, False
+        work = None
         try:
             work = start()
+            self.calls += 1
             self._wait(work, pending)
-            is_over = True
         except RuntimeError as error:
             # What the backend refuses is the caller's own error: nothing was sent.
             if not (work or is_connection_error(error)):
@@ -323,9 +316,7 @@ class GroupCommunicator(Communicator):
                 break_after(error, self, call)
             raise
         finally:
-            if work is None:
-                self.calls -= 1
-            elif not is_over:
+            if work is not None and not work.is_completed():
                 _held_to_the_end.append((work, start, output))
             self.watcher.calls.end_call(pending, begun=work is not None)
         return output
@@ -339,7 +330,7 @@ class GroupCommunicator(Communicator):
         if not is_connection_error(error):
             return None
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        verdict = self._found_out(doing, error, lambda: self.watcher.departed(doing))
+        verdict = self._found_out(doing, error)
         if not (verdict.peers or is_broken_connection(error)):
             return None
         site = next(iter(raise_sites(error)), None) or call_site()
@@ -381,25 +372,24 @@ class GroupCommunicator(Communicator):
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection."""
-        doing = f"waits in {pending.call}"
-        look = partial(self.watcher.look_after_loss, pending)
-        verdict = self._found_out(doing, error, look)
+        verdict = self._found_out(f"waits in {pending.call}", error, pending)
         return self._break(verdict, pending.call.site)
 
     def _found_out(
-        self, doing: str, error: BaseException, look: Callable[[], Verdict | None]
+        self, doing: str, error: BaseException, pending: PendingCall | None = None
     ) -> Verdict:
         """Return why a connection broke; who watches a lost rank's process may be late to say."""
-        began = time.monotonic()
+        began, watcher = time.monotonic(), self.watcher
         while True:
-            verdict, gone = look(), self.watcher.gone()
-            grace = min(self.watcher.grace, OWN_WORDS) if gone else self.watcher.grace
+            verdict = watcher.look_after_loss(pending) if pending else watcher.departed(doing)
+            gone = watcher.gone()
+            grace = min(watcher.grace, OWN_WORDS) if gone else watcher.grace
             if verdict is not None or time.monotonic() - began >= grace:
                 break
             time.sleep(_MOMENT)
         return (
             verdict
-            or self.watcher.departed(doing)
+            or watcher.departed(doing)
             or Verdict(
                 "peer-lost",
                 f"the connection to {who(gone) if gone else 'another rank'} broke",

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +32,7 @@ from distmetrics.comm.communicator import (
     fold,
     use,
 )
-from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.comm.verdict import Departure, Verdict, deadlock, departed, reason
+from distmetrics.comm.verdict import Departure, Outcome, Verdict, deadlock, departed, reason, settle
 from distmetrics.errors import PeerLostError
 
 _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
@@ -42,7 +41,7 @@ _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 class Joined(NamedTuple):
     """What one rank brings to a meeting."""
 
-    kind: tuple[Any, ...]
+    kind: tuple[Hashable, ...]
     sent: list[Tensor]
     call: Call
 
@@ -94,15 +93,14 @@ class _Rank(Tasks):
 
     def is_missed(self, group: Group) -> bool:
         """True if a group needs the rank, which has ended."""
-        comes_still = group.in_background and self._tasks
-        return self.number in group.members and not comes_still
+        return self.number in group.members and not (group.in_background and self._tasks)
 
-    def is_stuck(self, waiting: Sequence[tuple[int, Group]]) -> bool:
+    def is_stuck(self, waiting: Set[tuple[int, bool]]) -> bool:
         """True if neither the rank nor what it has in its background goes on by itself."""
-        waits = {group.in_background for number, group in waiting if number == self.number}
+        if self._tasks and (self.number, True) not in waiting:
+            return False
         waits_for_own = self._awaited is not None and not self._awaited.is_set()
-        own_is_stuck = self.gone is not None or waits_for_own or False in waits
-        return own_is_stuck and (not self._tasks or True in waits)
+        return self.gone is not None or waits_for_own or (self.number, False) in waiting
 
 
 class Rendezvous:
@@ -113,18 +111,16 @@ class Rendezvous:
         self.ranks = [_Rank(number, self) for number in range(world_size)]
         self._meetings: defaultdict[tuple[Group, int], Meeting] = defaultdict(dict)  # not over
         self._waiting: dict[tuple[int, Group], Meeting] = {}
-        self._broken: dict[Group | None, Verdict] = {}  # None: all groups
+        self._verdict: Verdict | None = None  # why there are no further collectives
 
     def meet(self, rank: _Rank, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
-        here = rank.number, group
         with self.changed:
-            if (broken := self._why_broken(group)) is not None:
-                raise broken.error(rank.number, mine.call.site)
-            place = group, rank.counts[group]
-            rank.counts[group] += 1
+            here, place = (rank.number, group), (group, rank.counts[group])
             meeting = self._meetings[place]
-            meeting[rank.number] = mine
+            if self._verdict is None:
+                rank.counts[group] += 1
+                meeting[rank.number] = mine
             self._waiting[here] = meeting
             try:
                 while not self._is_over(group, meeting):
@@ -137,28 +133,16 @@ class Rendezvous:
                 self._waiting.pop(here, None)
             if self._meetings.pop(place, None) is not None:  # the first to see that it is over
                 self.changed.notify_all()
-            verdict = self._verdict(group, meeting)
+            verdict = self._verdict
+            if len(meeting) == len(group.members):
+                verdict = _disagreement(meeting)
         if verdict is not None:
             raise verdict.error(rank.number, mine.call.site)
         return meeting
 
-    def _why_broken(self, group: Group) -> Verdict | None:
-        """Return the first verdict that has ended the calls of a group."""
-        for of, verdict in self._broken.items():
-            if of in (None, group):
-                return verdict
-        return None
-
     def _is_over(self, group: Group, meeting: Meeting) -> bool:
         """True once all members have come, or never will."""
-        return len(meeting) == len(group.members) or self._why_broken(group) is not None
-
-    def _verdict(self, group: Group, meeting: Meeting) -> Verdict | None:
-        """Return why a meeting that is over has failed, if it has."""
-        if len(meeting) < len(group.members):
-            return self._why_broken(group)
-        first, *others = [joined.kind for joined in meeting.values()]
-        return _disagreement(meeting) if any(kind != first for kind in others) else None
+        return len(meeting) == len(group.members) or self._verdict is not None
 
     def end_vain_waits(self) -> None:
         """End every wait that can't be met any more."""
@@ -169,11 +153,12 @@ class Rendezvous:
         for rank in self.ranks:
             if rank.gone is not None and any(rank.is_missed(group) for _, group in waiting):
                 left[rank.number] = rank.gone
+        threads = {(number, group.in_background) for number, group in waiting}
         # No generator: Python drops an interrupt that strikes while one is closed.
-        stuck = [rank for rank in self.ranks if rank.is_stuck(waiting)]
+        stuck = [rank.is_stuck(threads) for rank in self.ranks]
         if left:
             self.end(departed(left, self._lines(waiting)))
-        elif waiting and stuck == self.ranks:
+        elif waiting and all(stuck):
             what = "every rank waits, and no wait can be met"
             peers = sorted({number for number, _ in waiting})
             self.end(deadlock(what, peers, self._lines(waiting)))
@@ -185,14 +170,17 @@ class Rendezvous:
             lines.setdefault(rank, f"waits{where} in {self._waiting[rank, group][rank].call}")
         return lines
 
-    def end(self, verdict: Verdict, group: Group | None = None) -> None:
-        """End every wait, or those in a group, and refuse later calls."""
+    def end(self, verdict: Verdict) -> None:
+        """End every wait, and refuse later calls."""
         with self.changed:
-            self._broken.setdefault(group, verdict)
+            self._verdict = self._verdict or verdict
             self.changed.notify_all()
 
 
-def _disagreement(meeting: Meeting) -> Verdict:
+def _disagreement(meeting: Meeting) -> Verdict | None:
+    """Return why a meeting of all members fails, if it does."""
+    if len({joined.kind for joined in meeting.values()}) == 1:
+        return None
     return Verdict(
         "mismatch",
         "ranks disagree on a collective",
@@ -303,7 +291,7 @@ class ThreadCommunicator(Communicator):
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
         if at_once:  # else the next call of this rank, or its end, tells
-            self._me.meetings.end(verdict, self._group)
+            self._me.meetings.end(verdict)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -322,7 +310,7 @@ class ThreadCommunicator(Communicator):
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
-        kind = op, [(x.dtype, x.shape) for x in sent], call.exact
+        kind = op, *((x.dtype, x.shape) for x in sent), *call.exact
         met = self._me.meetings.meet(self._me, self._group, Joined(kind, copies, call))
         return [met[member].sent for member in self.members]
 

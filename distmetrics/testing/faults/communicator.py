@@ -23,8 +23,8 @@ from distmetrics.comm.communicator import (
     call_under_way,
     use,
 )
-from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
 from distmetrics.tree import map_leaves
