@@ -52,10 +52,7 @@ def users_line(frame: FrameType, line: int) -> Site | None:
 
 
 def raise_sites(error: BaseException) -> list[Site]:
-    """Return the user's lines that an exception passed through, innermost first.
-
-    Where there are none, the line that the exception itself tells of.
-    """
+    """Return the user's lines that an exception passed through, innermost first; else its own."""
     lines = [users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
     sites = [site for site in lines if site is not None]
     own = getattr(error, "site", None)

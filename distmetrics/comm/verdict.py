@@ -155,14 +155,13 @@ def settle(outcomes: Sequence[Outcome]) -> list[Any]:
     A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that
     raised first; what the other ranks raised is added to the error as notes.
     """
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
-    if not failed:
-        return [outcome.value for outcome in outcomes]
-    root = min(failed, key=lambda outcome: blame(outcome.error))
-    error = root.error
-    assert error is not None
-    error.add_note(f"raised on rank {root.rank}")
-    others = {each.rank: in_short(each.error) for each in failed if each is not root}
+    errors = {each.rank: each.error for each in outcomes if each.error is not None}
+    if not errors:
+        return [each.value for each in outcomes]
+    root = min(errors, key=lambda rank: blame(errors[rank]))
+    error = errors.pop(root)
+    error.add_note(f"raised on rank {root}")
+    others = {rank: in_short(other) for rank, other in errors.items()}
     for text, ranks in by_line(others).items():
         error.add_note(f"{who(ranks)} raised {text}")
     raise error
