@@ -34,10 +34,7 @@ _of_thread = _ThreadQueue()
 
 
 class Handle(Generic[R]):
-    """A call that is under way in the background; every rank has one.
-
-    Who first asks for its result hands that to ``then``.
-    """
+    """A call under way in the background; who first asks for its result hands that to ``then``."""
 
     def __init__(self, tasks: Tasks, then: Callable[[R], None] | None) -> None:
         self._tasks, self._then = tasks, then
@@ -81,8 +78,7 @@ def start(
 ) -> Handle[R]:
     """Make a call in this rank's background, after those that it has begun before.
 
-    Every rank must do so, in the same order. Where many are under way this waits for the first of
-    them.
+    Every rank must, in the same order. Where many are under way this waits for the first of them.
     """
     twin, queue = comm.background(), _of_thread.queue
     if not queue and threading.current_thread() is threading.main_thread():

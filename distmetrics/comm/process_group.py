@@ -196,10 +196,7 @@ class GroupCommunicator(Communicator):
         return self._subgroups[members]
 
     def background(self) -> GroupCommunicator:
-        """Return a communicator of the same ranks, with a process group of its own.
-
-        A backend keeps the order of calls of one group only where one thread makes them.
-        """
+        """Return a communicator of the same ranks, with a process group for another thread."""
         if self._background is None:
             # The guard watches a barrier, but not what makes a group, which waits for half an hour
             # for a rank that has left, or that makes another call.
@@ -298,10 +295,7 @@ class GroupCommunicator(Communicator):
             self.watcher.calls.end_call(pending, begun=work is not None)
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
-        """Return an error that names the rank behind a connection error of a call made elsewhere.
-
-        The group is broken then. None for other errors, and where nothing says that a rank is lost.
-        """
+        """Name the rank behind a connection error of a call made elsewhere, and break the group."""
         if not is_connection_error(error):
             return None
         doing = "was in a collective of torch.distributed's own (DDP, say)"

@@ -150,11 +150,7 @@ class Outcome:
 
 
 def settle(outcomes: Sequence[Outcome]) -> list[Any]:
-    """Return every rank's value, or raise the error that caused the others.
-
-    A rank that was only let down (``DivergedError``, ``PeerLostError``) never hides the rank that
-    raised first; what the other ranks raised is added to the error as notes.
-    """
+    """Return every rank's value, or raise the error that caused the others, with notes of those."""
     errors = {each.rank: each.error for each in outcomes if each.error is not None}
     if not errors:
         return [each.value for each in outcomes]
