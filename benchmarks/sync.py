@@ -33,8 +33,8 @@ from torch import Tensor
 
 from benchmarks.sync_cases import CASES
 from distmetrics import Communicator, sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator, counted_torch_calls
 
 BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds

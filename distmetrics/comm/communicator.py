@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,10 +56,10 @@ class CallState:
         self.lock = threading.Lock()
         self.holder: Any = None  # the call that is under way, set under the lock
 
-    def note(self, kept: deque[str], text: str, site: Site | None) -> None:
+    def note(self, kept: deque[str], call: Call) -> None:
         """Add what no header compares to what ranks must share, and to what errors list."""
-        self.past = zlib.crc32(text.encode(), self.past)
-        kept.append(f"{text}  {site or ''}".rstrip())
+        self.past = zlib.crc32(f"{call.op} {call.detail}".encode(), self.past)
+        kept.append(str(call))
 
 
 class Tasks:
@@ -77,46 +76,46 @@ class Tasks:
         over.wait()
 
 
-_NO_TASKS = Tasks()
-
-
-class Communicator(ABC):
+class Communicator:
     """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
 
     A transport of your own defines the five collectives and these attributes. Where a rank cannot
-    be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`.
+    be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`. What a communicator
+    does not define passes on to the inner one.
 
     Attributes:
         rank: this rank, from 0.
         world_size: number of ranks.
         device: where the transport needs its tensors; callers move them there and back.
         inner: the communicator that this one passes its calls on to, if it does.
+        tasks: the calls that this rank makes in its background, where a transport knows of them.
     """
 
     rank: int
     world_size: int
     device: torch.device
     inner: Communicator | None = None
+    tasks = Tasks()
 
-    @abstractmethod
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
+        return self._inside("all_gather").all_gather(x)
 
-    @abstractmethod
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Return the elementwise ``op`` over all ranks; the same bits on every rank."""
+        return self._inside("all_reduce").all_reduce(x, op)
 
-    @abstractmethod
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one, in rank order."""
+        return self._inside("all_to_all").all_to_all(parts)
 
-    @abstractmethod
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
+        return self._inside("broadcast").broadcast(x, src)
 
-    @abstractmethod
     def barrier(self) -> None:
         """Return once every rank has called it."""
+        self._inside("barrier").barrier()
 
     # What a transport may know or do besides.
 
@@ -125,7 +124,7 @@ class Communicator(ABC):
         """The innermost communicator, through which all calls pass."""
         return self if self.inner is None else self.inner.transport
 
-    @property
+    @functools.cached_property
     def members(self) -> Sequence[int]:
         """Which ranks of the job these are."""
         return range(self.world_size) if self.inner is None else self.inner.members
@@ -141,12 +140,9 @@ class Communicator(ABC):
 
     def background(self) -> Communicator:
         """Return a communicator for a second thread of each rank; every rank must ask for it."""
-        if self.world_size == 1:
-            return self
-        return self._inside("calls in the background").background()
+        return self if self.world_size == 1 else self._inside("background").background()
 
     def _inside(self, lacks: str) -> Communicator:
-        """Return the inner communicator; raise ConfigurationError where there is none."""
         if self.inner is None:
             raise ConfigurationError(
                 f"a {type(self).__name__} has no {lacks}",
@@ -155,26 +151,17 @@ class Communicator(ABC):
         return self.inner
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
-        """Tell the other ranks that this rank makes no further call on this communicator.
-
-        Where it need not be at once, and an error ends this rank, that is told instead.
-        """
+        """Tell the others, at once or unless this rank ends soon, that it makes no call here."""
 
     def report(self, error: DistmetricsError) -> None:
         """Write this rank's report, where one is wanted: a call raises an error."""
-        if self.inner is not None:
-            self.inner.report(error)
-
-    @property
-    def tasks(self) -> Tasks:
-        """The calls that this rank makes in its background."""
-        return _NO_TASKS if self.inner is None else self.inner.tasks
 
     # What a layout changes: ranks that hold the same samples, and ranks without values.
 
     hands_over = False  # whether some ranks are given the result of others
+    wants_proof = False  # whether a call must show what this rank would send: see witness
 
-    @property
+    @functools.cached_property
     def whole(self) -> Communicator:
         """The communicator of all ranks, of which those of a layout are the shards."""
         return self
@@ -182,11 +169,6 @@ class Communicator(ABC):
     def around(self, make: Callable[[], R]) -> R:
         """Make a call on the ranks that have values, and give its result to the others."""
         return make()
-
-    @property
-    def wants_proof(self) -> bool:
-        """Whether a call must show what this rank would send: see :meth:`witness`."""
-        return False
 
     def witness(self, call: bytes, tensors: Mapping[str, Tensor]) -> None:
         """Note what this rank would send, to compare ranks that hold the same samples."""
@@ -205,40 +187,13 @@ class Communicator(ABC):
 
 
 class PassingCommunicator(Communicator):
-    """Base of communicators that pass their collectives on to another one, ``inner``."""
+    """Base of communicators of the same ranks as another one, ``inner``."""
 
     inner: Communicator
 
     def __init__(self, inner: Communicator) -> None:
         self.inner = inner
         self.rank, self.world_size, self.device = inner.rank, inner.world_size, inner.device
-
-    @abstractmethod
-    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Return ``make(*sent)``, say; ``alone`` is the result, had all ranks sent the same."""
-
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Pass on."""
-        return self.pass_on("all_gather", self.inner.all_gather, [x], [x] * self.world_size)
-
-    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Pass on."""
-        make = functools.partial(self.inner.all_reduce, op=op)
-        return self.pass_on(f"all_reduce {op}", make, [x], x)
-
-    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Pass on."""
-        own = [parts[self.rank]] * self.world_size
-        return self.pass_on("all_to_all", lambda *sent: self.inner.all_to_all(sent), [*parts], own)
-
-    def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Pass on."""
-        make = functools.partial(self.inner.broadcast, src=src)
-        return self.pass_on("broadcast", make, [x], x)
-
-    def barrier(self) -> None:
-        """Pass on."""
-        self.pass_on("barrier", self.inner.barrier, [], None)
 
 
 class SingleCommunicator(Communicator):
@@ -305,11 +260,7 @@ def used() -> Communicator | None:
 
 
 def chosen(comm: Communicator | None) -> Communicator:
-    """Return ``comm`` if a caller gave one, else the current communicator.
-
-    Raises:
-        InputTypeError: ``comm`` is not a communicator.
-    """
+    """Return ``comm`` if a caller gave one, else the current communicator."""
     if comm is None:
         return current()
     if not isinstance(comm, Communicator):
@@ -395,19 +346,14 @@ class _ThreadCall(threading.local):
 _of_thread = _ThreadCall()
 
 
-class in_call:  # noqa: N801  (used as a function)
+@contextmanager
+def in_call(call: Call) -> Iterator[None]:
     """Name the transport's calls inside the block by the user's call that needs them."""
-
-    # No generator: Python drops an exception that strikes while one is closed.
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        self._before = name_calls(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        name_calls(self._before)
+    before = name_calls(call)
+    try:
+        yield
+    finally:
+        name_calls(before)
 
 
 def name_calls(call: Call | None) -> Call | None:

@@ -52,17 +52,11 @@ class Calls(Tasks):
 
 
 class Watcher:
-    """Who watches the calls of this rank. This one watches nothing.
+    """Who watches the calls of this rank. This one watches nothing."""
 
-    Attributes:
-        patience: seconds that a wait lasts before it looks for a verdict.
-        grace: seconds that a broken connection waits for somebody to say who has left.
-        calls: of this rank.
-    """
-
-    patience = SLICE
-    grace = 0.0
-    calls = Calls()
+    patience = SLICE  # seconds that a wait lasts before it looks for a verdict
+    grace = 0.0  # seconds that a broken connection waits for somebody to say who has left
+    calls = Calls()  # of this rank
 
     def look(self, pending: PendingCall) -> Verdict | None:
         """Return why a call that lasts can't end, as far as is known."""
@@ -91,11 +85,7 @@ class Watcher:
 
 
 def ended(work: Any, device: torch.device, seconds: float) -> bool:
-    """Wait for a call, some seconds at most; return whether it has ended.
-
-    Raises:
-        RuntimeError: it has failed.
-    """
+    """Wait for a call, some seconds at most; return whether it has ended, or raise its error."""
     if device.type != "cpu":
         return _ended_on_device(work, seconds)
     try:

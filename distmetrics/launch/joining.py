@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.background import finish
-from distmetrics.comm.communicator import use
-from distmetrics.comm.process_group import GroupCommunicator, losses_named
+from distmetrics.comm.communicator import Communicator, use
+from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import PeerLostError
 from distmetrics.guard.store import Tombstones
 from distmetrics.guard.watchdog import leaving_by
@@ -114,6 +114,23 @@ def taking_part(comm: GroupCommunicator) -> Iterator[None]:
     except BaseException as error:
         comm.leave(error)
         raise
+
+
+@contextmanager
+def losses_named(comm: Communicator) -> Iterator[None]:
+    """Name the rank whose loss breaks a collective of torch's own in the block, as DDP's are.
+
+    Raises:
+        PeerLostError: a rank failed, or its connection broke; the backend's error is the cause.
+        DivergedError: a rank returned.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        named = comm.blame(error) if isinstance(comm, GroupCommunicator) else None
+        if named is None:
+            raise
+        raise named from error
 
 
 def cores_per_rank(local_world_size: int) -> int:

@@ -178,10 +178,6 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         """True if some ranks are given the result of others."""
         return bool(self.mesh.owned or (self._is_close and self.mesh.axes(SAME)))
 
-    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Pass on to the ranks of this rank's shards."""
-        return make(*sent)
-
     @property
     def wants_proof(self) -> bool:
         """Whether some ranks hold the same samples, which each call proves."""
@@ -313,7 +309,7 @@ def _told(error: Exception) -> Verdict:
         what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
         error = StateError(what)
     return Verdict(
-        error.code,  # type: ignore[arg-type]
+        error.code,
         error.what,
         error.peers,
         error.per_rank,

@@ -11,8 +11,8 @@ import torch
 
 import distmetrics as dm
 from distmetrics import InputTypeError, MismatchError
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends, same_error
 from tests.collectives.cases import CASES, all_verdicts
 

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.communicator import Call, brief, current_call, fold, in_call
-from distmetrics.comm.recording import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import Site
 from distmetrics.testing import run
+from distmetrics.testing.recording import Recorded, RecordingCommunicator, counted_torch_calls
 
 
 def test_use_is_nested_and_undone_by_exceptions() -> None:

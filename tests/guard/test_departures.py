@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.comm.verdict import Departure
+from distmetrics.comm.verdict import Departure, Outcome, settle
 from distmetrics.errors import DivergedError, PeerLostError
 from distmetrics.guard.store import Tombstones
 from distmetrics.launch.joining import meet

@@ -65,7 +65,7 @@ def _interrupted() -> str:
     call = Call("all_reduce sum", site=Site("train.py", 21, "validate"))
 
     def leave(comm: Any) -> str:
-        call_lock._break_after(comm, call, "TimeoutError")
+        call_lock.break_after(comm, call, "TimeoutError")
         return str(comm.state.verdict)
 
     with mock.patch("distmetrics.comm.call_lock.call_site", return_value=None):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import distmetrics as dm
 from benchmarks.grad_norm import PROCESSES, norms
 from distmetrics import DistmetricsError, InputError, InputTypeError, LayoutError, MismatchError
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.layouts.grad_norm import GradientNorm, total
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]

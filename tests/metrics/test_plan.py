@@ -12,10 +12,10 @@ from torchmetrics import Metric, aggregation, classification
 
 from distmetrics import MismatchError, synced
 from distmetrics.collectives.header import Header
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.message import encode
 from distmetrics.metrics.plan import StateEntry, SyncPlan, SyncSchema, plan
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.metrics.samples import SAMPLES, batches, collection, shard
 
 CAPACITY = 49_152

@@ -12,8 +12,8 @@ from torch import nn
 from torchmetrics import aggregation, classification, wrappers
 
 from distmetrics import MismatchError, PeerLostError, StateError, sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends, same_error
 from tests.metrics.samples import CLASSES, Items, collection, flat, same, scores, states
 

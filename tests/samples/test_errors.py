@@ -18,8 +18,9 @@ from distmetrics.collectives import exchange
 from distmetrics.collectives import gather_samples as module
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.communicator import PassingCommunicator, SingleCommunicator
+from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.testing import outcomes
+from distmetrics.testing.recording import InterceptingCommunicator
 from tests.backends import both_backends, same_error
 from tests.collectives.malicious import head_of, header_in, with_data, with_head
 from tests.samples.ranks import batch
@@ -261,7 +262,7 @@ class InterruptError(Exception):
     """Raised by a handler of the user's."""
 
 
-class Interrupting(PassingCommunicator):
+class Interrupting(InterceptingCommunicator):
     """Raises in place of the third gather."""
 
     def __init__(self, inner: Any) -> None:

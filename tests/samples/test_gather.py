@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import distmetrics as dm
 from distmetrics.collectives import exchange, gather_samples, sample_columns
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends
 from tests.samples import ranks
 from tests.samples.ranks import KINDS, batch, deal, same
