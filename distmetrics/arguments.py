@@ -36,15 +36,11 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
     for name, rule in takes.items():
         value = values[name]
         if not rule.fits(value):
-            what = f"{who}: {name} must be {rule.wanted}, got {_shown(value)}"
-            is_foreign = hasattr(value, "item") and not isinstance(value, int | float)
-            own = "pass Python's own number: value.item()." if is_foreign else ""
-            raise ConfigurationError(what, do=rule.do or own)
-
-
-def _shown(value: Any) -> str:
-    text = describe(value) if isinstance(value, type) else repr(value)
-    return text if len(text) <= 80 and "\n" not in text else describe(value)
+            text = repr(value)
+            if isinstance(value, type) or len(text) > 80 or "\n" in text:
+                text = describe(value)
+            what = f"{who}: {name} must be {rule.wanted}, got {text}"
+            raise ConfigurationError(what, do=rule.do)
 
 
 def describe(value: Any) -> str:

@@ -118,13 +118,14 @@ class DistmetricsError(Exception):
         def number(rank: int) -> int:
             return numbers[rank] if rank < len(numbers) else rank
 
-        for place, part in enumerate(self._parts):
-            if isinstance(part, Ranks):
-                self._parts[place] = Ranks(map(number, part))
+        self._parts = [
+            Ranks(map(number, part)) if isinstance(part, Ranks) else part for part in self._parts
+        ]
         self.args = (self.what,)
         self.per_rank = {number(rank): line for rank, line in self.per_rank.items()}
         self.peers = tuple(map(number, self.peers))
-        self.rank = None if self.rank is None else number(self.rank)
+        if self.rank is not None:
+            self.rank = number(self.rank)
 
     def __str__(self) -> str:
         return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)

@@ -213,9 +213,9 @@ class PassingCommunicator(Communicator):
         self.inner = inner
         self.rank, self.world_size, self.device = inner.rank, inner.world_size, inner.device
 
-    @abstractmethod
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Return ``make(*sent)``, say; ``alone`` is the result, had all ranks sent the same."""
+        """Pass a collective on; ``alone`` is the result, had all ranks sent the same."""
+        return make(*sent)
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Pass on."""
