@@ -44,11 +44,7 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
 
 
 def describe(value: Any) -> str:
-    """Say what a wrong argument is.
-
-    >>> describe(3), describe(int)
-    ('an object of int', 'the class int itself')
-    """
+    """Say what a wrong argument is: an object of int, say, or the class int itself."""
     if isinstance(value, type):
         return f"the class {value.__name__} itself"
     return f"an object of {type(value).__name__}"
@@ -62,11 +58,7 @@ def is_metric(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """True if it is a number, and neither NaN, nor infinite, nor True or False.
-
-    >>> is_number(0.5), is_number(True), is_number(float("nan"))
-    (True, False, False)
-    """
+    """True if it is a number, and neither NaN, nor infinite, nor True or False."""
     return _is_real(value) and math.isfinite(value)
 
 
@@ -75,20 +67,12 @@ def _is_real(value: Any) -> bool:
 
 
 def whole(value: Any, least: int) -> bool:
-    """True if it is a whole number from ``least`` on; True and False are none.
-
-    >>> whole(1, 0), whole(True, 0), whole(1.0, 0)
-    (True, False, False)
-    """
+    """True if it is a whole number from ``least`` on; True and False are none."""
     return isinstance(value, int) and _is_real(value) and value >= least
 
 
 def one_of(*choices: str) -> Takes:
-    """Return the rule for one of several texts.
-
-    >>> one_of("min", "max").wanted
-    "'min' or 'max'"
-    """
+    """Return the rule for one of several texts."""
     wanted = " or ".join(map(repr, choices))
     return Takes(lambda value: isinstance(value, str) and value in choices, wanted)
 

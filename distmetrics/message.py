@@ -98,10 +98,9 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
     """Turn what goes wrong in the block, where bytes of a peer are read, into a MismatchError."""
     try:
         yield
-    except DistmetricsError:
-        raise
     except Exception as error:
         *_, (frame, line) = walk_tb(error.__traceback__)
-        if users_line(frame, line) is not None:  # the handler of a signal, which may strike here
+        # Or the handler of a signal, which may strike here too, has raised it.
+        if isinstance(error, DistmetricsError) or users_line(frame, line) is not None:
             raise
         raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error

@@ -7,7 +7,7 @@ object at hand to the part that is to blame, where that part was made, and what 
 from __future__ import annotations
 
 import contextlib
-import functools
+import gc
 import importlib.util
 import inspect
 import io
@@ -122,25 +122,20 @@ def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Reached]:
     return [parts.get(key, _Reached(part, f"a part of {name}")) for key, part in blamed.items()]
 
 
-_NAMED = {types.MethodType: ("__self__",), functools.partial: ("func", "args", "keywords")}
-
-
 def _inside(value: Any, path: str, _: Any) -> Iterator[_Reached]:
-    """List what an object consists of: its class, its items and its attributes."""
-    if isinstance(value, type | types.ModuleType):
+    """List what an object holds: items and attributes, then also what has no name of its own."""
+    if isinstance(value, type | types.ModuleType | types.FunctionType):
         return
-    yield _Reached(type(value), path)
-    is_row = isinstance(value, list | tuple | deque)
-    items = dict(enumerate(value)) if is_row else value
+    items = dict(enumerate(value)) if isinstance(value, list | tuple | deque) else value
     if isinstance(items, dict):
         for key, item in items.items():
             yield _Reached(item, f"{path}[{key!r}]")
-    for name in _NAMED.get(type(value), ()):
-        yield _Reached(getattr(value, name), f"{path}.{name}")
-    attributes = getattr(value, "__dict__", {})
-    for name, item in {**attributes.get("_modules", {}), **attributes}.items():
+    modules = value._modules if isinstance(value, torch.nn.Module) else {}
+    for name, item in {**modules, **getattr(value, "__dict__", {})}.items():
         step = f"[{name}]" if name.isdigit() else f".{name}"
         yield _Reached(item, path + step, value)
+    for item in gc.get_referents(value):  # a partial's arguments, say, and its class
+        yield _Reached(item, path)
 
 
 _TOP_LEVEL = "move it to the top level of a module"

@@ -9,8 +9,7 @@ import copy
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -18,17 +17,16 @@ T = TypeVar("T")
 _Build = Callable[[Iterator[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """The shape of a tree without its leaves."""
 
     text: str  # the same for equal trees on all ranks: ``{'a': *, 'b': [*, *]}``
     paths: tuple[str, ...]  # how a user would reach each leaf: ``['a']``, ``['b'][0]``
-    _build: _Build = dataclasses.field(repr=False, compare=False)
+    build: _Build
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Build the tree again around new leaves, one for each path."""
-        return self._build(iter(leaves))
+        return self.build(iter(leaves))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Spec]:

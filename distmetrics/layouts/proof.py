@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.errors import LayoutError, Ranks
 from distmetrics.layouts.mesh import SAME, Mesh
 from distmetrics.message import Message, encode, not_ours
@@ -25,30 +24,13 @@ from distmetrics.tree import flatten
 # Sums of bfloat16 in another order differ by about one part in a thousand.
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
 _WORDS = struct.Struct("<4q")
-_CALL, _ERROR = "the call", "an error"
+ERROR = "an error"  # it is compared as what is sent is
 
 
 class Proof(Message, frozen=True):
     """What a rank would send in a call: of each state or leaf a hash, or the value in short."""
 
     digests: Mapping[str, str]
-
-
-def note(digests: dict[str, str], call: bytes, tensors: Mapping[str, Tensor]) -> None:
-    """Add to digests what would be sent: the call, without the line that makes it, and data."""
-    sent = {**tensors, _CALL: from_bytes(call)}  # which tells least of all
-    for name, x in sent.items():
-        # Ranks are compared by it, not guarded from each other; where the processor has no
-        # instructions for it, it is still no slower than others.
-        digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
-        digest.update(to_bytes(x.resolve_conj().resolve_neg()))
-        digests[name] = digest.hexdigest()
-
-
-def note_error(digests: dict[str, str], error: Exception) -> None:
-    """Add an error of this rank, to be compared with that of others."""
-    text = getattr(error, "compared", "") or str(error)
-    digests[_ERROR] = f"{type(error).__name__}: {text}"
 
 
 def far_apart(first: Any, mine: Any) -> dict[str, str]:
@@ -99,7 +81,7 @@ def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
     """Return the error for ranks that are said to hold the same samples and do not."""
     names = [name for proof in proofs.values() for name in proof.digests]
     # An error tells more than what it has kept from being sent.
-    for name in dict.fromkeys([_ERROR, *names]):
+    for name in dict.fromkeys([ERROR, *names]):
         for axis, start in itertools.product(mesh.axes(SAME), proofs):
             line = mesh.along(start, [axis])
             digests = {each: proofs[each].digests.get(name, "nothing") for each in line}
