@@ -77,14 +77,14 @@ def _visit(tree: Any, path: str, found: list[tuple[str, Any]]) -> tuple[str, _Bu
     if split is None:
         found.append((path, tree))
         return "*", next
-    (opening, closing), children, rebuild = split
+    brackets, children, rebuild = split
     texts, builds = [], []
     for step, label, child in children:
         text, build = _visit(child, path + step, found)
         texts.append(label + text)
         builds.append(build)
     name = "" if type(tree) in (dict, list, tuple) else type(tree).__name__
-    whole = f"{name}{opening}{', '.join(texts)}{closing}"
+    whole = f"{name}{brackets[0]}{', '.join(texts)}{brackets[1]}"
     return whole, lambda new: rebuild([build(new) for build in builds])
 
 

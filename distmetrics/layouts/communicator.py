@@ -154,21 +154,24 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     def _connect(self, whole: Communicator) -> None:
         """Make the groups that calls need, among the ranks of the mesh."""
         mesh, me, self.whole = self.mesh, whole.rank, whole
-        shards, given = mesh.along(me, mesh.axes(SHARD)), mesh.along(me, mesh.owned)
-        super().__init__(_group(whole, shards))
+        shards, same = mesh.axes(SHARD), mesh.axes(SAME)
+
+        def among(axes: list[str]) -> Communicator:
+            return _group(whole, mesh.along(me, axes))
+
+        super().__init__(among(shards))
         self.state = self.inner.state
-        self.members = [whole.members[rank] for rank in shards]
-        self._given = _group(whole, given)
-        self._owner = [mesh.owns(rank) for rank in given].index(True)  # of these
+        self.members = [whole.members[rank] for rank in mesh.along(me, shards)]
         # On ranks without values groups that are never used: all ranks are in as many, since torch
         # may name a group of the user's by how many there are, and ranks wait for each other by
         # its name.
-        owners = mesh.along(me, mesh.axes(SHARD, SAME)) if self.wants_proof else [me]
-        self._owners = _group(whole, owners)
-        alike = mesh.along(me, mesh.axes(SAME)) if self._is_close else [me]
-        self._alike = _group(whole, alike)
+        self._owners = among(shards + same if same else [])
+        self._alike = among(same if self._is_close else [])
+        self._given = among(mesh.owned)
+        given = mesh.along(me, mesh.owned)
+        self._owner = [mesh.owns(rank) for rank in given].index(True)  # of these
         self._is_in_call = False
-        self._digests: dict[str, str] = {}  # of the call
+        self._digests: dict[str, Any] = {}  # of the call
 
     def through(self, whole: Communicator) -> layout:
         """Return the same layout over another communicator of the same ranks."""
@@ -185,10 +188,8 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         for name, x in {**tensors, "the call": from_bytes(call)}.items():  # which tells least
             # Ranks are compared by it, not guarded from each other; where the processor has no
             # instructions for it, it is still no slower than others.
-            before = self._digests.get(name, "").encode()
-            digest = hashlib.sha1(before, usedforsecurity=False)
+            digest = self._digests.setdefault(name, hashlib.sha1(usedforsecurity=False))
             digest.update(to_bytes(x.resolve_conj().resolve_neg()))
-            self._digests[name] = digest.hexdigest()
 
     def around(self, make: Callable[[], Any]) -> Any:
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
@@ -212,14 +213,14 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     def _made(self, make: Callable[[], Any]) -> _Ended:
         """Make the call; of its error the other ranks must hear before it is raised."""
         lock = this_call()
-        takes = lock.takes
+        before = lock.call
         try:
             with numbered(self):
                 result = make()
                 mine = _Ended(result, data=self._data_of(result) if self.hands_over else _NO_DATA)
         except Exception as error:
             if not lock.exchanged and not isinstance(error, DistmetricsError):
-                if lock.takes > takes:  # others are in the midst of it
+                if lock.call is not before:  # others are in the midst of it
                     raise
                 note_left(self, error)
             mine = _Ended(error=error)
@@ -241,7 +242,8 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
 
     def _proved(self, mine: _Ended) -> _Ended:
         """Return what all ranks with values have ended with; one of them may have an error."""
-        digests, ended = self._digests, mine
+        digests = {name: each.hexdigest() for name, each in self._digests.items()}
+        ended = mine
         if self._is_close:
             ended = _hand_over(self._alike, 0, mine)
             digests = far_apart(ended.result, mine.result)
@@ -264,10 +266,8 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         return {axis: self.mesh.roles[axis] for axis in self.mesh.varied(ranks)}
 
     def duplicates(self, shards: Sequence[int]) -> LayoutError:
-        """Return the error for shards that hold the same data, which would count several times.
-
-        It names the first ranks of these shards: ranks that hold the same must agree on it.
-        """
+        """Return the error for shards that hold the same data, which would count several times."""
+        # The first ranks of these shards: ranks that hold the same must agree on it.
         line = self.mesh.along(self.mesh.owners[0], self.mesh.axes(SHARD))
         ranks = [line[shard] for shard in shards]
         axes = self.mesh.varied(ranks)
@@ -311,10 +311,7 @@ def _told(error: Exception) -> Verdict:
 
 
 def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
-    """Give what rank ``src`` has ended with to all ranks of ``comm``.
-
-    One round if it fits inline, as numbers do; else one more.
-    """
+    """Give what rank ``src`` has ended with to all ranks of ``comm``."""
     given = mine if comm.rank == src else _Ended()
     body = b"" if given.error is None else encode(_told(given.error))
     with numbered(comm):
