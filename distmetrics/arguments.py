@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -36,10 +37,7 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
     for name, rule in takes.items():
         value = values[name]
         if not rule.fits(value):
-            text = repr(value)
-            if isinstance(value, type) or len(text) > 80 or "\n" in text:
-                text = describe(value)
-            what = f"{who}: {name} must be {rule.wanted}, got {text}"
+            what = f"{who}: {name} must be {rule.wanted}, got {reprlib.repr(value)}"
             raise ConfigurationError(what, do=rule.do)
 
 
