@@ -56,10 +56,10 @@ from distmetrics.metrics.async_sync import sync_async
 from distmetrics.metrics.explain import explain
 from distmetrics.metrics.function import from_function
 from distmetrics.metrics.sync import sync_and_compute, synced
+from distmetrics.preflight import find_unpicklable
 
 if TYPE_CHECKING:
     from distmetrics import guard
-    from distmetrics.preflight import find_unpicklable
     from distmetrics.runner import Runner
 
 __all__ = [
@@ -106,13 +106,8 @@ __all__ = [
     "use",
 ]
 
-_LATE = {
-    "Runner": "distmetrics.runner",
-    "find_unpicklable": "distmetrics.preflight",
-}  # imported on first use
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name != "Runner":  # imported on first use
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return importlib.import_module("distmetrics.runner").Runner
