@@ -74,39 +74,28 @@ def described(value: Any, depth: int = 0) -> Attribute:
 
 
 def borrow(
-    plan: SyncPlan, every: Sequence[Target], header: Header, comm: Communicator
+    plan: SyncPlan, targets: Sequence[Target], header: Header, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update take over, by the metric's place."""
-    targets = [every[place] for place in plan.borrowing]
     mine = []
-    for target in targets:
-        attributes = target.adapter.attributes(target.metric)
+    for place in plan.borrowing:
+        attributes = targets[place].adapter.attributes(targets[place].metric)
         mine.append({name: tuple(described(value)) for name, value in attributes.items()})
     about = header.name, header.site
-    per_rank = gather_objects(mine, _read, *about, comm=comm, op="attributes of metrics")
+    per_rank = gather_objects(mine, None, *about, comm=comm, op="attributes of metrics")
     result = {}
     with reading("attributes"):  # of as many metrics
-        for target, place, *column in zip(targets, plan.borrowing, *per_rank, strict=True):
+        for place, *column in zip(plan.borrowing, *per_rank, strict=True):
             updated = plan.updated[place]
-            values = agreed(target.path, column, updated, header, comm.rank)
+            values = agreed(targets[place].path, column, updated, header, comm.rank)
             if comm.rank not in updated:
                 result[place] = values
     return result
 
 
-def _read(data: Any) -> list[dict[str, Attribute]]:
-    return [
-        {
-            str(name): Attribute(str(text), bool(travels), value)
-            for name, (text, travels, value) in attributes.items()
-        }
-        for attributes in data
-    ]
-
-
 def agreed(
     path: str,
-    per_rank: Sequence[Mapping[str, Attribute]],
+    per_rank: Sequence[Mapping[str, Sequence[Any]]],
     updated: Sequence[int],
     header: Header,
     rank: int,
@@ -114,7 +103,7 @@ def agreed(
     """Return what ranks without an update take over of one metric, by name; or raise StateError."""
     result: dict[str, Any] = {}
     for name in sorted({name for r in updated for name in per_rank[r]}):
-        column = [attributes.get(name, Attribute()) for attributes in per_rank]
+        column = [Attribute(*attributes.get(name, ())) for attributes in per_rank]
         if len({each.text for each in column}) == 1:
             continue
         have = [column[r] for r in updated]

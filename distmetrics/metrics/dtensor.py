@@ -27,16 +27,16 @@ from distmetrics.collectives.reduce import reduce_large, wide_dtype
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError
-from distmetrics.metrics.adapters.base import StateSpec, Target, compute, parts_of
-from distmetrics.metrics.metric_set import ABSENT, OPS, MetricSet
-from distmetrics.metrics.plan import StatePlan
+from distmetrics.metrics.adapters.base import StateSpec, compute, parts_of
+from distmetrics.metrics.metric_set import ABSENT, MetricSet
+from distmetrics.metrics.plan import OPS, StatePlan
 from distmetrics.tree import map_leaves
 
 _REDUCED = ("sum", "max", "min")
 _PLAIN = "update the metric with plain tensors: x.full_tensor(), or x.to_local()."
 
 
-def take_parts(local: MetricSet, comm: Communicator) -> None:
+def take_parts(local: MetricSet) -> None:
     """Read this rank's part of each state that is a DTensor; the metrics stay as they are."""
     mixed = {at for _, at, _, value in local.states if local.updates[at] and _dtensors(value)}
     rows: dict[int, set[str]] = {place: set() for place in mixed}  # placements of lists
@@ -44,26 +44,22 @@ def take_parts(local: MetricSet, comm: Communicator) -> None:
         if place not in mixed or value is ABSENT or (isinstance(value, list) and not value):
             continue
         try:
-            spec, value, parts = _taken(path, spec, value, comm)
+            spec, value, parts = _taken(path, spec, value, local.comm)
         except InputTypeError as error:
             raise StateError(f"the state {error.what}", do=_PLAIN) from error
         local.states[at] = path, place, spec, value
         about = sorted({part.placements for part in parts})
         rows[place].update(about if spec.kind in ("cat", "items") else ())
         text = f"{'; '.join(about)}, {local.updates[place]} updates"
-        name = f"{spec.name} of {_name(local.targets[place])}"
+        name = f"{spec.name} of {local.targets[place].name}"
         local.shared.append(Shared(name, parts[0].holders, text))
     for place, placements in rows.items():  # lists of one metric belong together, row by row
         if len(placements) > 1:
             raise StateError(
-                f"the lists of {_name(local.targets[place])} hold DTensors of "
+                f"the lists of {local.targets[place].name} hold DTensors of "
                 f"{' and '.join(sorted(placements))}: their rows would not go together",
                 do=_PLAIN,
             )
-
-
-def _name(target: Target) -> str:
-    return target.path or type(target.metric).__name__
 
 
 def _dtensors(value: Any) -> list[Any]:
@@ -126,7 +122,7 @@ def reduce_pieces(
             take(group, call_under_way() or Call("sync of metrics"))
         if len(state.ranks) > 1:
             wide = piece.to(group.device, wide_dtype(state.dtype))
-            piece = reduce_large(group, wide, OPS.get(state.kind, "sum")).to(state.dtype)
+            piece = reduce_large(group, wide, OPS[state.kind]).to(state.dtype)
         result[state.path] = piece
     return result
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
-from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.header import tensor_of
 from distmetrics.comm.communicator import fold
-from distmetrics.errors import InputError, InputTypeError, StateError
+from distmetrics.errors import InputError, StateError
 from distmetrics.metrics.adapters.base import Adapter, StateSpec, parts_of
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
@@ -100,10 +100,11 @@ class FunctionMetric(Generic[T]):
 
     @property
     def device(self) -> torch.device:
-        """Where the values are: the first device that is not the CPU, if there is one."""
+        """Where the values are: on an accelerator, if some are."""
         parts = chain.from_iterable(map(parts_of, self._held.values()))
-        devices = [part.device for part in parts if isinstance(part, Tensor)]
-        return next((x for x in devices if x.type != "cpu"), torch.device("cpu"))
+        cpu = torch.device("cpu")
+        devices = {part.device for part in parts if isinstance(part, Tensor)} - {cpu}
+        return devices.pop() if devices else cpu
 
     def update(self, **values: Tensor | float) -> None:
         """Add values of one batch, tensors or numbers.
@@ -134,7 +135,7 @@ class FunctionMetric(Generic[T]):
             for name, value in values.items():
                 if name not in self.reduce:
                     raise InputError(f"update: {name!r} is none of {', '.join(self.reduce)}")
-                parts = {name: _tensor(name, value)}
+                parts = {name: tensor_of(value, f"update: {name!r}").detach()}
                 if self.reduce[name] == "mean":
                     parts = _weighted(name, parts[name], weight)
                 for state, x in parts.items():
@@ -161,16 +162,14 @@ class FunctionMetric(Generic[T]):
 
 def _weighted(name: str, x: Tensor, weight: Any) -> dict[str, Tensor]:
     """Return what one value of a mean adds to which states."""
-    if weight is None:
+    number = math.nan if weight is None else float(weight)
+    if not 0 <= number < math.inf:
         raise InputError(
-            f"update: the mean {name!r} needs a weight, or batches of different size would count "
-            "the same",
+            f"update: the mean {name!r} needs a weight, a finite number, 0 or more, got {weight!r}",
+            likely="without it, batches of different size would count the same.",
             do=f"update({name}=…, weight=len(batch)), or divide a sum by a count in the function.",
         )
-    number = float(weight)
-    if not 0 <= number < math.inf:
-        raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
-    x = _wide(x.float() if not x.dtype.is_floating_point else x)
+    x = _wide(x if x.dtype.is_floating_point else x.float())
     # The mean of no samples is NaN most often.
     total = x * number if number else torch.zeros_like(x)
     return {name: total, weight_of(name): torch.tensor(number, dtype=x.dtype, device=x.device)}
@@ -179,15 +178,6 @@ def _weighted(name: str, x: Tensor, weight: Any) -> dict[str, Tensor]:
 def weight_of(name: str) -> str:
     """Return the name of the state that holds the weight of a mean."""
     return f"{name} (weight)"
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, Real):
-        dtype = torch.int64 if isinstance(value, Integral) else torch.float64  # bool too
-        return torch.tensor(value, dtype=dtype, device="cpu")
-    raise InputTypeError(f"update: {name!r} is a {type(value).__name__}; give a tensor or a number")
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ the last one plans nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,19 +28,16 @@ from distmetrics.collectives.buckets import (
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
+from distmetrics.comm.communicator import Op, fold
 from distmetrics.errors import MismatchError, StateError
 from distmetrics.message import Message, Shape, decode, reading
 from distmetrics.metrics.adapters.base import Kind
-from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
-REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
-FIXED = (*REDUCED, "stack")  # of a size that does not depend on the data
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SentKind = Kind | Literal["sizes"]  # which travels beside "items"
-_CAN_BE_ADDED = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-})  # fmt: skip
+# How the kinds of states that are folded to one tensor are; a mean is divided afterwards.
+OPS: Mapping[str, Op] = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
+FIXED = (*OPS, "stack")  # kinds of a size that does not depend on the data
 
 
 class StateEntry(LeafSpec, frozen=True):
@@ -47,8 +46,25 @@ class StateEntry(LeafSpec, frozen=True):
     kind: SentKind = "sum"
     piece: str = ""  # of a DTensor: which one, and of which whole
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind in OPS and not _can_reduce(dtype_of(self.dtype), OPS[self.kind]):
+            raise ValueError(f"is {self.dtype}, of which torch has no {self.kind}")
+        if self.kind == "sizes" and self.dtype != "int64":
+            raise ValueError(f"has sizes of {self.dtype}")
+
     def __str__(self) -> str:
         return f"{super().__str__()} {self.kind} {self.piece}".rstrip()
+
+
+@functools.cache
+def _can_reduce(dtype: torch.dtype, op: Op) -> bool:
+    x = torch.zeros(1, dtype=dtype, device="cpu")
+    try:
+        fold([x, x], op)
+    except RuntimeError:  # that torch has no such operation
+        return False
+    return True
 
 
 class MetricRecord(Message, frozen=True):
@@ -93,32 +109,68 @@ class SyncSchema(Message, frozen=True):
     shared: tuple[Shared, ...] = ()  # its states that are DTensors
 
 
-def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int) -> None:
-    """Check what a rank with the same metrics tells of its states, whose paths are ``order``."""
-    with reading("its states", rank):
-        for state in states:
-            is_known = state.path in order and is_reducible(state.kind, dtype_of(state.dtype))
-            if state.kind == "sizes":
-                is_known = state.dtype == "int64"
-            if not is_known:
-                raise ValueError(f"a state {state}")
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A number of collectives, and the bytes that one rank receives in them.
+
+    An all_gather brings every other rank's data, (W - 1)·n bytes; an all_reduce as a ring brings
+    2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations", 2009). So a large state that can be reduced must be,
+    and a small one is better gathered: a gather of a frame costs one latency, and needs no
+    agreement before it.
+    """
+
+    rounds: int = 0
+    received: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.rounds + other.rounds, self.received + other.received)
+
+    def __str__(self) -> str:
+        return f"{count_of(self.rounds, 'collective')}, {size_of(self.received)}"
 
 
-@functools.cache
-def is_reducible(kind: str, dtype: torch.dtype) -> bool:
-    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
-    if kind in ("max", "min") and dtype.is_complex:
-        return False
-    return kind not in REDUCED or dtype in _CAN_BE_ADDED
+def gathered(nbytes: int, world_size: int) -> Cost:
+    """Return the cost of an all_gather of so many bytes a rank."""
+    return Cost(1, (world_size - 1) * nbytes)
+
+
+def reduced(nbytes: int, world_size: int) -> Cost:
+    """Return the cost of an all_reduce of so many bytes."""
+    return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> count_of(1, "metric"), count_of(2, "metric")
+    ('1 metric', '2 metrics')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def size_of(nbytes: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> size_of(3 << 19)
+    '1.5 MiB'
+    """
+    if nbytes < 1024:
+        return f"{nbytes:.0f} bytes"
+    power = min(int(math.log2(nbytes)) // 10, 3)
+    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def agree_on_metrics(
     headers: Sequence[Header], schemas: Sequence[SyncSchema], rank: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Check that all ranks have the same metrics; return who has updated each, and which borrow.
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[str, str]]:
+    """Check that all ranks have the same metrics.
 
     A metric that was never updated need not be as one that was: an update may have set attributes,
     and taken shapes from the data.
+
+    Returns: which ranks have updated each metric; which metrics borrow attributes; and, by the
+        paths of states that some metrics show, those of the metrics that hold them.
     """
     records = [[*schema.metrics] for schema in schemas]
     updated = []
@@ -137,7 +189,32 @@ def agree_on_metrics(
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
     agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
     agree_on_dtensors([schema.shared for schema in schemas], headers, rank)
-    return tuple(updated), tuple(borrowing)
+    shown = {}
+    for place, ranks in enumerate(updated):
+        column = [records[r][place] for r in ranks]
+        if len({record.shows for record in column}) > 1:
+            raise _lost(dict(zip(ranks, column, strict=True)), headers[rank], rank)
+        for record in column[:1]:
+            if record.shows:
+                for name, *_ in record.states:
+                    shown[f"{record.path}.{name}"] = f"{record.shows}.{name}"
+    return tuple(updated), tuple(borrowing), shown
+
+
+def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> StateError:
+    path = next(iter(column.values())).path
+    return StateError(
+        f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
+        "its own; other ranks with data differ",
+        per_rank={r: f"{path} has the state of {x.shows or 'no other'}" for r, x in column.items()},
+        notes=["No data was moved; every metric keeps its local state."],
+        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
+        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
+        do="make the collection with compute_groups=False.",
+        rank=rank,
+        peers=[r for r, metric in column.items() if metric.shows],
+        site=header.site,
+    )
 
 
 class StatePlan(NamedTuple):
@@ -178,23 +255,6 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
     return StatePlan(path, kind, ranks, dtype, first.shape, first.piece)
 
 
-def _uneven(
-    path: str, leaves: Mapping[int, StateEntry], headers: Sequence[Header], rank: int
-) -> MismatchError:
-    return MismatchError(
-        f"{headers[rank].call().op}: the state {path} has values on different ranks that do "
-        "not go together",
-        per_rank={r: f"{leaf}  {headers[r].site or ''}" for r, leaf in leaves.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
-        "different width or kind.",
-        do="make the metric with the same arguments on every rank.",
-        rank=rank,
-        peers=leaves,
-        site=headers[rank].site,
-    )
-
-
 class Run(NamedTuple):
     """Where tensors lie in one run of bytes, and their paths in the order of the layout."""
 
@@ -206,11 +266,6 @@ class Run(NamedTuple):
         """Lay described tensors out by kind."""
         kinds = [each.kind for each in tensors]
         return cls(layout(tensors, kinds), tuple(each.path for each in tensors))
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the run."""
-        return self.layout.nbytes
 
     def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """Copy the tensors that belong into a run."""
@@ -226,10 +281,13 @@ class Sent(NamedTuple):
 
     inline: Run  # the states that are reduced
     bulk: Run  # the rest, and the sizes of lists' items
+    start: int  # of bulk: all that are reduced are sent inline, or none
 
-    def inline_bytes(self, capacity: int) -> int:
-        """Return how many bytes of states that are reduced are sent: all that fit, or none."""
-        return self.inline.nbytes if self.inline.nbytes <= capacity else 0
+    def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the states that are reduced, also where they do not fit, and all that is sent."""
+        inline, bulk = self.inline.pack(tensors, device), self.bulk.pack(tensors, device)
+        sent = inline[: self.start]
+        return inline, torch.cat([sent, bulk]) if bulk.numel() else sent
 
 
 class SyncPlan(NamedTuple):
@@ -279,7 +337,7 @@ class SyncPlan(NamedTuple):
         for bucket in self.agreed.layout.buckets:
             kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
-        if longest := max(sent.bulk.nbytes for sent in self.sent):
+        if longest := max(sent.bulk.layout.nbytes for sent in self.sent):
             nth = "second" if self.follow else "first"
             lines.append(f"  lists and rows of up to {longest} bytes a rank  in the {nth} round")
         return "\n".join(lines)
@@ -294,86 +352,61 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     """
     first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
     headers = [header_of(blob, first[blob]) for blob in blobs]
-    if len({header.op for header in headers}) > 1:  # another call tells nothing of metrics
-        agree_on_tree(headers, rank)
+    agree_on_tree(headers, rank)  # another call tells nothing of metrics
     known = {
         blob: decode(SyncSchema, headers[sender].body, "its metrics", sender)
         for blob, sender in first.items()
     }
     schemas = [known[blob] for blob in blobs]
-    updated, borrowing = agree_on_metrics(headers, schemas, rank)
+    updated, borrowing, shown = agree_on_metrics(headers, schemas, rank)
     by_path: dict[str, dict[int, StateEntry]] = {path: {} for path in order}
-    for blob, sender in first.items():
-        check_states(known[blob].states, by_path.keys(), sender)
     for r, schema in enumerate(schemas):
-        for entry in schema.states:
-            if entry.kind != "sizes":
-                by_path[entry.path][r] = entry
-    own = {}
+        with reading("its states", r):  # of these paths
+            for entry in schema.states:
+                if entry.kind != "sizes":
+                    by_path[entry.path][r] = entry
+    states = {}
     for path, leaves in by_path.items():
-        if leaves:
-            try:
-                own[path] = plan_of(path, leaves, rank, len(headers))
-            except (RuntimeError, ValueError) as error:
-                raise _uneven(path, leaves, headers, rank) from error
-    agreed = Run.of([state for state in own.values() if state.kind in REDUCED and not state.piece])
-    sent = tuple(sent_by(schema.states) for schema in schemas)
-    longest = max(each.inline_bytes(capacity) + each.bulk.nbytes for each in sent)
+        if not leaves:
+            continue
+        try:
+            states[path] = plan_of(path, leaves, rank, len(headers))
+        except (RuntimeError, ValueError) as error:
+            raise MismatchError(
+                f"{headers[rank].call().op}: the state {path} has values on different ranks that "
+                "do not go together",
+                per_rank={r: f"{leaf}  {headers[r].site or ''}" for r, leaf in leaves.items()},
+                notes=["No data was moved; every metric keeps its local state."],
+                likely="metrics made with different arguments (num_classes, thresholds), or inputs "
+                "of different width or kind.",
+                do="make the metric with the same arguments on every rank.",
+                rank=rank,
+                peers=leaves,
+                site=headers[rank].site,
+            ) from error
+    agreed = Run.of([x for x in states.values() if x.kind in OPS and not x.piece])
+    sent = tuple(sent_by(schema.states, capacity) for schema in schemas)
+    longest = max(each.start + each.bulk.layout.nbytes for each in sent)
     return SyncPlan(
-        own | _shown(own, schemas, updated, headers[rank], rank),
+        states | {path: states[source] for path, source in shown.items() if source in states},
         agreed,
         sent,
-        max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity,
+        max(run.layout.nbytes for run in [agreed, *[x.inline for x in sent]]) <= capacity,
         longest if longest > capacity else 0,
         updated,
         borrowing,
-        tuple(state for state in own.values() if state.piece),
+        tuple(state for state in states.values() if state.piece),
         headers[rank].allow_pickle,
     )
 
 
-def _shown(
-    states: Mapping[str, StatePlan],
-    schemas: Sequence[SyncSchema],
-    updated: Sequence[tuple[int, ...]],
-    header: Header,
-    rank: int,
-) -> dict[str, StatePlan]:
-    """Return the states of metrics that show those of another, by their own paths."""
-    shown = {}
-    for place, ranks in enumerate(updated):
-        column = {r: schemas[r].metrics[place] for r in ranks}
-        if len({metric.shows for metric in column.values()}) > 1:
-            raise _lost(column, header, rank)
-        for metric in [column[r] for r in ranks[:1]]:
-            for name, *_ in metric.states:
-                if (source := f"{metric.shows}.{name}") in states:
-                    shown[f"{metric.path}.{name}"] = states[source]
-    return shown
-
-
-def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> StateError:
-    path = next(iter(column.values())).path
-    return StateError(
-        f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
-        "its own; other ranks with data differ",
-        per_rank={r: f"{path} has the state of {x.shows or 'no other'}" for r, x in column.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
-        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
-        do="make the collection with compute_groups=False.",
-        rank=rank,
-        peers=[r for r, metric in column.items() if metric.shows],
-        site=header.site,
-    )
-
-
 @functools.lru_cache(maxsize=64)
-def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
+def sent_by(entries: tuple[StateEntry, ...], capacity: int) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    inline = [entry for entry in entries if entry.kind in REDUCED and not entry.piece]
-    bulk = [entry for entry in entries if entry.kind not in REDUCED]
-    return Sent(Run.of(inline), Run.of(bulk))
+    inline = [entry for entry in entries if entry.kind in OPS and not entry.piece]
+    bulk = [entry for entry in entries if entry.kind not in OPS]
+    first, rest = Run.of(inline), Run.of(bulk)
+    return Sent(first, rest, first.layout.nbytes if first.layout.nbytes <= capacity else 0)
 
 
 def sizes_of(path: str) -> str:

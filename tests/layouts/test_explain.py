@@ -12,7 +12,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
 from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.metrics.cost import Cost
+from distmetrics.metrics.plan import Cost
 from distmetrics.testing import run
 
 

@@ -18,7 +18,7 @@ def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = ""
 def agreed(*records: MetricRecord) -> Any:
     """Who has updated the metric, and whether some rank borrows."""
     headers, schemas = [Header("sync")] * len(records), [SyncSchema((each,), ()) for each in records]
-    (updated,), borrowing = agree_on_metrics(headers, schemas, 0)
+    (updated,), borrowing, _ = agree_on_metrics(headers, schemas, 0)
     return updated, bool(borrowing)
 
 

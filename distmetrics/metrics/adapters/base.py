@@ -141,6 +141,11 @@ class Target(NamedTuple):
         return cls(path, metric, adapter, tuple(adapter.states(metric)), adapter.storage(metric))
 
     @property
+    def name(self) -> str:
+        """What errors call the metric: its path, else its class."""
+        return self.path or type(self.metric).__name__
+
+    @property
     def device(self) -> torch.device:
         """Where the metric keeps its state."""
         device = getattr(self.metric, "device", None)
@@ -159,10 +164,7 @@ _BUILT_IN = {
     "torcheval.metrics": "distmetrics.metrics.adapters.torcheval",
     "distmetrics.metrics.function": "distmetrics.metrics.function",
 }
-_NO_METRICS = frozenset({
-    dict, list, tuple, str, bytes, bool, int, float, type(None), Tensor,
-    nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential, nn.Linear,
-})  # fmt: skip
+_NO_METRICS = frozenset({dict, list, tuple, str, int, float, type(None), Tensor})
 _registered: list[Adapter] = []
 
 
@@ -332,7 +334,7 @@ def are_equal(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(are_equal, one, other))
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
+    if not type(one) is type(other) is Tensor or one.shape != other.shape:
         return False
     other = other.to(one.device)
     return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -180,22 +180,21 @@ def _holder(metric: Metric) -> Metric:
     Raises:
         StateError: a state is no plain attribute, as where a parameter was assigned to it.
     """
-    if metric._reductions.keys() <= metric.__dict__.keys():
+    missing = metric._reductions.keys() - vars(metric).keys()
+    if not missing:
         return metric
     for child in metric._modules.values():
         if isinstance(child, Metric) and child._reductions is metric._reductions:
             return _holder(child)
-    name = next(name for name in metric._reductions if name not in metric.__dict__)
     raise StateError(
-        f"the state {name} of {type(metric).__name__} is no plain attribute, but a "
+        f"the state {min(missing)} of {type(metric).__name__} is no plain attribute, but a "
         "parameter or a buffer",
         do="assign a tensor, such as x.detach(), under the name that was given to add_state.",
     )
 
 
 def _unregistered(kind: type[Metric]) -> list[str]:
-    names = [base.__name__ for base in kind.__mro__]
-    return [_UNREGISTERED[name] for name in names if name in _UNREGISTERED]
+    return [name for base in kind.__mro__ for name in _UNREGISTERED.get(base.__name__, ())]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -233,4 +232,4 @@ def _at_most_two(rows: Tensor) -> Tensor:
 # Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
 # over all images that was never registered as a state.
 _FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
-_UNREGISTERED = {"RootMeanSquaredErrorUsingSlidingWindow": "rmse_map"}
+_UNREGISTERED = {"RootMeanSquaredErrorUsingSlidingWindow": ["rmse_map"]}
