@@ -139,14 +139,14 @@ def explain(
         made.cost if shards > 1 else Cost(),
         reduced(_PROOF, owners) if mesh.axes(SAME) and owners > 1 else Cost(),
         gathered(frame_size(given), given) if given > 1 else Cost(),
-        _state_by_state([value for *_, value in local.states], world_size),
-        tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
+        _state_by_state([state.value for state in local.states], world_size),
+        tuple(state.path for state in local.states if state.spec.kind not in FIXED),
         mesh,
     )
 
 
 def _along(mesh: Mesh, *roles: str) -> int:
-    """Return the number of ranks that differ along the axes with some roles."""
+    """Return how many ranks differ along the axes with some roles."""
     return math.prod(mesh.sizes[axis] for axis in mesh.axes(*roles))
 
 
@@ -164,16 +164,12 @@ def _axes(mesh: Mesh) -> Iterator[str]:
 
 
 def _state_by_state(states: Iterable[Any], world_size: int) -> Cost:
-    """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9).
-
-    For every tensor a barrier, a gather of its sizes unless it is a number, and a gather of the
-    data.
-    """
+    """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9)."""
     total = Cost()
     for value in states:
         for x in parts_of(value):
             if isinstance(x, Tensor):
-                total += Cost(rounds=1) + gathered(x.nbytes, world_size)
+                total += Cost(rounds=1) + gathered(x.nbytes, world_size)  # after a barrier
                 if x.ndim:
-                    total += gathered(8 * x.ndim, world_size)
+                    total += gathered(8 * x.ndim, world_size)  # of sizes
     return total

@@ -6,11 +6,11 @@ import copy
 import functools
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pickle import PicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,9 +42,20 @@ from distmetrics.metrics.plan import (
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
-# What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
-# ranks.
-_UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingError)
+
+
+class State(NamedTuple):
+    """One state of a metric, and its local value."""
+
+    path: str
+    place: int  # of its metric
+    spec: StateSpec
+    value: Any
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to send."""
+        return self.value is ABSENT or (isinstance(self.value, list) and not self.value)
 
 
 class MetricSet:
@@ -58,20 +69,19 @@ class MetricSet:
         self.before: Values = [dict(target.storage) for target in targets]
         self.shared: list[Shared] = []  # states that are DTensors
         self.updates: list[int] = []  # most metrics say it in their storage
-        # Path, metric's place, description and local value of every state.
-        self.states: list[tuple[str, int, StateSpec, Any]] = []
+        self.states: list[State] = []
         for place, (target, storage) in enumerate(zip(targets, self.before, strict=True)):
             count = storage.get(target.adapter.counter)
             self.updates.append(count or target.adapter.updates(target.metric))
             for spec in target.states:
                 path = f"{target.path}.{spec.name}" if target.path else spec.name
                 value = storage if spec.name == WHOLE else storage.get(spec.name, ABSENT)
-                self.states.append((path, place, spec, value))
+                self.states.append(State(path, place, spec, value))
 
     @property
     def order(self) -> tuple[str, ...]:
         """Return the paths of all states, that of the update counts first."""
-        return (UPDATES, *[path for path, _, _, _ in self.states])
+        return (UPDATES, *[state.path for state in self.states])
 
     def held(self, place: int) -> list[Any]:
         """Return the local values of one metric's states."""
@@ -102,23 +112,21 @@ class MetricSet:
     def _put_back(self, written: Values) -> None:
         """Put back what ``written`` has replaced, and undo all that an update changed meanwhile."""
         for target, before, new in zip(self.targets, self.before, written, strict=True):
-            counter = target.adapter.counter
-            names: Collection[str] = new
-            if not counter or target.storage.get(counter) != new[counter]:
-                names = {*target.storage, *before}
-            for name in names:
+            storage, counter = target.storage, target.adapter.counter
+            is_updated = not counter or storage.get(counter) != new[counter]
+            for name in {*storage, *before} if is_updated else new:
                 if name in before:
-                    target.storage[name] = before[name]
+                    storage[name] = before[name]
                 else:
-                    target.storage.pop(name, None)
+                    storage.pop(name, None)
 
     def placed(self, combined: Mapping[str, Any], updates: Sequence[int]) -> Values:
         """Return the combined states by metric and name, as each metric's code expects them."""
         values: Values = [{} for _ in self.targets]
         devices = [target.device for target in self.targets]
+        states = self.plan.states if self.plan is not None else {}
         for path, place, spec, value in self.states:
-            if self.plan is not None and path in self.plan.states:
-                state = self.plan.states[path]
+            if (state := states.get(path)) is not None:
                 whole = on_device(combined[state.path], devices[place])
                 new = _as_before(spec, value, whole, len(state.ranks))
             elif value is not ABSENT:  # no rank has touched it, or this is a world of one
@@ -152,7 +160,7 @@ def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
 def on_device(value: Any, device: torch.device) -> Any:
     """Return a tensor, or what lists, tuples and dicts hold, on ``device``; the rest as it is."""
     if isinstance(value, Tensor):
-        return value if value.device == device else value.to(device)
+        return value.to(device)
     if type(value) in (list, tuple):
         return type(value)([on_device(item, device) for item in value])
     if type(value) is dict:
@@ -168,31 +176,22 @@ def describe(
 ) -> tuple[Header, Sent, dict[str, Tensor]]:
     """Return what this rank sends: the header, where each tensor lies, and the tensors by path.
 
-    A metric that was never updated here sends no state: its default state is not data, and must be
-    neither averaged nor counted in. What cannot be sent becomes the header's problem, so that
-    every rank raises.
+    What cannot be sent becomes the header's problem, so that every rank raises.
     """
     records: list[MetricRecord] = []
-    entries: list[StateEntry] = []
-    tensors: dict[str, Tensor] = {}
-
-    def add(path: str, tensor: Tensor, kind: SentKind, piece: str = "") -> None:
-        about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
-        entries.append(_entry(path, kind, piece, *about))
-        tensors[path] = tensor
-
-    add(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
+    entries = [StateEntry(UPDATES, "int64", (len(metrics.updates),))]
+    tensors = {UPDATES: torch.tensor(metrics.updates, dtype=torch.int64, device="cpu")}
     try:
         shows = _shown(metrics)
-        for path, place, spec, value in metrics.states:
-            is_empty = value is ABSENT or (isinstance(value, list) and not value)
-            is_shown = metrics.targets[place].path in shows  # what another metric sends
-            if is_empty or is_shown or not metrics.updates[place]:
+        for state in metrics.states:
+            is_shown = metrics.targets[state.place].path in shows  # what another metric sends
+            # The default state of a metric without an update is no data.
+            if state.is_empty or is_shown or not metrics.updates[state.place]:
                 continue
-            tensor, kind, sizes = _sendable(value, spec, path, allow_pickle)
-            add(path, tensor, kind, spec.piece)
-            if sizes is not None:
-                add(sizes_of(path), sizes, "sizes")
+            for path, kind, x in _sendable(state, allow_pickle):
+                about = x.dtype, x.shape, x.layout, x.is_meta
+                entries.append(_entry(path, kind, state.spec.piece, *about))
+                tensors[path] = x
         for target, updates in zip(metrics.targets, metrics.updates, strict=True):
             records.append(_record(target, updates > 0, shows.get(target.path, "")))
     except StateError as error:  # no data will be moved then
@@ -204,33 +203,34 @@ def describe(
         site=site,
         problem=metrics.problem,
         allow_pickle=allow_pickle,
-        body=encode(SyncSchema(tuple(records), sent, tuple(metrics.shared))),
+        dtensors=tuple(metrics.shared),
+        body=encode(SyncSchema(tuple(records), sent)),
         detail=shorten(sent),
     )
     return header, sent_by(sent, inline_capacity(metrics.comm.world_size)), tensors
 
 
-def _sendable(
-    value: Any, spec: StateSpec, path: str, allow_pickle: bool
-) -> tuple[Tensor, SentKind, Tensor | None]:
-    """Return a state as one tensor, its kind, and the sizes of its items; or raise StateError."""
+def _sendable(state: State, allow_pickle: bool) -> list[tuple[str, SentKind, Tensor]]:
+    """Return a state as tensors, with paths and kinds; or raise StateError."""
+    path, _, spec, value = state
     try:
         if spec.kind == "each":
-            return serialize(spec.start(value), allow_pickle=allow_pickle), "each", None
+            return [(path, "each", serialize(spec.start(value), allow_pickle=allow_pickle))]
         if isinstance(value, Tensor) and spec.kind not in ("cat", "items"):
-            return value, spec.kind, None
+            return [(path, spec.kind, value)]
         if isinstance(value, list | Tensor):
             items = parts_of(value)
             dtypes = {item.dtype if isinstance(item, Tensor) else None for item in items}
             if None in dtypes or (len(dtypes) > 1 and spec.kind != "cat"):
-                return serialize(items, allow_pickle=allow_pickle), "object", None
+                return [(path, "object", serialize(items, allow_pickle=allow_pickle))]
             if spec.kind != "cat":
                 joined, sizes = join(items)
-                return joined, "items", sizes
+                return [(path, "items", joined), (sizes_of(path), "sizes", sizes)]
             rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
             # A metric that keeps numbers may count them.
-            return rows, "cat" if any(item.ndim for item in items) else "items", None
-    except _UNSENDABLE as error:
+            return [(path, "cat" if any(item.ndim for item in items) else "items", rows)]
+    # What pickling and joining a metric's own values may raise.
+    except (RuntimeError, TypeError, ValueError, AttributeError, PicklingError) as error:
         what = f"the state {path} cannot be sent: {getattr(error, 'what', error)}"
         raise StateError(what, do=getattr(error, "do", "")) from error
     raise StateError(
@@ -266,10 +266,7 @@ def _record(target: Target, is_updated: bool, shows: str) -> MetricRecord:
     # Of a state that the library merges itself, the arguments say all that there is to say.
     states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
     arguments = tuple(target.adapter.arguments(target.metric).items())
-    try:
-        digest = digest_of(target.adapter.attributes(target.metric))
-    except _UNSENDABLE as error:  # of a number of thousands of digits, say
-        raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
+    digest = digest_of(target.adapter.attributes(target.metric))
     return MetricRecord(label, states, arguments, digest, is_updated, shows)
 
 
@@ -284,9 +281,8 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
 def join(items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Join tensors of one dtype, unbroken: their elements, and the sizes that :func:`cut` needs.
 
-    The sizes are a tensor, since there may be thousands: the lengths of rows that are alike
-    (boxes, scores, labels of an image each), which one operation cuts; else
-    ``[dimensions, *shape, 0…]`` of each item.
+    The lengths of rows that are alike (boxes, scores, labels of an image each), which one operation
+    cuts; else ``[dimensions, *shape, 0…]`` of each item.
     """
     shapes = [item.shape for item in items]
     if all(shapes) and len({shape[1:] for shape in shapes}) == 1:
@@ -308,17 +304,14 @@ def cut(elements: Tensor, sizes: Tensor | None) -> list[Tensor]:
 
 
 def _shown(metrics: MetricSet) -> dict[str, str]:
-    """Return, by the paths of metrics, those of the metrics whose state they show.
-
-    Members of a group that hold different states, as someone has updated them one by one, are no
-    group.
-    """
+    """Return, by the paths of metrics, those of the metrics whose state they show."""
     places = {id(target.metric): place for place, target in enumerate(metrics.targets)}
     shown = {}
     for target in metrics.targets:
         for group in target.adapter.groups(target.metric):
             first, *others = [places[id(metric)] for metric in group]
             for other in others:
+                # Others are no group: someone has updated them one by one.
                 one, two = metrics.targets[first], metrics.targets[other]
                 if one.states == two.states and are_equal(metrics.held(first), metrics.held(other)):
                     shown[two.path] = one.path
@@ -332,11 +325,10 @@ def _shown(metrics: MetricSet) -> dict[str, str]:
 def combine(
     plan: SyncPlan, runs: Sequence[tuple[Tensor, Tensor]], inline: Tensor, comm: Communicator
 ) -> dict[str, Any]:
-    """Return the combined state for each of the plan's paths.
+    """Return the combined state for each of the plan's paths: a tensor, or a list of items.
 
-    A tensor; a list for "items" and "object"; for "each" a list of what the ranks sent. ``runs``
-    is what every rank has sent, inline and bulk; ``inline`` are this rank's reduced states, to be
-    reduced here where they do not ride along.
+    ``runs``: what every rank has sent, inline and bulk; ``inline``: this rank's reduced states, to
+    be reduced here where they do not ride along.
     """
     rows = []
     lists = []

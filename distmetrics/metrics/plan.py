@@ -25,7 +25,6 @@ from distmetrics.collectives.buckets import (
     short_name,
     unpack,
 )
-from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
 from distmetrics.comm.communicator import Op, fold
@@ -88,16 +87,11 @@ class MetricRecord(Message, frozen=True):
         return f"{self.label}({', '.join([*states, *arguments])})"
 
     def may_become(self, other: MetricRecord) -> bool:
-        """Return True if an update may have made ``other`` of this, which has seen none.
-
-        An argument that was left out, and the shapes of states, may come from the first batch.
-        """
-        same_kinds = [state[:2] for state in self.states] == [state[:2] for state in other.states]
+        """True if an update, which may bring arguments, may have made ``other`` of this."""
         return (
             self.label == other.label
-            and same_kinds
+            and [state[:2] for state in self.states] == [state[:2] for state in other.states]
             and dict(self.arguments).items() <= dict(other.arguments).items()
-            and (self.attributes != other.attributes or str(self) == str(other))
         )
 
 
@@ -106,18 +100,14 @@ class SyncSchema(Message, frozen=True):
 
     metrics: tuple[MetricRecord, ...]
     states: tuple[StateEntry, ...]
-    shared: tuple[Shared, ...] = ()  # its states that are DTensors
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """A number of collectives, and the bytes that one rank receives in them.
 
-    An all_gather brings every other rank's data, (W - 1)·n bytes; an all_reduce as a ring brings
-    2·(W - 1)/W·n, whatever the world's size (Patarasu and Yuan, "Bandwidth optimal all-reduce
-    algorithms for clusters of workstations", 2009). So a large state that can be reduced must be,
-    and a small one is better gathered: a gather of a frame costs one latency, and needs no
-    agreement before it.
+    So a large state that can be reduced must be, and a small one is better gathered: a gather of a
+    frame costs one latency, and needs no agreement before it.
     """
 
     rounds: int = 0
@@ -131,30 +121,25 @@ class Cost:
 
 
 def gathered(nbytes: int, world_size: int) -> Cost:
-    """Return the cost of an all_gather of so many bytes a rank."""
+    """Return the cost of an all_gather: every other rank's bytes."""
     return Cost(1, (world_size - 1) * nbytes)
 
 
 def reduced(nbytes: int, world_size: int) -> Cost:
-    """Return the cost of an all_reduce of so many bytes."""
+    """Return the cost of an all_reduce as a ring, which hardly depends on the world's size.
+
+    Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+    """
     return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return a number of things in words.
-
-    >>> count_of(1, "metric"), count_of(2, "metric")
-    ('1 metric', '2 metrics')
-    """
+    """Return a number of things in words."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size_of(nbytes: float) -> str:
-    """Return a number of bytes in words.
-
-    >>> size_of(3 << 19)
-    '1.5 MiB'
-    """
+    """Return a number of bytes in words, as 1.5 MiB."""
     if nbytes < 1024:
         return f"{nbytes:.0f} bytes"
     power = min(int(math.log2(nbytes)) // 10, 3)
@@ -164,55 +149,52 @@ def size_of(nbytes: float) -> str:
 def agree_on_metrics(
     headers: Sequence[Header], schemas: Sequence[SyncSchema], rank: int
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[str, str]]:
-    """Check that all ranks have the same metrics.
-
-    A metric that was never updated need not be as one that was: an update may have set attributes,
-    and taken shapes from the data.
+    """Check that all ranks have the same metrics, where an update may have made differences.
 
     Returns: which ranks have updated each metric; which metrics borrow attributes; and, by the
         paths of states that some metrics show, those of the metrics that hold them.
     """
     records = [[*schema.metrics] for schema in schemas]
-    updated = []
-    borrowing = []
+    updated, borrowing = [], []
     for place, column in enumerate([*zip(*records, strict=False)]):
         ranks = tuple(r for r, record in enumerate(column) if record.is_updated)
         updated.append(ranks)
-        if not 0 < len(ranks) < len(column):
+        if not ranks:
             continue
-        if len({record.attributes for record in column}) > 1:
+        if len(ranks) < len(column) and len({record.attributes for record in column}) > 1:
             borrowing.append(place)
         for r, record in enumerate(column):
             if not record.is_updated and record.may_become(column[ranks[0]]):
                 records[r][place] = column[ranks[0]]
-    trees = ["; ".join(map(str, each)) for each in records]
-    compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
+    compared = [
+        header.but(tree="; ".join(map(str, each)))
+        for header, each in zip(headers, records, strict=True)
+    ]
     agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
-    agree_on_dtensors([schema.shared for schema in schemas], headers, rank)
+    agree_on_dtensors([header.dtensors for header in headers], headers, rank)
     shown = {}
     for place, ranks in enumerate(updated):
-        column = [records[r][place] for r in ranks]
-        if len({record.shows for record in column}) > 1:
-            raise _lost(dict(zip(ranks, column, strict=True)), headers[rank], rank)
-        for record in column[:1]:
-            if record.shows:
-                for name, *_ in record.states:
-                    shown[f"{record.path}.{name}"] = f"{record.shows}.{name}"
+        shows = {r: records[r][place].shows for r in ranks}
+        for r in ranks[:1]:
+            metric = records[r][place]
+            if len({*shows.values()}) > 1:
+                raise _lost(metric.path, shows, headers[rank], rank)
+            for name, *_ in metric.states if metric.shows else ():
+                shown[f"{metric.path}.{name}"] = f"{metric.shows}.{name}"
     return tuple(updated), tuple(borrowing), shown
 
 
-def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> StateError:
-    path = next(iter(column.values())).path
+def _lost(path: str, shows: Mapping[int, str], header: Header, rank: int) -> StateError:
     return StateError(
         f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
         "its own; other ranks with data differ",
-        per_rank={r: f"{path} has the state of {x.shows or 'no other'}" for r, x in column.items()},
+        per_rank={r: f"{path} has the state of {x or 'no other'}" for r, x in shows.items()},
         notes=["No data was moved; every metric keeps its local state."],
         likely="compute groups: MetricCollection merges metrics whose states are equal after a "
         "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
         do="make the collection with compute_groups=False.",
         rank=rank,
-        peers=[r for r, metric in column.items() if metric.shows],
+        peers=[r for r, other in shows.items() if other],
         site=header.site,
     )
 
@@ -306,16 +288,13 @@ class SyncPlan(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """What the sync costs, without the bytes of attributes, of pieces, and of long headers.
-
-        In a large world lists are taken to have other lengths on other ranks, so that the hashes
-        differ and frames are sent as well.
-        """
+        """What the sync costs, without the bytes of attributes, of pieces, and of long headers."""
         world_size = len(self.sent)
         frames = gathered(frame_size(world_size), world_size)
         total = frames
         if world_size > LARGE_WORLD:
             total = reduced(2 * HASH_BYTES, world_size)
+            # Lists, which have other lengths on other ranks, make the hashes differ.
             if any(state.kind not in FIXED for state in self.states.values()):
                 total += frames
         if self.follow:

@@ -30,6 +30,7 @@ def agreed(*records: MetricRecord) -> Any:
         ([record(True), record(False)], ((0,), False)),
         ([record(True, attributes="a"), record(True, attributes="b")], ((0, 1), False)),
         ([record(False, attributes="a"), record(True, attributes="b")], ((1,), True)),
+        ([record(False), record(True, shape=(3,))], ((1,), False)),
         ([record(False), record(True, shape=(3,), attributes="3", classes="3")], ((1,), True)),
         ([record(False), record(True, shape=(3,), attributes="b"), record(False)], ((1,), True)),
     ],
@@ -49,7 +50,6 @@ def test_metrics_that_go_together(records: list[MetricRecord], wanted: Any) -> N
         [record(False), record(False, ignore="0")],
         [record(False, ignore="0"), record(True)],
         [record(False, shape=(2,)), record(False, shape=(3,))],
-        [record(False, shape=(2,)), record(True, shape=(3,))],
         [record(True), record(True).but(label="Other")],
     ],
 )

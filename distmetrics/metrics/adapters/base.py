@@ -20,8 +20,6 @@ from distmetrics.comm.process_group import of_group
 from distmetrics.errors import ConfigurationError, StateError
 
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
-
-
 WHOLE = "(state)"  # the name of a state that is all attributes
 
 
@@ -217,30 +215,25 @@ def _adapters() -> Iterator[Adapter]:
 @functools.cache
 def installed() -> list[Adapter]:
     """Load the adapters of installed distributions, once; an error is raised at each try."""
-    points = metadata.entry_points(group=GROUP)
-    return [_load(point) for point in sorted(points, key=lambda each: (each.name, each.value))]
-
-
-def _load(point: metadata.EntryPoint) -> Adapter:
-    try:
-        loaded = point.load()
-        adapter: Adapter = loaded() if isinstance(loaded, type) else loaded
-        _check_adapter(adapter)
-    except Exception as error:
-        whose = f" of the distribution {point.dist.name} {point.dist.version}" if point.dist else ""
-        raise StateError(
-            f'the entry point {point.name} = "{point.value}"{whose}, in group {GROUP}, cannot be '
-            f"loaded: {type(error).__name__}: {error}",
-            do="update or uninstall that distribution.",
-        ) from error
-    return adapter
+    adapters: list[Adapter] = []
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda x: (x.name, x.value)):
+        try:
+            loaded = point.load()
+            adapters.append(loaded() if isinstance(loaded, type) else loaded)
+            _check_adapter(adapters[-1])
+        except Exception as error:
+            dist = point.dist
+            whose = f" of the distribution {dist.name} {dist.version}" if dist else ""
+            raise StateError(
+                f'the entry point {point.name} = "{point.value}"{whose}, in group {GROUP}, cannot '
+                f"be loaded: {type(error).__name__}: {error}",
+                do="update or uninstall that distribution.",
+            ) from error
+    return adapters
 
 
 def targets(metrics: Any) -> list[Target]:
-    """Return every metric with states of its own in ``metrics``, each once.
-
-    In an order that all ranks share; a metric that is found under several paths has the first.
-    """
+    """Return every metric in ``metrics`` once, by its first path, in an order that ranks share."""
     result: dict[str, Target] = {}  # by path
     seen: set[int] = set()
     for path, root, adapter in roots(metrics):
@@ -288,15 +281,22 @@ def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
 
 
 def communicator_of(targets: Sequence[Target], default: Communicator) -> Communicator:
-    """Return the communicator for metrics whose user has not passed one: of their own group.
-
-    A ConfigurationError is of this rank alone, for whom no other rank waits.
-    """
+    """Return the communicator for metrics whose user has not passed one: of their own group."""
     comms: dict[Communicator, str] = {}
     for target in targets:
         if target.states:
             group = target.storage.get(target.adapter.group)
-            comm = default if group is None else _communicator(group, target.path)
+            own = getattr(group, "communicator", None)  # of the kit's groups, of threads
+            comm = default if group is None else own or of_group(group)
+            if comm is None:  # an error of this rank alone, for which no other waits
+                what = f"the metric {target.path}" if target.path else "the metric"
+                raise ConfigurationError(
+                    f"{what} was made for a process group that this rank is not in, or that is "
+                    f"none of torch.distributed: {group!r}",
+                    do="sync it on the ranks of its group alone, pass what "
+                    "torch.distributed.new_group returned, or pass comm=, which overrules "
+                    "process_group.",
+                )
             comms.setdefault(comm, target.path)
     if len(comms) > 1:
         raise StateError(
@@ -306,21 +306,6 @@ def communicator_of(targets: Sequence[Target], default: Communicator) -> Communi
             "overrules process_group.",
         )
     return next(iter(comms), default)
-
-
-def _communicator(group: Any, path: str) -> Communicator:
-    own: Communicator | None = getattr(group, "communicator", None)
-    if own is not None:  # of the kit's groups, whose ranks are threads
-        return own
-    if (found := of_group(group)) is not None:
-        return found
-    what = f"the metric {path}" if path else "the metric"
-    raise ConfigurationError(
-        f"{what} was made for a process group that this rank is not in, or that is none of "
-        f"torch.distributed: {group!r}",
-        do="sync it on the ranks of its group alone, pass what torch.distributed.new_group "
-        "returned, or pass comm=, which overrules process_group.",
-    )
 
 
 def parts_of(value: Any) -> list[Any]:
