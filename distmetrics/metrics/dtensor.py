@@ -1,13 +1,11 @@
 """States that are DTensors: of copies one is sent, terms are sent as they are, rows are joined.
 
-A state of fixed size that ranks hold in pieces stays in pieces: each is reduced among the ranks
-that hold the same one, and what the metric is given is a DTensor again.
+A state of fixed size that ranks hold in pieces stays in pieces: each is a state of its own on the
+way, and what the metric is given is a DTensor again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +20,10 @@ from distmetrics.collectives.dtensor import (
     term_of,
     whole_part,
 )
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
-from distmetrics.comm.call_lock import take
-from distmetrics.comm.communicator import Call, Communicator, call_under_way
+from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import InputTypeError, StateError
 from distmetrics.metrics.adapters.base import compute, parts_of
 from distmetrics.metrics.metric_set import ABSENT, MetricSet, State
-from distmetrics.metrics.plan import OPS, StatePlan
 from distmetrics.tree import map_leaves
 
 _REDUCED = ("sum", "max", "min")
@@ -86,8 +81,8 @@ def _taken(state: State, comm: Communicator) -> tuple[State, list[Part]]:
     else:
         sent = whole_part(part, path)
     if part.pieces:
-        which = f"{sorted(part.pieces.items())} of {list(value.shape)}"
-        spec = replace(spec, piece=which, finish=partial(_as_dtensor, value))
+        which = f" {sorted(part.pieces.items())} of {list(value.shape)}"
+        spec = spec._replace(piece=which, finish=partial(_as_dtensor, value))
     counts = part.counts or part.pieces
     return state._replace(spec=spec, value=sent if counts else ABSENT), parts
 
@@ -105,23 +100,6 @@ def _as_dtensor(like: Any, piece: Tensor) -> Any:
         shape=like.shape,
         stride=like.stride(),
     )
-
-
-def reduce_pieces(
-    pieces: Sequence[StatePlan], tensors: Mapping[str, Tensor], comm: Communicator
-) -> dict[str, Tensor]:
-    """Return the pieces of this rank, each reduced among the ranks that hold the same one."""
-    result = {}
-    for state in pieces:
-        piece, group = tensors[state.path], comm.transport
-        if 1 < len(state.ranks) < comm.world_size:
-            group = group.subgroup(state.ranks)
-            take(group, call_under_way() or Call("sync of metrics"))
-        if len(state.ranks) > 1:
-            wide = piece.to(group.device, wide_dtype(state.dtype))
-            piece = reduce_large(group, wide, OPS[state.kind]).to(state.dtype)
-        result[state.path] = piece
-    return result
 
 
 def compute_replicated(metrics: Any) -> Any:

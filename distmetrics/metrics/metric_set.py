@@ -126,7 +126,7 @@ class MetricSet:
         devices = [target.device for target in self.targets]
         states = self.plan.states if self.plan is not None else {}
         for path, place, spec, value in self.states:
-            if (state := states.get(path)) is not None:
+            if (state := states.get(path + spec.piece)) is not None:
                 whole = on_device(combined[state.path], devices[place])
                 new = _as_before(spec, value, whole, len(state.ranks))
             elif value is not ABSENT:  # no rank has touched it, or this is a world of one
@@ -212,7 +212,7 @@ def describe(
 
 def _sendable(state: State, allow_pickle: bool) -> list[tuple[str, SentKind, Tensor]]:
     """Return a state as tensors, with paths and kinds; or raise StateError."""
-    path, _, spec, value = state
+    path, spec, value = state.path + state.spec.piece, state.spec, state.value
     try:
         if spec.kind == "each":
             return [(path, "each", serialize(spec.start(value), allow_pickle=allow_pickle))]
@@ -262,12 +262,11 @@ def _entry(
 def _record(target: Target, is_updated: bool, shows: str) -> MetricRecord:
     """Return what the other ranks must know of a metric."""
     kind = type(target.metric).__name__
-    label = f"{target.path}: {kind}" if target.path else kind
     # Of a state that the library merges itself, the arguments say all that there is to say.
     states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
     arguments = tuple(target.adapter.arguments(target.metric).items())
     digest = digest_of(target.adapter.attributes(target.metric))
-    return MetricRecord(label, states, arguments, digest, is_updated, shows)
+    return MetricRecord(target.path, kind, states, arguments, digest, is_updated, shows)
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
@@ -311,7 +310,7 @@ def _shown(metrics: MetricSet) -> dict[str, str]:
         for group in target.adapter.groups(target.metric):
             first, *others = [places[id(metric)] for metric in group]
             for other in others:
-                # Others are no group: someone has updated them one by one.
+                # Members with other states were updated one by one, and are no group.
                 one, two = metrics.targets[first], metrics.targets[other]
                 if one.states == two.states and are_equal(metrics.held(first), metrics.held(other)):
                     shown[two.path] = one.path
@@ -351,7 +350,7 @@ def combine(
             if bucket.key == "mean":
                 count = len(plan.states[path].ranks)
                 part = part / count if count > 1 else part.to(dtype)
-                if dtype.is_floating_point or dtype.is_complex:  # the mean of integers is none
+                if dtype.is_floating_point or dtype.is_complex:  # that of integers is no integer
                     part = part.to(dtype)
             result[path] = part
     for path, state in plan.states.items():

@@ -43,7 +43,7 @@ class StateEntry(LeafSpec, frozen=True):
     """One tensor that a rank sends: a state, or the sizes of the items of a list."""
 
     kind: SentKind = "sum"
-    piece: str = ""  # of a DTensor: which one, and of which whole
+    piece: str = ""  # of a DTensor: which one, and of which whole; its path ends in it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,7 @@ class StateEntry(LeafSpec, frozen=True):
             raise ValueError(f"has sizes of {self.dtype}")
 
     def __str__(self) -> str:
-        return f"{super().__str__()} {self.kind} {self.piece}".rstrip()
+        return f"{super().__str__()} {self.kind}"
 
 
 @functools.cache
@@ -69,27 +69,24 @@ def _can_reduce(dtype: torch.dtype, op: Op) -> bool:
 class MetricRecord(Message, frozen=True):
     """What the other ranks must know of one rank's metric."""
 
-    label: str  # path and class
+    path: str  # where the metric is, "" for one that was passed itself
+    kind: str  # its class
     states: tuple[tuple[str, str, Shape], ...]  # name, kind, and shape before the first update
     arguments: tuple[tuple[str, str], ...]
     attributes: str  # a digest, the arguments among them
     is_updated: bool
     shows: str = ""  # the path of another metric whose state it shows
 
-    @property
-    def path(self) -> str:
-        """Where the metric is, "" for one that was passed itself."""
-        return self.label.rpartition(": ")[0]
-
     def __str__(self) -> str:
         states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
         arguments = [f"{name}={text}" if name else text for name, text in sorted(self.arguments)]
-        return f"{self.label}({', '.join([*states, *arguments])})"
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.kind}({', '.join([*states, *arguments])})"
 
     def may_become(self, other: MetricRecord) -> bool:
         """True if an update, which may bring arguments, may have made ``other`` of this."""
         return (
-            self.label == other.label
+            (self.path, self.kind) == (other.path, other.kind)
             and [state[:2] for state in self.states] == [state[:2] for state in other.states]
             and dict(self.arguments).items() <= dict(other.arguments).items()
         )
@@ -204,23 +201,27 @@ class StatePlan(NamedTuple):
 
     path: str
     kind: SentKind
-    ranks: tuple[int, ...]  # that have something to add; of a piece, that hold it
+    ranks: tuple[int, ...]  # that have something to add
     dtype: torch.dtype  # to which all ranks' values can be promoted
     shape: tuple[int, ...]  # of one rank's value, for kinds of a fixed size
-    piece: str = ""
 
 
-def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
-    """Return how one state becomes one; raise ValueError or RuntimeError if it cannot."""
+def plans_of(leaves: Mapping[int, StateEntry], world_size: int) -> dict[str, StatePlan]:
+    """Return how a state, or each piece of it, becomes one; raise an error if it cannot."""
+    pieces = dict.fromkeys(leaf.piece for leaf in leaves.values())
+    if {*pieces} != {""} and ("" in pieces or len(leaves) < world_size):
+        raise ValueError("pieces on some ranks alone")
+    return {
+        piece: _plan_of({r: leaf for r, leaf in leaves.items() if leaf.piece == piece})
+        for piece in pieces
+    }
+
+
+def _plan_of(leaves: Mapping[int, StateEntry]) -> StatePlan:
     kinds = {leaf.kind for leaf in leaves.values()}
     if "cat" in kinds:  # items without dimensions are rows where others have rows
         kinds -= {"items"}
     (kind,) = kinds
-    pieces = {leaf.piece for leaf in leaves.values()}
-    if pieces != {""}:  # ranks that hold the same one reduce it
-        if "" in pieces or len(leaves) < world_size:
-            raise ValueError("pieces on some ranks alone")
-        leaves = {r: leaf for r, leaf in leaves.items() if leaf.piece == leaves[rank].piece}
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -234,7 +235,7 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
         raise ValueError("shapes")
     dtype = functools.reduce(torch.promote_types, [dtype_of(leaves[r].dtype) for r in filled])
     first = leaves[ranks[0]]
-    return StatePlan(path, kind, ranks, dtype, first.shape, first.piece)
+    return StatePlan(first.path, kind, ranks, dtype, first.shape)
 
 
 class Run(NamedTuple):
@@ -283,12 +284,11 @@ class SyncPlan(NamedTuple):
     follow: int  # bytes of the longest run in a second round, where lists do not fit
     updated: tuple[tuple[int, ...], ...]  # for each metric, the ranks that have updated it
     borrowing: tuple[int, ...]  # places of metrics that take over attributes on some rank
-    pieces: tuple[StatePlan, ...]
     allow_pickle: bool
 
     @property
     def cost(self) -> Cost:
-        """What the sync costs, without the bytes of attributes, of pieces, and of long headers."""
+        """What the sync costs, without the bytes of attributes and of long headers."""
         world_size = len(self.sent)
         frames = gathered(frame_size(world_size), world_size)
         total = frames
@@ -305,7 +305,7 @@ class SyncPlan(NamedTuple):
                 # NaN is reduced apart.
                 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point:
                     total += reduced(size // bucket.dtype.itemsize, world_size)
-        return total + Cost(bool(self.borrowing) + len(self.pieces))
+        return total + Cost(int(bool(self.borrowing)))
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -343,13 +343,13 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
         with reading("its states", r):  # of these paths
             for entry in schema.states:
                 if entry.kind != "sizes":
-                    by_path[entry.path][r] = entry
-    states = {}
+                    by_path[entry.path.removesuffix(entry.piece)][r] = entry
+    made = {}  # by path and piece
     for path, leaves in by_path.items():
         if not leaves:
             continue
         try:
-            states[path] = plan_of(path, leaves, rank, len(headers))
+            made[path] = plans_of(leaves, len(headers))
         except (RuntimeError, ValueError) as error:
             raise MismatchError(
                 f"{headers[rank].call().op}: the state {path} has values on different ranks that "
@@ -363,18 +363,20 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
                 peers=leaves,
                 site=headers[rank].site,
             ) from error
-    agreed = Run.of([x for x in states.values() if x.kind in OPS and not x.piece])
+    states = {path + piece: x for path, each in made.items() for piece, x in each.items()}
+    agreed = Run.of([x for x in states.values() if x.kind in OPS])
+    for path, source in shown.items():
+        states |= {path + piece: x for piece, x in made.get(source, {}).items()}
     sent = tuple(sent_by(schema.states, capacity) for schema in schemas)
     longest = max(each.start + each.bulk.layout.nbytes for each in sent)
     return SyncPlan(
-        states | {path: states[source] for path, source in shown.items() if source in states},
+        states,
         agreed,
         sent,
         max(run.layout.nbytes for run in [agreed, *[x.inline for x in sent]]) <= capacity,
         longest if longest > capacity else 0,
         updated,
         borrowing,
-        tuple(state for state in states.values() if state.piece),
         headers[rank].allow_pickle,
     )
 
@@ -382,7 +384,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
 @functools.lru_cache(maxsize=64)
 def sent_by(entries: tuple[StateEntry, ...], capacity: int) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    inline = [entry for entry in entries if entry.kind in OPS and not entry.piece]
+    inline = [entry for entry in entries if entry.kind in OPS]
     bulk = [entry for entry in entries if entry.kind not in OPS]
     first, rest = Run.of(inline), Run.of(bulk)
     return Sent(first, rest, first.layout.nbytes if first.layout.nbytes <= capacity else 0)

@@ -27,7 +27,7 @@ from distmetrics.data.repeats import note
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of, targets
 from distmetrics.metrics.attributes import borrow
-from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
+from distmetrics.metrics.dtensor import compute_replicated, take_parts
 from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
 from distmetrics.metrics.plan import UPDATES, SyncPlan, plan
 from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
@@ -88,9 +88,7 @@ def sync_and_compute(
     with _marked(local):
         values = sync_states(local, name, allow_pickle)
         with local.holding(values):
-            if local.plan is not None and local.plan.pieces:
-                return compute_replicated(metrics)
-            return compute(metrics)
+            return compute_replicated(metrics) if local.shared else compute(metrics)
 
 
 @contextmanager
@@ -195,7 +193,7 @@ def sync_states(local: MetricSet, name: str, allow_pickle: bool) -> Values:
         local.plan = made = plan(met.blobs, local.order, comm.rank, capacity)
         starts = [theirs.start for theirs in made.sent]
         runs = [(run[:at], run[at:]) for at, run in zip(starts, met.move(), strict=True)]
-        combined = combine(made, runs, inline, comm) | reduce_pieces(made.pieces, tensors, comm)
+        combined = combine(made, runs, inline, comm)
         warn_of_duplicates(made, runs, comm)
         borrowed = borrow(made, local.targets, header, comm) if made.borrowing else {}
     exchanges_over()

@@ -12,7 +12,7 @@ from distmetrics.metrics.plan import MetricRecord, SyncSchema, agree_on_metrics
 
 
 def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = "", **arguments: str) -> MetricRecord:
-    return MetricRecord("Own", (("score", "sum", shape),), tuple(arguments.items()), attributes, updated)
+    return MetricRecord("", "Own", (("score", "sum", shape),), tuple(arguments.items()), attributes, updated)
 
 
 def agreed(*records: MetricRecord) -> Any:
@@ -50,7 +50,7 @@ def test_metrics_that_go_together(records: list[MetricRecord], wanted: Any) -> N
         [record(False), record(False, ignore="0")],
         [record(False, ignore="0"), record(True)],
         [record(False, shape=(2,)), record(False, shape=(3,))],
-        [record(True), record(True).but(label="Other")],
+        [record(True), record(True).but(kind="Other")],
     ],
 )
 def test_metrics_that_do_not(records: list[MetricRecord]) -> None:

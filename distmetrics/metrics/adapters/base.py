@@ -7,7 +7,6 @@ import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -23,8 +22,7 @@ Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "
 WHOLE = "(state)"  # the name of a state that is all attributes
 
 
-@dataclass(frozen=True, slots=True)
-class StateSpec:
+class StateSpec(NamedTuple):
     """One state of a metric.
 
     Attributes:
@@ -35,14 +33,12 @@ class StateSpec:
             unbroken; ``object``: lists of anything, joined in rank order;
             ``each``: anything, and ``merge`` makes one of it.
         finish: applied to the result where the metric brings a reduction of its own.
-        shape: before the first update; ranks whose metrics were made with other arguments differ in
-            it.
+        shape: before the first update, which arguments of the metric may decide.
         start: for ``each``: what of the local value is sent, by default all.
         merge: for ``each``: called with the local value and, in rank order, what every rank has
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
-        piece: which piece of a DTensor a rank holds, which no adapter says: the ranks that hold the
-            same one reduce it.
+        piece: which piece of a DTensor a rank holds, which no adapter says.
     """
 
     name: str

@@ -42,8 +42,9 @@ class TorchevalAdapter(MergingAdapter):
             if is_plain and name not in defaults:
                 texts.append(f"{name}={held[name]!r}")
         for name, default in defaults.items():
-            is_tensor = isinstance(default, Tensor)
-            form = brief(default.dtype, default.shape) if is_tensor else repr(default)
+            form = repr(default)
+            if isinstance(default, Tensor):
+                form = brief(default.dtype, default.shape)
             texts.append(f"{name} {form}")
         return ", ".join(texts)
 
