@@ -52,10 +52,9 @@ from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
 from distmetrics.metrics.adapters.base import register_adapter
-from distmetrics.metrics.async_sync import sync_async
 from distmetrics.metrics.explain import explain
 from distmetrics.metrics.function import from_function
-from distmetrics.metrics.sync import sync_and_compute, synced
+from distmetrics.metrics.sync import sync_and_compute, sync_async, synced
 from distmetrics.preflight import find_unpicklable
 
 if TYPE_CHECKING:

@@ -289,7 +289,7 @@ def test_a_pickle_among_the_states_is_not_read(payload: bytes) -> None:
         parts = header_in(frame)
         metrics, states, *rest = parts[BODY]
         schema = msgspec.msgpack.decode(msgspec.msgpack.encode(parts[BODY]), type=SyncSchema)
-        inline = frame[exchange.header_area(2) :][: sent_by(schema.states).inline.nbytes]
+        inline = frame[exchange.header_area(2) :][: sent_by(schema.states, 0).inline.layout.nbytes]
         kept = []
         for state in states:
             if state[0] == "m.texts":

@@ -429,7 +429,7 @@ def test_members_of_a_group_travel_once() -> None:
         for groups in (True, False):
             with synced(updated(collection(groups), on_rank(comm.rank)), comm=comm) as plan:
                 assert plan is not None
-                sizes.append(plan.sent[comm.rank].inline.nbytes)
+                sizes.append(plan.sent[comm.rank].inline.layout.nbytes)
         return sizes
 
     for with_groups, without in run(2, work):
