@@ -69,7 +69,7 @@ def measure(
     recording = RecordingCommunicator(comm)
     with synced(metrics, comm=recording) as plan:
         assert plan is not None
-    nbytes = max(sent.inline.nbytes + sent.bulk.nbytes for sent in plan.sent)
+    nbytes = max(sent.inline.layout.nbytes + sent.bulk.layout.nbytes for sent in plan.sent)
     theirs, ours = (_torcheval if case.theirs == "torcheval" else _torchmetrics)(metrics, comm)
     with counted_torch_calls() as calls:
         theirs()
