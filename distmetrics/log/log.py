@@ -38,10 +38,12 @@ def _note(
 def _tensor_of(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    # With torch.tensor a step would be compiled anew for each number that Python has.
+    # With as_tensor a step would be compiled anew for each number that Python has.
     if isinstance(value, float | int):
         return torch.full((), value, dtype=torch.float64, device="cpu")
-    return torch.tensor(value, dtype=torch.float64, device="cpu")
+    if isinstance(value, list | tuple):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
 
 Value = float | Tensor | Sequence[float]  # or what numpy has

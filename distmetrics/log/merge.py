@@ -174,15 +174,16 @@ def _row(
 
 def own_value(mine: WindowSnapshot, name: str) -> Any:
     """Return what this rank alone has logged under a name, or None."""
-    if name not in mine.sites:
-        return None
     names, numbers = mine.totals
+    if name not in names.kinds:
+        return None
     return names.kinds[name].read(name, numbers[names.places[name]].tolist()).get(name)
 
 
 def _lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
     """Return what each rank has logged under a name, and at which line first."""
-    line = f"{own}, first at {mine.sites[name]}" if name in mine.sites else "not logged"
+    is_mine = name in mine.totals.names.kinds
+    line = f"{own}, first at {mine.slots[name].site}" if is_mine else "not logged"
     return gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
 
 

@@ -83,6 +83,8 @@ def _plain(value: Any, *, or_array: bool) -> Tensor:
 
 def weight_of(name: Any, weight: Any) -> Number:
     """Return a weight; one on a device is checked later."""
+    if type(weight) is float and 0.0 <= weight < math.inf:
+        return weight
     number = number_of(name, weight, "weight", or_array=True)
     if not isinstance(number, Tensor) and not 0.0 <= number < math.inf:
         what = f"the weight of {name!r} must be finite and not negative"
@@ -121,7 +123,7 @@ class WindowSnapshot(NamedTuple):
 
     totals: Totals
     flaws: Flaws
-    sites: Mapping[str, Site | None]  # the lines that logged each name first
+    slots: Mapping[str, Slot]  # by name; of other windows too
     problem: Problem | None  # of a value that could not be counted
     site: Site | None  # the line that asks for the flush
 
@@ -316,9 +318,8 @@ class Window:
         """Return what was logged, with nothing that later calls change."""
         self.settle()
         names, numbers = self._totals
-        sites = {name: self._slots[name].site for name in names.kinds}
         totals = Totals(names, numbers.to(device))
-        return WindowSnapshot(totals, self._flaws, sites, self.problem, call_site())
+        return WindowSnapshot(totals, self._flaws, self._slots, self.problem, call_site())
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
