@@ -6,8 +6,9 @@ all ranks had sent what this one sends, and that counts: of an all_gather of n b
 
 - ``bare``: an all_reduce of the sums and weights: the limit, for which ranks would have to agree.
 - ``log``: all ranks log the same names; the first flush sends what later ones do.
-- ``log, other names``: ranks log other names: their hashes differ, so that frames follow, and in
-  the first flush each set of names.
+- ``log, other names``: ranks log other names: in the first flush their hashes differ, so that
+  frames follow; up to 256 ranks in later ones too. Above, ranks then send all names, and a number
+  that says which were logged.
 - ``gathered``: ``all_gather_object`` of a dict from names to numbers, as pickled.
 
     python -m benchmarks.log_plan             # table, results/log_plan.json, docs/log_plan.svg
@@ -29,9 +30,10 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator, Op
 from distmetrics.log.kinds import KINDS
-from distmetrics.log.merge import flushed
+from distmetrics.log.merge import Known, flushed
 from distmetrics.log.names import Names, Totals
 from distmetrics.log.window import WindowSnapshot
 
@@ -99,13 +101,15 @@ def names_of(count: int) -> Names:
 
 def sent_in(names: Names, world_size: int, *, unlike: bool) -> tuple[float, float]:
     """Return what a rank sends in the first flush, and in a later one."""
-    known: dict[str, Names] = {}
+    known = Known()
     numbers = torch.ones(names.size, dtype=torch.float64)
     sent = []
     for _ in range(2):
-        comm = Counting(world_size, unlike=unlike)
+        comm = Counting(world_size, unlike=unlike and known.union is None)
         flushed(WindowSnapshot(Totals(names, numbers), {}, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
+        if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
+            known.union = names.but(is_marked=True)
     return sent[0], sent[1]
 
 

@@ -15,8 +15,7 @@ from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.errors import ConfigurationError, DistmetricsError, StateError, in_short
 from distmetrics.log.kinds import KINDS
-from distmetrics.log.merge import flushed
-from distmetrics.log.names import Names
+from distmetrics.log.merge import Known, flushed
 from distmetrics.log.window import Window, WindowSnapshot
 from distmetrics.log.writers import Writer, write
 
@@ -95,7 +94,7 @@ class Log:
         _WINDOWS[self._number] = self._window
         # Each note of compiled code changes it, so that they keep their order.
         self._token = torch.zeros((), device="cpu")
-        self._known: dict[str, Names] = {}
+        self._known = Known()
         self._flush: tuple[Handle[Row], WindowSnapshot] | None = None  # under way
 
     def _note(self, name: str | Values, kind: str, value: Any, weight: Any = 1.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from distmetrics.log.writers import numbers as numbers_of
 from distmetrics.message import Message, Size, decode, encode, reading
 
 _MOST_KNOWN = 256  # sets of names that are remembered, besides one of each rank
+_SPARE = 64  # names that nobody logs any more, besides as many as are logged
 
 
 class Announced(Message, frozen=True):
@@ -34,11 +36,27 @@ class Announced(Message, frozen=True):
     known: str  # a digest of those that it knows; after a new Log on some ranks others know more
 
 
+@dataclass
+class Known:
+    """What all ranks of a communicator know from earlier flushes."""
+
+    sets: dict[str, Names] = field(default_factory=dict)  # names by digest
+    # In a large world, the marked names that a rank sends which logs no others.
+    union: Names | None = None
+
+
 @one_call
-def flushed(mine: WindowSnapshot, known: dict[str, Names], *, comm: Communicator) -> dict[str, Any]:
+def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
     """Return the row of a flush; see :func:`merged`."""
-    call = Header("Log.flush", site=mine.site)
-    row, _ = merged(mine, known, call, "the value of {!r}".format, comm=comm)
+    sent, call, union = mine, Header("Log.flush", site=mine.site), known.union
+    if union is not None and mine.totals.names.kinds.items() <= union.kinds.items():
+        sent = sent._replace(totals=Totals(union, mine.totals.among(union)))
+    row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
+    if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
+        whole, _ = join(tuple({*per_rank}))
+        is_needed = len({*per_rank}) > 1 or whole.is_marked
+        is_new = len(whole.kinds) <= 2 * len(row) + _SPARE
+        known.union = whole.but(is_marked=True) if is_needed and is_new else None
     return row
 
 
@@ -145,7 +163,9 @@ def _row(
     """Return what users get, from the numbers of all ranks together."""
     row: dict[str, Any] = {}
     taken: set[str] = set()  # also by elements of arrays, as loggers get them
-    for name, kind in union.kinds.items():
+    for (name, kind), mark in zip(union.kinds.items(), union.marks, strict=True):
+        if union.is_marked and whole[mark] < 0:
+            continue
         own = whole[union.places[name]]
         if kind.rule.is_latest and own[::2] != [-each for each in own[1::2]]:
             raise refusal(

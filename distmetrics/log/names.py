@@ -23,14 +23,16 @@ from distmetrics.message import Message, encode
 
 
 class Names(Message, frozen=True, eq=False, dict=True):
-    """Names and kinds, in the order in which their numbers travel."""
+    """Names and kinds, in the order in which their numbers travel; marks are the last."""
 
     kinds: dict[str, Kind]  # by name, sorted
+    # Whether each name has a mark, of which the largest counts: 1 if it was logged, else -inf.
+    is_marked: bool = False
 
     @classmethod
-    def of(cls, kinds: Mapping[str, Kind]) -> Names:
+    def of(cls, kinds: Mapping[str, Kind], *, is_marked: bool = False) -> Names:
         """Return names in their order."""
-        return cls(dict(sorted(kinds.items())))
+        return cls(dict(sorted(kinds.items())), is_marked)
 
     @cached_property
     def data(self) -> bytes:
@@ -45,7 +47,7 @@ class Names(Message, frozen=True, eq=False, dict=True):
     @cached_property
     def size(self) -> int:
         """The count of all numbers."""
-        return sum(kind.count for kind in self.kinds.values())
+        return sum(kind.count for kind in self.kinds.values()) + len(self.kinds) * self.is_marked
 
     @cached_property
     def places(self) -> dict[str, slice]:
@@ -54,10 +56,16 @@ class Names(Message, frozen=True, eq=False, dict=True):
         own = zip(self.kinds.items(), ends, strict=True)
         return {name: slice(end - kind.count, end) for (name, kind), end in own}
 
+    @property
+    def marks(self) -> range:
+        """Where the mark of each name lies, if there are marks."""
+        return range(self.size - len(self.kinds), self.size)
+
     @cached_property
     def compared(self) -> Tensor:
         """Whether of a number the largest counts, [size]; else it is added up."""
-        return from_bytes(b"".join([kind.compared for kind in self.kinds.values()])).bool()
+        own = b"".join([kind.compared for kind in self.kinds.values()])
+        return from_bytes(own.ljust(self.size, b"\1")).bool()
 
     @cached_property
     def centred(self) -> Tensor:
@@ -79,10 +87,18 @@ class Totals(NamedTuple):
     numbers: Tensor  # float64, in the order of the names
 
     def among(self, union: Names) -> Tensor:
-        """Return the numbers in the places of the union's; nothing where none was logged."""
+        """Return the numbers in the places of the union's; nothing where none was logged.
+
+        >>> largest = Kind("max")
+        >>> logged = Totals(Names.of({"a": largest}), torch.ones(1, dtype=torch.float64))
+        >>> logged.among(Names.of({"a": largest, "b": largest}, is_marked=True)).tolist()
+        [1.0, -inf, 1.0, -inf]
+        """
         names, numbers = self
         if names.size == union.size:  # then they are the same names
             return numbers
+        if union.is_marked and not names.is_marked:
+            numbers = torch.cat([numbers, numbers.new_ones(len(names.kinds))])
         whole = union.nothing(numbers.device)
         whole[_places_among(names, union, numbers.device)] = numbers
         return whole
@@ -90,10 +106,13 @@ class Totals(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _places_among(names: Names, union: Names, device: torch.device) -> Tensor:
-    """Return where the numbers of names lie among those of more names."""
+    """Return where the numbers of names lie among those of more names, marks where these have."""
     places = list[int]()
     for name in names.kinds:
         places += range(union.size)[union.places[name]]
+    if union.is_marked:
+        marks = zip(union.kinds, union.marks, strict=True)
+        places += [mark for name, mark in marks if name in names.kinds]
     return moved(torch.tensor(places, dtype=torch.int64, device="cpu"), device)
 
 
@@ -113,7 +132,7 @@ def join(parts: tuple[Names, ...]) -> tuple[Names, Sequence[str]]:
     for part in parts:
         unlike |= {name for name, kind in part.kinds.items() if kinds.get(name, kind) != kind}
         kinds |= part.kinds
-    return Names.of(kinds), sorted(unlike)
+    return Names.of(kinds, is_marked=any(part.is_marked for part in parts)), sorted(unlike)
 
 
 def folded(parts: Iterable[Totals], union: Names) -> Tensor:

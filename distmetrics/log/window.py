@@ -92,7 +92,7 @@ def weight_of(name: Any, weight: Any) -> Number:
     return number
 
 
-def _stacked(values: list[Any]) -> Number | None:
+def _stacked(values: Sequence[Any]) -> Number | None:
     """Return several tensors of one number as one, [n]; None unless they are all of one sort."""
     if {*map(type, values)} != {Tensor} or values[0].ndim or len({*map(_sort_of, values)}) > 1:
         return None
@@ -108,7 +108,7 @@ def _changes(*numbers: Number) -> int:
     return changes
 
 
-def _column(numbers: tuple[Any, ...], device: torch.device) -> Tensor:
+def _column(numbers: Sequence[Number], device: torch.device) -> Tensor:
     """Return numbers, or tensors of one sort, as float64 on a device, [n, k]."""
     if isinstance(numbers[0], Tensor):
         whole = torch.stack(numbers)

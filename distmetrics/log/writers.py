@@ -307,9 +307,11 @@ class LiveTable:
             table.add_row(Text(name), *cells)
         if self._live is None:
             # Only what would show up among the lines of the table is written above it.
-            is_above = sys.stdout.isatty()
-            console = Console(file=file)
-            self._live = Live(console=console, redirect_stdout=is_above, auto_refresh=False)
+            self._live = Live(
+                console=Console(file=file),
+                redirect_stdout=sys.stdout.isatty(),
+                auto_refresh=False,
+            )
             self._live.start()
             atexit.register(self.close)  # or the cursor stays hidden
         self._live.update(table, refresh=True)

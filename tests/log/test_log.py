@@ -269,7 +269,7 @@ def test_a_fault_of_one_rank_is_an_error_of_all(fault: str) -> None:
 @pytest.mark.parametrize("kind", [["sum", 1 << 40], ["std", 3], ["median", 0], "sum[8]"])
 def test_what_a_peer_calls_a_kind_is_bounded(kind: Any) -> None:
     with pytest.raises(dm.MismatchError, match="rank 1 sent data that is no frame of distmetrics: names"):
-        decode(Names, encode([{"x": kind}]), "names", 1)
+        decode(Names, encode([{"x": kind}, False]), "names", 1)
 
 
 def flushed_by(comm: Any, liar: int, kind: Kind, count: int) -> tuple[str, dict[str, Any]]:
@@ -278,7 +278,7 @@ def flushed_by(comm: Any, liar: int, kind: Kind, count: int) -> tuple[str, dict[
     totals = Totals(names, torch.zeros(0, dtype=torch.float64))
     snapshot = WindowSnapshot(totals, {}, {}, None, None)
     with pytest.raises(dm.InputError) as caught:
-        merge.flushed(snapshot, {}, comm=comm)
+        merge.flushed(snapshot, merge.Known(), comm=comm)
     log = dm.Log(comm)
     log.sum("x", 1.0)
     return str(caught.value), log.flush()
