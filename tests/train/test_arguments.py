@@ -18,7 +18,6 @@ from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.xla import XLA
 from distmetrics.train import (
-    CSVLogger,
     EarlyStopping,
     ModelCheckpoint,
     ModelSummary,
@@ -110,12 +109,6 @@ class Saves(Module):
         (lambda: trainer(gpus=True), "gpus must be a positive number"),
         (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores must be a positive number"),
         (lambda: trainer(devices=2.0), "devices must be a positive number"),
-        (lambda: CSVLogger(5), "CSVLogger: save_dir must be a path"),
-        (lambda: CSVLogger("logs", name=None), "CSVLogger: name must be a text, got None"),
-        (
-            lambda: CSVLogger("logs", version=True),
-            "CSVLogger: version must be a number from 0 on, or a text, or None for",
-        ),
         (lambda: seed_everything(1, workers="no"), "seed_everything: workers must be True or False"),
         (lambda: Logistic.load_from_checkpoint(None), "Logistic.load_from_checkpoint: checkpoint_path must be a path"),
         (lambda: Logistic.load_from_checkpoint("a.ckpt", strict="no"), "strict must be True or False"),
