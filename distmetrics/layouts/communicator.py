@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.header import Header, Problem
-from distmetrics.collectives.ops import gather_messages, meet
+from distmetrics.call_site import call_site
+from distmetrics.collectives.exchange import exchange, meet
+from distmetrics.collectives.header import Header, Problem, agree
+from distmetrics.collectives.ops import gather_messages
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
@@ -103,7 +104,8 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             op += f" of {self.mesh}, same={same!r}"
         except (ConfigurationError, InputTypeError) as error:
             problem = Problem.of(error)
-        meet(op, comm=whole, problem=problem)  # ranks that mean other groups would wait in them
+        header = Header(op, site=call_site(), problem=problem)
+        meet(header, comm=whole)  # ranks that mean other groups would wait in them
         self._connect(whole)
 
     @classmethod
@@ -342,8 +344,8 @@ def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
         body = encode(_told(mine.error))
     with numbered(comm):
         met = exchange(comm, Header("what a layout hands over", body=body), data.to(comm.device))
-        met.agree()
-        sent, body = met.move(sparing=True)[src], met.headers()[src].body
+        agree(met.headers(), comm.rank)
+        sent, body = met.move_from(src), met.headers()[src].body
     if comm.rank == src:
         return mine
     with reading("what it hands over", src):

@@ -23,7 +23,7 @@ from distmetrics.collectives.dtensor import (
     term_of,
     whole_part,
 )
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
+from distmetrics.collectives.ops import reduce_large, wide_dtype
 from distmetrics.comm.call_lock import take
 from distmetrics.comm.communicator import Call, Communicator, call_under_way
 from distmetrics.errors import InputTypeError, StateError

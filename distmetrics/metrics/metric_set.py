@@ -18,7 +18,7 @@ from torch import Tensor
 from distmetrics.collectives.buckets import Bucket, short_name, unsendable
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
+from distmetrics.collectives.ops import reduce_large, wide_dtype
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, Op, fold
 from distmetrics.errors import Site, StateError
@@ -373,7 +373,7 @@ def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -
     result: dict[str, Any] = {}
     for bucket in plan.agreed.layout.buckets:
         whole = _fold([bucket.view(row) for row in rows], bucket, plan.is_inline, comm)
-        for index, part in zip(bucket.members, bucket.split(whole), strict=True):
+        for index, part in bucket.split(whole).items():
             path = plan.agreed.paths[index]
             if bucket.key == "mean":
                 part = _mean(part, len(plan.states[path].ranks), bucket.dtype)
