@@ -163,8 +163,8 @@ def exchange_alike(comm: Communicator, header: Header, data: Tensor) -> list[Ten
 
 
 @one_call
-def meet(header: Header, *, comm: Communicator) -> None:
-    """Return once every rank is here for the same; raise on all of them what one must refuse."""
+def agree_on(header: Header, *, comm: Communicator) -> None:
+    """Compare what all ranks are about to do; where they differ, every rank raises."""
     exchange_alike(comm, header, from_bytes(b"").to(comm.device))
 
 
@@ -236,26 +236,29 @@ class _History(Message, frozen=True):
     """What a rank did before this call."""
 
     count: int
-    left: int
     direct_calls: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 def refuse_histories(comm: Communicator) -> DistmetricsError:
     """Build the error for ranks that have made or left other calls; every rank must call this."""
-    state = comm.state
-    mine = _History(state.count, state.left, tuple(state.direct_calls))
+    state, ranks = comm.state, comm.members
+    mine = _History(state.count, tuple(state.direct_calls), tuple(state.left))
     met = _gather_frames(comm, Header("earlier calls", body=encode(mine)), from_bytes(b""))
     bodies = [header.body for header in met.headers()]
     per_rank = [decode(_History, body, "its earlier calls", r) for r, body in enumerate(bodies)]
+    lefts = dict(zip(ranks, [history.left for history in per_rank], strict=True))
+    if len({*lefts.values()}) > 1:
+        peers = tuple(rank for rank, left in lefts.items() if left)
+        state.verdict = left_a_call(
+            peers,
+            f"{who(peers)} left a call by an exception and went on, so the ranks are out of step",
+            {rank: left[-1] if left else "left none" for rank, left in lefts.items()},
+        )
+        return state.verdict.error(ranks[comm.rank])
     calls = [(f"{each.count} calls of distmetrics", *each.direct_calls) for each in per_rank]
     columns = [*zip_longest(*calls, fillvalue="no further call")]
     told = next((column for column in columns if len({*column}) > 1), columns[0])
-    if len({each.left for each in per_rank}) > 1:
-        lines = dict(zip(comm.members, told, strict=True))
-        peers = [r for r, each in zip(lines, per_rank, strict=True) if each.left]
-        what = "left a call by an exception and went on, so the ranks are out of step"
-        state.verdict = left_a_call(peers, f"{who(peers)} {what}", lines)
-        return state.verdict.error(comm.members[comm.rank])
     return MismatchError(
         "ranks disagree on calls that were made on the communicator directly, before this one",
         per_rank=dict(enumerate(told)),
@@ -282,8 +285,8 @@ def _check_lines(met: Round) -> None:
         return
     since.append(sites)
     del since[:-_LINES_KEPT]
-    first, *others = lines = [*zip(*since, strict=True)]
-    is_crossed = any(own != first and Counter(own) == Counter(first) for own in others)
+    lines = [*zip(*since, strict=True)]
+    is_crossed = any(own != lines[0] and Counter(own) == Counter(lines[0]) for own in lines)
     if not is_crossed and mode != "strict":
         return
     op = headers[0].call().op

@@ -142,13 +142,12 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
         alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in compared}
         if len(alike) > 1:
             raise _mismatch(headers, rank, "leaf", [*map(str, leaves)])
-    agree_on_dtensors([header.dtensors for header in headers], headers, rank)
+    agree_on_dtensors(headers, rank)
 
 
-def agree_on_dtensors(
-    per_rank: Sequence[Sequence[Shared]], headers: Sequence[Header], rank: int
-) -> None:
+def agree_on_dtensors(headers: Sequence[Header], rank: int) -> None:
     """Check that the ranks which hold a DTensor together tell the same of it, as :func:`agree`."""
+    per_rank = [header.dtensors for header in headers]
     with reading("its DTensors"):  # whose holders may be no ranks
         for tensor in dict.fromkeys(chain.from_iterable(per_rank)):
             if all(tensor in per_rank[r] for r in tensor.holders):

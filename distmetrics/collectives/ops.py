@@ -34,7 +34,7 @@ from distmetrics.collectives.buckets import (
     unpack,
 )
 from distmetrics.collectives.dtensor import Part, replica, rows_of, term_of
-from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity, meet
+from distmetrics.collectives.exchange import agree_on, exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import one_call
@@ -359,12 +359,17 @@ def _narrowed(result: Tensor, dtype: torch.dtype, op: str, rank: int) -> Tensor:
     return result.to(dtype)
 
 
+def meet(op: str, name: str = "", *, comm: Communicator, problem: Problem | None = None) -> None:
+    """Return once every rank is here for the same; raise on all of them what one must refuse."""
+    agree_on(Header(op, name, site=call_site(), problem=problem), comm=comm)
+
+
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     """Return once every rank is here; over a layout, every rank of its mesh.
 
     >>> barrier()
     """
-    meet(Header("barrier", name, site=call_site()), comm=chosen(comm).whole)
+    meet("barrier", name, comm=chosen(comm).whole)
 
 
 @one_call

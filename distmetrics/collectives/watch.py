@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distmetrics.call_site import call_site, is_library, users_line
 from distmetrics.collectives.buckets import LeafSpec
-from distmetrics.collectives.exchange import meet
+from distmetrics.collectives.exchange import agree_on
 from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator, Finished, call_under_way, chosen, in_call
 from distmetrics.comm.patching import Name, Replacing
@@ -59,7 +59,7 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
             comm.give_up(error, f"guarded_epoch {name}".rstrip())
         raise
     made = f"{getattr(comm, 'calls', 0) - before} collectives"
-    meet(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
+    agree_on(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
 
 
 # Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
@@ -136,7 +136,7 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if comm is None:
             return original(*args, **kwargs)
         header = _header(name, arguments)
-        meet(header, comm=comm)
+        agree_on(header, comm=comm)
         with in_call(header.call()):
             # Not waited for here, or a function that can't be waited for in slices.
             if arguments.get("async_op", True):

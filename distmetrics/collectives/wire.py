@@ -99,11 +99,11 @@ def deserialize(
     (length,) = _LENGTH.unpack(to_bytes(run[end:]))
     if length > end:
         raise ValueError(f"{length} bytes in {end}")
-    sent = parse(_Packed, to_bytes(run[end - length : end]))
-    if run.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
-        run = run.clone()
+    sent, data = parse(_Packed, to_bytes(run[end - length : end])), run[: end - length]
+    if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
+        data = data.clone()
     tensors = []
-    for spec, x in zip(sent.tensors, unpack(run, layout(sent.tensors)), strict=True):
+    for spec, x in zip(sent.tensors, unpack(data, layout(sent.tensors)), strict=True):
         device = accelerator or run.device if spec.note == _ACCELERATOR else "cpu"
         # Each of its own memory: it may be changed in place, or saved.
         tensors.append(x.to(device, copy=True))

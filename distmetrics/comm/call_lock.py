@@ -133,8 +133,7 @@ def exchanges_over() -> None:
 def note_left(comm: Communicator, error: BaseException) -> None:
     """Note that an error ended a call of this rank before it exchanged data."""
     state = comm.state
-    state.left += 1
-    state.note(state.direct_calls, f"left a call by {type(error).__name__}", call_site())
+    state.note(state.left, f"left a call by {type(error).__name__}", call_site())
 
 
 def break_after(error: BaseException, comm: Communicator, call: Call) -> None:

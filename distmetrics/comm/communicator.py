@@ -51,10 +51,8 @@ class CallState:
         self.reads: dict[tuple[int, int], tuple[int, int]] = {}
         # Each rank's line of the last calls, since ranks were last at one line.
         self.uneven_lines: list[list[Site | None]] = []
-        self.left = 0  # calls left before data were exchanged
-        self.direct_calls: deque[str] = deque(
-            maxlen=_KEPT
-        )  # that no function of ours made, or left
+        self.left: deque[str] = deque(maxlen=_KEPT)  # calls left before data were exchanged
+        self.direct_calls: deque[str] = deque(maxlen=_KEPT)  # that no function of ours made
         self.verdict: Verdict | None = None  # why every later call is refused
         self.refusal: Verdict | None = None  # the same, once the call under way is over
         self.lock = threading.Lock()

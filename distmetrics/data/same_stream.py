@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes, unsendable
-from distmetrics.collectives.exchange import meet, note_read
-from distmetrics.collectives.header import Header
+from distmetrics.collectives.exchange import note_read
+from distmetrics.collectives.ops import meet
 from distmetrics.comm.communicator import Communicator
 
 _PLAIN = frozenset((str, bytes, int, float, complex, bool, range, type(None)))
@@ -53,7 +52,7 @@ class SameStream:
             return
         number = self._comm.state.count + 1
         note_read(self._comm, number, 0, count, crc)
-        meet(Header("exact's first batches", site=call_site()), comm=self._comm)
+        meet("exact's first batches", comm=self._comm)
         self._number = number
 
 

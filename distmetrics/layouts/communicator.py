@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from distmetrics.call_site import call_site
-from distmetrics.collectives.exchange import exchange, meet
+from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem, agree
-from distmetrics.collectives.ops import gather_messages
+from distmetrics.collectives.ops import gather_messages, meet
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
@@ -104,8 +103,7 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             op += f" of {self.mesh}, same={same!r}"
         except (ConfigurationError, InputTypeError) as error:
             problem = Problem.of(error)
-        header = Header(op, site=call_site(), problem=problem)
-        meet(header, comm=whole)  # ranks that mean other groups would wait in them
+        meet(op, comm=whole, problem=problem)  # ranks that mean other groups would wait in them
         self._connect(whole)
 
     @classmethod

@@ -204,7 +204,8 @@ def describe(
         site=site,
         problem=metrics.problem,
         allow_pickle=allow_pickle,
-        body=encode(SyncSchema(records, sent, tuple(metrics.shared))),
+        dtensors=tuple(metrics.shared),
+        body=encode(SyncSchema(records, sent)),
         detail=shorten(sent),
     )
     return header, sent_by(sent), tensors

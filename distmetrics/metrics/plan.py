@@ -23,7 +23,6 @@ from distmetrics.collectives.buckets import (
     short_name,
     unpack,
 )
-from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
 from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree, header_of
 from distmetrics.errors import MismatchError, StateError
@@ -90,7 +89,6 @@ class SyncSchema(Message, frozen=True):
 
     metrics: tuple[MetricRecord, ...]
     states: tuple[StateEntry, ...]
-    shared: tuple[Shared, ...] = ()  # its states that are DTensors
 
 
 def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int) -> None:
@@ -136,7 +134,7 @@ def agree_on_metrics(
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
     agree_on_tree(compared, rank)
-    agree_on_dtensors([schema.shared for schema in schemas], headers, rank)
+    agree_on_dtensors(headers, rank)
     return tuple(updated), tuple(borrowing)
 
 
