@@ -37,12 +37,13 @@ from distmetrics.collectives.ops import (
     all_gather,
     all_gather_cat,
     all_gather_object,
+    all_reduce,
     all_true,
     any_true,
     barrier,
     broadcast,
+    mean,
 )
-from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld

@@ -46,7 +46,8 @@ class CallState:
     def __init__(self) -> None:
         self.count = 0  # calls of ours that have begun
         self.past = 0  # hash of what the other ranks must have done as well, besides these calls
-        self.reads: dict[int, int] = {}  # checksums of streams, to be compared with the others'
+        # Batches and checksums of passes over streams, to be compared with the others'.
+        self.reads: dict[tuple[int, int], tuple[int, int]] = {}
         # Each rank's line of the last calls, since ranks were last at one line.
         self.uneven_lines: list[list[Site | None]] = []
         self.left: deque[str] = deque(maxlen=_KEPT)  # calls left before data were exchanged

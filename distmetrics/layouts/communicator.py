@@ -13,7 +13,7 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.header import Header, Problem, agree
 from distmetrics.collectives.ops import gather_messages, meet
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
@@ -312,8 +312,8 @@ def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
     with numbered(comm):
         header = Header("what a layout hands over", body=body)
         met = exchange(comm, header, given.data.to(comm.device))
-        met.agree()
-        sent, body = met.move(sparing=True)[src], met.headers()[src].body
+        agree(met.headers(), comm.rank)
+        sent, body = met.move_from(src), met.headers()[src].body
     if comm.rank == src:
         return mine
     with reading("what it hands over", src):

@@ -16,8 +16,7 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import is_dtensor
 from distmetrics.collectives.dtensor import Part, local_of, part_of
 from distmetrics.collectives.header import Header, Problem, check_sendable
-from distmetrics.collectives.ops import gather_messages
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
+from distmetrics.collectives.ops import gather_messages, reduce_large, wide_dtype
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.comm.process_group import GroupCommunicator

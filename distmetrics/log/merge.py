@@ -12,9 +12,8 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
-from distmetrics.collectives.header import Header
-from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reduce import reduce_large
+from distmetrics.collectives.header import Header, agree
+from distmetrics.collectives.ops import gather_objects, reduce_large
 from distmetrics.comm.call_lock import one_call
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import MismatchError, Site
@@ -84,7 +83,7 @@ def merged(
         comm.witness(header.content(), tensors)
     data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
-    met.agree()
+    agree(met.headers(), comm.rank)
     runs = met.move()
     per_rank = _learn(comm, met.headers(), names, known)
     union, unlike = join(tuple(dict.fromkeys(per_rank)))

@@ -96,7 +96,7 @@ def _stacked(values: Sequence[Any]) -> Number | None:
     """Return several tensors of one number as one, [n]; None unless they are all of one sort."""
     if {*map(type, values)} != {Tensor} or values[0].ndim or len({*map(_sort_of, values)}) > 1:
         return None
-    return number_of("", torch.stack(values), or_array=True)
+    return number_of("", torch.stack([*values]), or_array=True)
 
 
 def _changes(*numbers: Number) -> int:
@@ -111,7 +111,7 @@ def _changes(*numbers: Number) -> int:
 def _column(numbers: Sequence[Number], device: torch.device) -> Tensor:
     """Return numbers, or tensors of one sort, as float64 on a device, [n, k]."""
     if isinstance(numbers[0], Tensor):
-        whole = torch.stack(numbers)
+        whole = torch.stack([*numbers])  # type: ignore[list-item]
     else:
         whole = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     whole = whole if whole.ndim > 1 else whole.unsqueeze(1)

@@ -80,7 +80,7 @@ def borrow(
         attributes = targets[place].adapter.attributes(targets[place].metric)
         mine.append({name: tuple(described(value)) for name, value in attributes.items()})
     about = header.name, header.site
-    per_rank = gather_objects(mine, None, *about, comm=comm, op="attributes of metrics")
+    per_rank = gather_objects(mine, list, *about, comm=comm, op="attributes of metrics")
     result = {}
     with reading("attributes"):  # of as many metrics
         for place, *column in zip(plan.borrowing, *per_rank, strict=True):

@@ -19,7 +19,7 @@ from distmetrics.collectives.buckets import short_name, unsendable
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
+from distmetrics.collectives.ops import reduce_large, wide_dtype
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, fold
 from distmetrics.errors import Site, StateError
@@ -345,7 +345,7 @@ def combine(
         whole = fold(wide, op) if plan.is_inline else reduce_large(comm, wide[0], op)
         if bucket.key != "mean":
             whole = whole.to(dtype)  # of bools the sum is "any", as it is within one process
-        for index, part in zip(bucket.members, bucket.split(whole), strict=True):
+        for index, part in bucket.split(whole).items():
             path = plan.agreed.paths[index]
             if bucket.key == "mean":
                 count = len(plan.states[path].ranks)
@@ -377,16 +377,15 @@ def _aligned(run: Tensor, sent: Sent, plan: SyncPlan) -> Tensor:
 
 def _neutral(state: StatePlan, device: torch.device) -> Tensor:
     """Return a tensor that changes nothing."""
-    x = torch.zeros(state.shape, dtype=state.dtype, device=device)
-    if state.kind not in ("max", "min"):
-        return x
-    is_min = state.kind == "min"
-    if x.is_floating_point():
-        return x.fill_(math.inf if is_min else -math.inf)
-    if x.dtype == torch.bool:
-        return x.fill_(is_min)
-    limits = torch.iinfo(x.dtype)
-    return x.fill_(limits.max if is_min else limits.min)
+    value: float = 0
+    if state.kind in ("max", "min"):
+        ends: Sequence[float] = (-math.inf, math.inf)
+        if state.dtype == torch.bool:
+            ends = (0, 1)
+        elif not state.dtype.is_floating_point:
+            ends = (torch.iinfo(state.dtype).min, torch.iinfo(state.dtype).max)
+        value = ends[state.kind == "min"]
+    return torch.full(state.shape, value, dtype=state.dtype, device=device)
 
 
 def _combine_lists(

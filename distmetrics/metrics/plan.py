@@ -25,8 +25,8 @@ from distmetrics.collectives.buckets import (
     short_name,
     unpack,
 )
-from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
-from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
+from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
+from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree, header_of
 from distmetrics.comm.communicator import Op, fold
 from distmetrics.errors import MismatchError, StateError
 from distmetrics.message import Message, Shape, decode, reading
@@ -163,12 +163,10 @@ def agree_on_metrics(
         for r, record in enumerate(column):
             if not record.is_updated and record.may_become(column[ranks[0]]):
                 records[r][place] = column[ranks[0]]
-    compared = [
-        header.but(tree="; ".join(map(str, each)))
-        for header, each in zip(headers, records, strict=True)
-    ]
-    agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
-    agree_on_dtensors([header.dtensors for header in headers], headers, rank)
+    trees = ["; ".join(map(str, each)) for each in records]
+    compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
+    agree_on_tree(compared, rank)
+    agree_on_dtensors(headers, rank)
     shown = {}
     for place, ranks in enumerate(updated):
         shows = {r: records[r][place].shows for r in ranks}
@@ -314,7 +312,7 @@ class SyncPlan(NamedTuple):
         lines = [f"{states} states, {len(self.sent)} ranks, {rounds}"]
         how = "in the first round" if self.is_inline else "in a round of its own"
         for bucket in self.agreed.layout.buckets:
-            kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
+            kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.shapes):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
         if longest := max(sent.bulk.layout.nbytes for sent in self.sent):
             nth = "second" if self.follow else "first"

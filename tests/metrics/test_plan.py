@@ -36,7 +36,7 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
     """However many there are, one operation reduces them."""
     leaves = [(f"m{index}", "int64", (3,), "sum") for index in range(50)] + [("high", "float32", (), "max")]
     agreed = made(leaves, leaves)
-    assert [(bucket.key, len(bucket.members)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
+    assert [(bucket.key, len(bucket.shapes)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
     assert agreed.cost.rounds == 1
 
 

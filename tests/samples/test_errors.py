@@ -345,7 +345,7 @@ def test_changed_frames(data: st.DataObject) -> None:
             head = head_of(frame)
             head[2] = data.draw(st.sampled_from([0, 1, 16, 100, 20_000]))
             return with_head(frame, head)
-        start = exchange.header_area(2) + data.draw(st.integers(0, 600))
+        start = exchange.HEADER_AREA + data.draw(st.integers(0, 600))
         return frame[:start] + data.draw(st.binary(min_size=1, max_size=200))
 
     gathers(Changing({data.draw(st.integers(1, FRAMES)): craft}))
@@ -367,7 +367,7 @@ def sending(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
     """Put another value into a frame."""
 
     def craft(frame: bytes) -> bytes:
-        start = exchange.header_area(2)
+        start = exchange.HEADER_AREA
         sent = deserialize(from_bytes(frame[start : start + head_of(frame)[2]]))
         return with_data(frame, to_bytes(serialize(change(sent))))
 
