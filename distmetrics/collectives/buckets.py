@@ -169,3 +169,12 @@ def to_bytes(run: Tensor) -> bytes:
     address, size = run.data_ptr(), run.nbytes
     starts = range(0, size, _PIECE)
     return b"".join([ctypes.string_at(address + i, min(_PIECE, size - i)) for i in starts])
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return a dtype in which reducing loses nothing, and that transports know."""
+    if dtype.is_complex:
+        return torch.promote_types(dtype, torch.complex64)
+    if dtype.is_floating_point:
+        return torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.int64

@@ -26,8 +26,7 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import Header, agree, header_of
-from distmetrics.comm.call_lock import one_call, take
-from distmetrics.comm.communicator import Communicator, gather_padded
+from distmetrics.comm.communicator import Communicator, gather_padded, one_call, take
 from distmetrics.comm.verdict import left_a_call
 from distmetrics.errors import DistmetricsError, InputError, MismatchError, who
 from distmetrics.guard.settings import current_settings

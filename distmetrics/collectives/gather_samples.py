@@ -38,8 +38,7 @@ from distmetrics.collectives.sample_columns import (
     take,
 )
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.comm.communicator import Communicator, chosen, one_call
 from distmetrics.errors import InputError, InputTypeError, MismatchError
 from distmetrics.message import reading
 from distmetrics.tree import Spec, flatten

@@ -32,13 +32,13 @@ from distmetrics.collectives.buckets import (
     short_name,
     to_bytes,
     unpack,
+    wide_dtype,
 )
 from distmetrics.collectives.dtensor import Part, replica, rows_of, term_of
 from distmetrics.collectives.exchange import agree_on, exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, Op, chosen, fold
+from distmetrics.comm.communicator import Communicator, Op, chosen, fold, one_call
 from distmetrics.errors import InputError, InputTypeError, Site
 from distmetrics.message import Message, decode, encode, reading
 
@@ -331,15 +331,6 @@ def _term(part: Part, where: str, op: str) -> Tensor:
     if dtype == torch.uint64 or (dtype.is_complex and op in ("max", "min")):
         raise InputTypeError(f"{where} is {short_name(dtype)}, of which torch has no {op}")
     return term_of(part, where, op)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return a dtype in which reducing loses nothing, and that transports know."""
-    if dtype.is_complex:
-        return torch.promote_types(dtype, torch.complex64)
-    if dtype.is_floating_point:
-        return torch.float64 if dtype == torch.float64 else torch.float32
-    return torch.int64
 
 
 def _narrowed(result: Tensor, dtype: torch.dtype, op: str, rank: int) -> Tensor:

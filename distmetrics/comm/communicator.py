@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.comm.verdict import Verdict
+from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import (
     ConfigurationError,
     DistmetricsError,
@@ -29,6 +29,7 @@ from distmetrics.errors import (
     Site,
 )
 
+P = ParamSpec("P")
 R = TypeVar("R")
 _KEPT = 50  # calls that an error lists
 Op = Literal["sum", "prod", "max", "min"]
@@ -390,3 +391,158 @@ def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
     'float32[2, 3]'
     """
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+# One call at a time on a transport, and none after a call that an exception has ended. Calls of two
+# threads on one communicator must not overlap: the ranks could take them in another order. An
+# exception that only this rank raises, such as that of a signal's handler, leaves the other ranks
+# in the call, and nobody knows whether this rank will repeat it or leave it out. So where data were
+# exchanged the communicator is broken from then on, and the other ranks are told. Where none were,
+# the next call compares what all ranks have left.
+
+
+class CallLock:
+    """One call of this thread, and the transports that it has taken."""
+
+    def __init__(self) -> None:
+        self.call: Call | None = None  # None before the first exchange of data
+        self.exchanged = False  # the last exchange is over: errors from here on are its own
+        self.thread = threading.get_ident()
+        self.taken: list[Communicator] = []
+
+    def release(self) -> None:
+        """Let other threads make calls."""
+        name_calls(None)
+        for comm in self.taken:
+            state = comm.state
+            if state.holder is self:
+                state.holder = None
+            if state.refusal is not None:
+                state.verdict, state.refusal = state.refusal, None
+                comm.transport.break_off(state.verdict, at_once=True)
+
+    def fail(self, error: BaseException, comm: Communicator) -> None:
+        """Release after an error, which breaks the transports unless all ranks raise it."""
+        if not (self.exchanged or isinstance(error, DistmetricsError)):
+            if self.call is None:
+                note_left(comm, error)
+            else:
+                for taken in self.taken:
+                    break_after(taken, self.call, type(error).__name__)
+        self.release()
+
+
+class _ThreadLock(threading.local):
+    lock: CallLock | None = None  # of the call that this thread is in
+
+
+_locked_by = _ThreadLock()
+
+
+def one_call(fn: Callable[P, R]) -> Callable[P, R]:
+    """Make a function, which has the argument ``comm=``, one call of this thread.
+
+    Where the thread is in a call already, this is a part of it.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> R:
+        outer = _locked_by.lock
+        try:
+            comm = chosen(kwargs.get("comm"))
+            if outer is None:
+                _locked_by.lock = CallLock()
+            result = comm.around(functools.partial(fn, *args, **kwargs))
+            if outer is None:
+                this_call().release()
+        except BaseException as error:
+            comm = chosen(kwargs.get("comm"))
+            if isinstance(error, DistmetricsError):
+                error.call_ranks(comm.members)
+                comm.transport.report(error)
+            if outer is None:
+                (_locked_by.lock or CallLock()).fail(error, comm)
+            raise
+        finally:
+            _locked_by.lock = outer  # calls no function, so no interrupt strikes before it
+        return result
+
+    return call
+
+
+def this_call() -> CallLock:
+    """Return the call that this thread is in."""
+    lock = _locked_by.lock
+    assert lock is not None, "exchanges data outside of one_call"
+    return lock
+
+
+def take(comm: Communicator, call: Call) -> None:
+    """Take a transport, on which the call of this thread now exchanges data, if it may."""
+    lock, state = this_call(), comm.state
+    if comm.world_size == 1:
+        return
+    if state.holder is not lock:
+        with state.lock:
+            holder = state.holder
+            if holder is not None and holder.thread != lock.thread:
+                raise _refused(comm, holder.call)
+            state.holder = lock
+        lock.taken.append(comm)
+        # An earlier call of this thread: two exceptions at once have ended it.
+        if holder is not None:
+            break_after(comm, call, "an exception")
+    lock.call, lock.exchanged = call, False
+    name_calls(call)
+    if state.verdict is not None:
+        comm.transport.break_off(state.verdict, at_once=True)
+        raise state.verdict.error(comm.members[comm.rank], call.site)
+
+
+def exchanges_over() -> None:
+    """Note that the call of this thread exchanges no more data."""
+    this_call().exchanged = True
+    name_calls(None)
+
+
+def note_left(comm: Communicator, error: BaseException) -> None:
+    """Note that an error ended a call of this rank before it exchanged data."""
+    left = Call(f"left a call by {type(error).__name__}", site=call_site())
+    comm.state.note(comm.state.left, left)
+
+
+def break_after(comm: Communicator, call: Call, name: str) -> None:
+    """Break a communicator on which an exception of this rank alone has ended a call."""
+    if comm.state.verdict is None:
+        rank = comm.members[comm.rank]
+        comm.state.verdict = left_a_call(
+            (rank,),
+            f"rank {rank} left a call by {name} and went on, so the ranks are out of step",
+            {rank: f"left {call.op} by {name}  {call_site() or call.site or ''}".rstrip()},
+        )
+        comm.transport.break_off(comm.state.verdict, at_once=False)
+
+
+def _refused(comm: Communicator, other: Call | None) -> DistmetricsError:
+    """Return the error for a second thread; later calls are refused too, on all ranks."""
+    here, rank = call_site(), comm.members[comm.rank]
+    there = (other and other.site) or "an unknown line"
+    comm.state.refusal = Verdict(
+        "diverged",
+        f"two threads of rank {rank} were in calls of one communicator at the same time, so the "
+        "ranks may be out of step",
+        (rank,),
+        {rank: f"refused a call  {here or ''}".rstrip()},
+        likely="calls in threads that do not wait for each other: the ranks may take them in "
+        "another order, and nothing would tell.",
+        do="let one thread make all calls, or give each thread a communicator of its own: "
+        "GroupCommunicator(torch.distributed.new_group()).",
+    )
+    refused = comm.state.refusal.but(
+        kind="configuration",
+        what=f"two threads of rank {rank} are in calls of one communicator at the same time: one "
+        f"at {there}, and this one at {here}",
+        per_rank={},
+        notes=("This one was not made; the next call on this communicator raises on every rank.",),
+    )
+    return refused.error(rank, here)

@@ -9,8 +9,7 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import note_read
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen, current
+from distmetrics.comm.communicator import Communicator, chosen, current, one_call
 from distmetrics.data.checksum import checksum
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.sharding import (

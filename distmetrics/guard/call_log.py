@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from distmetrics.comm.work import Calls, PendingCall
+from distmetrics.comm.process_group import Calls, PendingCall
 from distmetrics.guard.process_info import Place
 
 _KEPT = 50  # calls that a report has

@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from distmetrics.call_site import raise_sites
-from distmetrics.comm.work import PendingCall, is_connection_error
+from distmetrics.comm.process_group import PendingCall, is_connection_error
 from distmetrics.errors import DistmetricsError
 from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.settings import REPORT

@@ -23,9 +23,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.patching import replace_everywhere
-from distmetrics.comm.process_group import counter_of, watch_by
+from distmetrics.comm.process_group import NAMING_GRACE, PendingCall, Watcher, counter_of, watch_by
 from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
-from distmetrics.comm.work import NAMING_GRACE, PendingCall, Watcher
 from distmetrics.errors import first_line, who
 from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis

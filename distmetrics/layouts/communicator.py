@@ -16,14 +16,17 @@ from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem, agree
 from distmetrics.collectives.ops import gather_messages, meet
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
     PassingCommunicator,
     SingleCommunicator,
     chosen,
+    exchanges_over,
+    note_left,
     numbered,
+    take,
+    this_call,
 )
 from distmetrics.comm.verdict import KINDS, Verdict
 from distmetrics.errors import (

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import is_dtensor
+from distmetrics.collectives.buckets import is_dtensor, wide_dtype
 from distmetrics.collectives.dtensor import Part, local_of, part_of
 from distmetrics.collectives.header import Header, Problem, check_sendable
-from distmetrics.collectives.ops import gather_messages, reduce_large, wide_dtype
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.collectives.ops import gather_messages, reduce_large
+from distmetrics.comm.communicator import Communicator, chosen, one_call
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import InputError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.communicator import layout

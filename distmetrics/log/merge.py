@@ -14,8 +14,7 @@ from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
 from distmetrics.collectives.header import Header, agree
 from distmetrics.collectives.ops import gather_objects, reduce_large
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.communicator import Communicator, one_call
 from distmetrics.errors import MismatchError, Site
 from distmetrics.log.kinds import SQUARES, growth
 from distmetrics.log.names import Names, Totals, folded, join

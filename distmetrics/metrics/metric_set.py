@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import short_name, unsendable
+from distmetrics.collectives.buckets import short_name, unsendable, wide_dtype
 from distmetrics.collectives.dtensor import Shared
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.ops import reduce_large, wide_dtype
+from distmetrics.collectives.ops import reduce_large
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator, fold
 from distmetrics.errors import Site, StateError

@@ -21,8 +21,7 @@ from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
 from distmetrics.collectives.ops import meet
 from distmetrics.comm.background import Handle, start
-from distmetrics.comm.call_lock import exchanges_over, one_call
-from distmetrics.comm.communicator import Communicator, chosen, numbered
+from distmetrics.comm.communicator import Communicator, chosen, exchanges_over, numbered, one_call
 from distmetrics.errors import LayoutError, StateError
 from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of, targets
 from distmetrics.metrics.attributes import borrow

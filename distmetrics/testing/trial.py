@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any
 
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
+from distmetrics.comm.process_group import is_connection_error
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.verdict import Outcome
-from distmetrics.comm.work import is_connection_error
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality

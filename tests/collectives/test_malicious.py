@@ -21,7 +21,7 @@ from distmetrics.collectives import exchange
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.header import COMPRESSED, Header
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.communicator import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.message import LARGEST_HEADER, reading
 from distmetrics.metrics.plan import SyncSchema, sent_by

@@ -16,7 +16,7 @@ from distmetrics.collectives.buckets import ALIGN, LeafSpec, dtype_of, layout, p
 from distmetrics.collectives.exchange import HEADER_AREA, exchange, frame_size
 from distmetrics.collectives.header import Header, Problem, agree, prepare
 from distmetrics.collectives.wire import deserialize
-from distmetrics.comm.call_lock import one_call
+from distmetrics.comm.communicator import one_call
 from distmetrics.errors import Site
 from distmetrics.message import decode, reading
 from distmetrics.testing import run

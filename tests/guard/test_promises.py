@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from distmetrics.cli.postmortem import merge, read
 from distmetrics.comm.communicator import Call
-from distmetrics.comm.work import PendingCall
+from distmetrics.comm.process_group import PendingCall
 from distmetrics.errors import Site
 from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.diagnosis import FIRST_LOOK

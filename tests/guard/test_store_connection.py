@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from distmetrics.comm.communicator import Call
-from distmetrics.comm.work import PendingCall
+from distmetrics.comm.process_group import PendingCall
 from distmetrics.guard import watchdog
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.settings import Settings

@@ -12,10 +12,9 @@ from unittest import mock
 import pytest
 
 from distmetrics.collectives.exchange import refuse_histories
-from distmetrics.comm import call_lock
-from distmetrics.comm.communicator import Call
+from distmetrics.comm.communicator import Call, break_after
+from distmetrics.comm.process_group import PendingCall
 from distmetrics.comm.verdict import Departure
-from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
 from distmetrics.guard.settings import Settings
 from distmetrics.guard.store import Tombstones
@@ -65,10 +64,10 @@ def _interrupted() -> str:
     call = Call("all_reduce sum", site=Site("train.py", 21, "validate"))
 
     def leave(comm: Any) -> str:
-        call_lock.break_after(comm, call, "TimeoutError")
+        break_after(comm, call, "TimeoutError")
         return str(comm.state.verdict)
 
-    with mock.patch("distmetrics.comm.call_lock.call_site", return_value=None):
+    with mock.patch("distmetrics.comm.communicator.call_site", return_value=None):
         return outcomes(2, leave)[1].value
 
 
