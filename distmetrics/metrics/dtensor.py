@@ -32,7 +32,8 @@ _PLAIN = "update the metric with plain tensors: x.full_tensor(), or x.to_local()
 
 def take_parts(local: MetricSet) -> None:
     """Read this rank's part of each state that is a DTensor; the metrics stay as they are."""
-    mixed = {x.place for x in local.states if local.updates[x.place] and _dtensors(x.value)}
+    others = [state for state in local.states if type(state.value) is not Tensor]  # few, as a rule
+    mixed = {x.place for x in others if local.updates[x.place] and _dtensors(x.value)}
     rows: dict[int, set[str]] = {place: set() for place in mixed}  # placements of lists
     for at, state in enumerate(local.states):
         if state.place not in mixed or state.is_empty:
