@@ -31,8 +31,8 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import Communicator, gather_samples
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 
 TEXTS = 100_000
 LENGTHS = (20, 100, 400)  # letters of a text, half to one and a half times that

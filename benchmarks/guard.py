@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.sync import RESULTS
 from benchmarks.sync_cases import CASES
 from distmetrics import GroupCommunicator, all_reduce, synced
-from distmetrics.comm.work import Watcher
+from distmetrics.comm.process_group import Watcher
 from distmetrics.guard.watchdog import Watchdog
 from distmetrics.launch.processes import launch
 

@@ -42,7 +42,7 @@ def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
         before = sum(job.store.calls.values())
         job.run(1)
         per_second.append(sum(job.store.calls.values()) - before)
-    told = [rank.diagnosis.verdict for rank in job.ranks if rank.diagnosis is not None]
+    told = [rank.verdict for rank in job.ranks if rank.diagnosis is not None]
     heard = sum(verdict is not None for verdict in told)
     first = next((str(verdict) for verdict in told if verdict is not None), "")
     lines = [line.strip() for line in first.splitlines() if line.startswith("  rank")]

@@ -34,7 +34,7 @@ from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator, Op
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
-from distmetrics.log.names import Names
+from distmetrics.log.names import Names, Totals
 from distmetrics.log.window import WindowSnapshot
 
 RESULTS = Path(__file__).parent / "results"
@@ -106,8 +106,7 @@ def sent_in(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
     sent = []
     for _ in range(2):
         comm = Counting(world_size, unlike=unlike and known.union is None)
-        flaws = torch.zeros(len(names.kinds))
-        flushed(WindowSnapshot(names, numbers, flaws, {}, None, None), known, comm=comm)
+        flushed(WindowSnapshot(Totals(names, numbers), {}, {}, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
             known.union = names.but(is_marked=True)

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from benchmarks.sync_cases import CASES
 from distmetrics import Communicator, sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator, counted_torch_calls
 
 BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds
@@ -69,7 +69,7 @@ def measure(
     recording = RecordingCommunicator(comm)
     with synced(metrics, comm=recording) as plan:
         assert plan is not None
-    nbytes = max(sent.inline.nbytes + sent.bulk.nbytes for sent in plan.sent)
+    nbytes = max(sent.inline.layout.nbytes + sent.bulk.layout.nbytes for sent in plan.sent)
     theirs, ours = (_torcheval if case.theirs == "torcheval" else _torchmetrics)(metrics, comm)
     with counted_torch_calls() as calls:
         theirs()

@@ -37,12 +37,13 @@ from distmetrics.collectives.ops import (
     all_gather,
     all_gather_cat,
     all_gather_object,
+    all_reduce,
     all_true,
     any_true,
     barrier,
     broadcast,
+    mean,
 )
-from distmetrics.collectives.reduce import all_reduce, mean
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
@@ -52,14 +53,13 @@ from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
 from distmetrics.metrics.adapters.base import register_adapter
-from distmetrics.metrics.async_sync import sync_async
 from distmetrics.metrics.explain import explain
 from distmetrics.metrics.function import from_function
-from distmetrics.metrics.sync import sync_and_compute, synced
+from distmetrics.metrics.sync import sync_and_compute, sync_async, synced
+from distmetrics.preflight import find_unpicklable
 
 if TYPE_CHECKING:
     from distmetrics import guard
-    from distmetrics.preflight import find_unpicklable
     from distmetrics.runner import Runner
 
 __all__ = [
@@ -106,13 +106,8 @@ __all__ = [
     "use",
 ]
 
-_LATE = {
-    "Runner": "distmetrics.runner",
-    "find_unpicklable": "distmetrics.preflight",
-}  # imported on first use
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+    if name != "Runner":  # imported on first use
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return importlib.import_module("distmetrics.runner").Runner

@@ -52,16 +52,11 @@ def users_line(frame: FrameType, line: int) -> Site | None:
 
 
 def raise_sites(error: BaseException) -> list[Site]:
-    """Return the user's lines that an exception passed through, innermost first.
-
-    Where there are none, the line that the exception itself tells of.
-    """
+    """Return the user's lines that an exception passed through, innermost first; else its own."""
     lines = [users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
     sites = [site for site in lines if site is not None]
-    site = getattr(error, "site", None)
-    if not sites and isinstance(site, Site):
-        sites.append(site)
-    return sites[::-1]
+    own = getattr(error, "site", None)
+    return sites[::-1] or ([own] if isinstance(own, Site) else [])
 
 
 @functools.lru_cache(maxsize=4096)

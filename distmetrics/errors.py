@@ -49,8 +49,7 @@ class Site(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}"
-        return f"{place} in {self.function}" if self.function else place
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 class Ranks(tuple[int, ...]):
@@ -118,13 +117,14 @@ class DistmetricsError(Exception):
         def number(rank: int) -> int:
             return numbers[rank] if rank < len(numbers) else rank
 
-        for place, part in enumerate(self._parts):
-            if isinstance(part, Ranks):
-                self._parts[place] = Ranks(map(number, part))
+        self._parts = [
+            Ranks(map(number, part)) if isinstance(part, Ranks) else part for part in self._parts
+        ]
         self.args = (self.what,)
         self.per_rank = {number(rank): line for rank, line in self.per_rank.items()}
         self.peers = tuple(map(number, self.peers))
-        self.rank = None if self.rank is None else number(self.rank)
+        if self.rank is not None:
+            self.rank = number(self.rank)
 
     def __str__(self) -> str:
         return compose(self.what, self.per_rank, notes=self.notes, likely=self.likely, do=self.do)
@@ -229,11 +229,7 @@ _OF_SEVERAL = {
 
 
 def said_of(ranks: Collection[int], line: str) -> str:
-    """Return a line about one rank as it is said of these.
-
-    >>> said_of([1], "waits in barrier"), said_of([0, 2], "waits in barrier")
-    ('waits in barrier', 'wait in barrier')
-    """
+    """Return a line about one rank as it is said of these."""
     for one, several in _OF_SEVERAL.items():
         if len(ranks) > 1 and line.startswith(f"{one} "):
             return several + line.removeprefix(one)
@@ -260,11 +256,7 @@ def in_short(error: BaseException | None) -> str:
 
 
 def by_line(lines: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return the ranks of each line, in the order in which the lines come.
-
-    >>> by_line({0: "a", 1: "b", 2: "a"})
-    {'a': [0, 2], 'b': [1]}
-    """
+    """Return the ranks of each line, in the order in which the lines come."""
     ranks_of: dict[str, list[int]] = {}
     for rank, line in lines.items():
         ranks_of.setdefault(line, []).append(rank)
@@ -310,10 +302,10 @@ def compose(
     if not per_rank:
         return "\n".join([what, *tail])
     groups = by_line({rank: _one_line(line) for rank, line in sorted(per_rank.items())})
-    labels = {line: who(ranks) for line, ranks in groups.items()}
-    width = max(map(len, labels.values()))
-    lines = [f"  {label:<{width}}  {said_of(groups[line], line)}" for line, label in labels.items()]
-    return "\n".join([_one_line(what), "", *lines, *([""] if tail else []), *tail])
+    width = max(len(who(ranks)) for ranks in groups.values())
+    lines = [f"  {who(ranks):<{width}}  {said_of(ranks, line)}" for line, ranks in groups.items()]
+    paragraphs = [_one_line(what), "\n".join(lines), "\n".join(tail)]
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def error_class(name: str) -> type[DistmetricsError]:

@@ -7,6 +7,7 @@ which names the rank: nothing raw of Python, torch or msgspec gets out.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,23 +48,23 @@ def encode(message: Any, write: Callable[[Any], bytes] = msgspec.msgpack.encode)
 
 
 def _with_escapes(leaf: Any) -> Any:
-    """Return a text with escapes for what UTF-8 cannot hold."""
     return leaf.encode(errors="backslashreplace").decode() if isinstance(leaf, str) else leaf
 
 
 # msgspec reads the annotations of a class when it is first decoded. Two threads that do so at the
 # same time end in a segmentation fault, so one of them waits.
 _reading_types = threading.Lock()
-_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    with _reading_types:
+        return msgspec.msgpack.Decoder(kind)
 
 
 def parse(kind: type[M], data: bytes) -> M:
     """Return the message of a type that :func:`encode` has written; raise one of ``MALFORMED``."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        with _reading_types:
-            decoder = _decoders.setdefault(kind, msgspec.msgpack.Decoder(kind))
-    message: M = decoder.decode(data)
+    message: M = _decoder(kind).decode(data)  # type: ignore[arg-type]  # a type can be hashed
     return message
 
 
@@ -97,15 +98,9 @@ def reading(what: str, rank: int | None = None) -> Iterator[None]:
     """Turn what goes wrong in the block, where bytes of a peer are read, into a MismatchError."""
     try:
         yield
-    except DistmetricsError:
-        raise
     except Exception as error:
-        if is_raised_by_user(error):  # by the handler of a signal, which may strike here too
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        # Or the handler of a signal, which may strike here too, has raised it.
+        if isinstance(error, DistmetricsError) or users_line(frame, line) is not None:
             raise
         raise not_ours(f"{what}: {type(error).__name__}: {error}", rank) from error
-
-
-def is_raised_by_user(error: BaseException) -> bool:
-    """True for an exception of the user's own code, such as the handler of a signal."""
-    *_, (frame, line) = walk_tb(error.__traceback__)
-    return users_line(frame, line) is not None

@@ -7,7 +7,7 @@ object at hand to the part that is to blame, where that part was made, and what 
 from __future__ import annotations
 
 import contextlib
-import functools
+import gc
 import importlib.util
 import inspect
 import io
@@ -71,11 +71,7 @@ def find_unpicklable(
     """
     if by_value is None:
         by_value = importlib.util.find_spec("cloudpickle") is not None
-    try:
-        blamed = _to_blame(obj, by_value)
-    except RecursionError:
-        return [Unpicklable(name, "nested too deeply", "flatten it")]
-    parts = _named(obj, name, blamed, by_value)
+    parts = _named(obj, name, _to_blame(obj, by_value))
     return [Unpicklable(part.path, *_kind(part.value), _where(part)) for part in parts]
 
 
@@ -98,10 +94,10 @@ def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
         probe = Probe(io.BytesIO(), protocol=4)
         try:
             probe.dump(obj)
-        except Exception as error:  # any class may raise anything when it is pickled
-            if "recursion" in str(error):
-                raise RecursionError from error
-            blamed[id(probe.last)] = probe.last
+        except Exception as error:  # noqa: BLE001  (any class may raise anything from it)
+            # Where the stack ends says nothing.
+            part = obj if "recursion" in str(error) else probe.last
+            blamed[id(part)] = part
         else:
             return blamed
 
@@ -112,49 +108,34 @@ class _Reached(NamedTuple):
     value: Any
     path: str
     owner: Any = None
-    attribute: str = ""
 
 
-def _named(obj: Any, name: str, blamed: dict[int, Any], by_value: bool) -> list[_Reached]:
-    """Return the parts that are to blame, with the shortest way to each; else of the object."""
+def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Reached]:
+    """Return the parts that are to blame, with the shortest way to each."""
     parts = {id(obj): _Reached(obj, name)}
     queue = deque(parts.values())
     while queue and not blamed.keys() <= parts.keys():
-        for part in _inside(queue.popleft(), by_value):
+        for part in _inside(*queue.popleft()):
             if id(part.value) not in parts:
                 parts[id(part.value)] = part
                 queue.append(part)
-    return [parts.get(key, _Reached(value, name)) for key, value in blamed.items()]
+    return [parts.get(key, _Reached(part, f"a part of {name}")) for key, part in blamed.items()]
 
 
-_NAMED = {types.MethodType: ("__self__",), functools.partial: ("func", "args", "keywords")}
-
-
-def _inside(part: _Reached, by_value: bool) -> Iterator[_Reached]:
-    """List what an object consists of: its class, items and attributes, and what code uses."""
-    value, path = part.value, part.path
-    if isinstance(value, type | types.ModuleType):
+def _inside(value: Any, path: str, _: Any) -> Iterator[_Reached]:
+    """List what an object holds: items and attributes, then also what has no name of its own."""
+    if isinstance(value, type | types.ModuleType | types.FunctionType):
         return
-    yield _Reached(type(value), path)
-    is_row = isinstance(value, list | tuple | deque | set)
-    items = value.items() if isinstance(value, dict) else enumerate(value if is_row else ())
-    for key, item in items:
-        yield _Reached(item, f"{path}[{key!r}]")
-    for name in _NAMED.get(type(value), ()):
-        yield _Reached(getattr(value, name), f"{path}.{name}")
-    if isinstance(value, types.FunctionType) and by_value:
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            used = inspect.getclosurevars(value)
-            for name, item in {**used.globals, **used.nonlocals}.items():
-                yield _Reached(item, f"{path} (its variable {name})")
-    state = object.__getstate__(value)
-    for attributes in state if isinstance(state, tuple) else (state,):  # with slots, or without
-        plain: dict[str, Any] = {**(attributes or {})}
-        for name, module in plain.pop("_modules", {}).items():
-            step = f"[{name}]" if name.isdigit() else f".{name}"
-            yield _Reached(module, path + step, value, name)
-        for name, item in plain.items():
-            yield _Reached(item, f"{path}.{name}", value, name)
+    items = dict(enumerate(value)) if isinstance(value, list | tuple | deque) else value
+    if isinstance(items, dict):
+        for key, item in items.items():
+            yield _Reached(item, f"{path}[{key!r}]")
+    modules = value._modules if isinstance(value, torch.nn.Module) else {}
+    for name, item in {**modules, **getattr(value, "__dict__", {})}.items():
+        step = f"[{name}]" if name.isdigit() else f".{name}"
+        yield _Reached(item, path + step, value)
+    for item in gc.get_referents(value):  # a partial's arguments, say, and its class
+        yield _Reached(item, path)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -177,8 +158,9 @@ def _where(part: _Reached) -> str:
     code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
     if isinstance(code, types.CodeType):
         return f"defined at {short_path(code.co_filename)}:{code.co_firstlineno}"
-    assignment = re.compile(rf"\bself\.{re.escape(part.attribute)}\b\s*(:[^=]+)?=(?!=)")
-    for cls in type(part.owner).__mro__ if part.attribute else ():
+    attribute = part.path.rpartition(".")[2]
+    assignment = re.compile(rf"\bself\.{re.escape(attribute)}\b\s*(:[^=]+)?=(?!=)")
+    for cls in type(part.owner).__mro__:
         with contextlib.suppress(OSError, TypeError):  # typed at a prompt, or C's
             lines, start = inspect.getsourcelines(cls)
             for number, text in enumerate(lines, start):

@@ -7,9 +7,9 @@ outputs, say) work too. ``None`` is structure, not a leaf.
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -17,17 +17,16 @@ T = TypeVar("T")
 _Build = Callable[[Iterator[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """The shape of a tree without its leaves."""
 
     text: str  # the same for equal trees on all ranks: ``{'a': *, 'b': [*, *]}``
     paths: tuple[str, ...]  # how a user would reach each leaf: ``['a']``, ``['b'][0]``
-    _build: _Build = dataclasses.field(repr=False, compare=False)
+    build: _Build
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Build the tree again around new leaves, one for each path."""
-        return self._build(iter(leaves))
+        return self.build(iter(leaves))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Spec]:
@@ -39,10 +38,9 @@ def flatten(tree: Any) -> tuple[list[Any], Spec]:
     >>> spec.unflatten([10, 20, 30])
     {'b': [20, 30], 'a': 10}
     """
-    leaves: list[Any] = []
-    paths: list[str] = []
-    text, build = _visit(tree, "", leaves, paths)
-    return leaves, Spec(text, tuple(paths), build)
+    found: list[tuple[str, Any]] = []
+    text, build = _visit(tree, "", found)
+    return [leaf for _, leaf in found], Spec(text, tuple(path for path, _ in found), build)
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
@@ -71,74 +69,56 @@ def move(batch: T, device: torch.device) -> T:
     return map_leaves(to_device, batch)
 
 
-def _visit(tree: Any, path: str, leaves: list[Any], paths: list[str]) -> tuple[str, _Build]:
+def _visit(tree: Any, path: str, found: list[tuple[str, Any]]) -> tuple[str, _Build]:
+    """Add the leaves with their paths to ``found``; return the tree's text and builder."""
     if tree is None:
         return "None", lambda new: None
     split = _split(tree)
     if split is None:
-        leaves.append(tree)
-        paths.append(path)
+        found.append((path, tree))
         return "*", next
-    (opening, closing), children, rebuild = split
-    texts = []
-    builds = []
-    for step, label, value in children:
-        text, build = _visit(value, path + step, leaves, paths)
+    brackets, children, rebuild = split
+    texts, builds = [], []
+    for step, label, child in children:
+        text, build = _visit(child, path + step, found)
         texts.append(label + text)
         builds.append(build)
-    whole = f"{opening}{', '.join(texts)}{closing}"
+    name = "" if type(tree) in (dict, list, tuple) else type(tree).__name__
+    whole = f"{name}{brackets[0]}{', '.join(texts)}{brackets[1]}"
     return whole, lambda new: rebuild([build(new) for build in builds])
 
 
 # Of a child: its step in a path (``['a']``), its name in a text (``'a': ``), itself.
-_Children = Iterable[tuple[str, str, Any]]
-_Split = tuple[Sequence[str], _Children, Callable[[list[Any]], Any]]
+_Children = list[tuple[str, str, Any]]
 
 
-def _split(tree: Any) -> _Split | None:
-    """Return a container's brackets, its named children and its builder; None for a leaf."""
+def _split(tree: Any) -> tuple[str, _Children, Callable[[list[Any]], Any]] | None:
+    """Return a container's brackets, its children and its builder; None for a leaf."""
     kind = type(tree)
-    if kind in (list, tuple):
-        return "[]" if kind is list else "()", _items(tree), kind
     if isinstance(tree, dict):
-        return _split_dict(tree)
-    brackets = f"{kind.__name__}(", ")"
-    if isinstance(tree, tuple):
-        if hasattr(kind, "_fields"):
-            return brackets, _fields(kind._fields, tree), kind._make
-        return brackets, _items(tree), kind  # such as torch.max(x, dim=0)
+        keys = sorted(tree, key=repr)  # of any types
+        items = [(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys]
+        # The copy is in the order of the dict that came in.
+        return "{}", items, lambda new: _copied(tree, operator.setitem, keys, new)
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        return "()", _attributes(tree, kind._fields), kind._make
+    if kind is list or isinstance(tree, tuple):  # such as torch.max(x, dim=0)
+        items = [(f"[{index}]", "", value) for index, value in enumerate(tree)]
+        return "[]" if kind is list else "()", items, kind
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree)]
-        children = _fields(names, [getattr(tree, name) for name in names])
-        return brackets, children, lambda new: _replaced(tree, names, new)
+        put = object.__setattr__  # also of a frozen one
+        return "()", _attributes(tree, names), lambda new: _copied(tree, put, names, new)
     return None
 
 
-def _items(values: Iterable[Any]) -> _Children:
-    return [(f"[{index}]", "", value) for index, value in enumerate(values)]
+def _attributes(tree: Any, names: Sequence[str]) -> _Children:
+    return [(f".{name}", f"{name}=", getattr(tree, name)) for name in names]
 
 
-def _fields(names: Iterable[str], values: Iterable[Any]) -> _Children:
-    return [(f".{name}", f"{name}=", value) for name, value in zip(names, values, strict=True)]
-
-
-def _split_dict(tree: dict[Any, Any]) -> _Split:
-    keys = sorted(tree, key=repr)  # of any types
-
-    def rebuild(new: list[Any]) -> Any:
-        result = copy.copy(tree)  # in the order of the dict that came in
-        for key, value in zip(keys, new, strict=True):
-            result[key] = value
-        return result
-
-    name = "" if type(tree) is dict else type(tree).__name__
-    children = [(f"[{key!r}]", f"{key!r}: ", tree[key]) for key in keys]
-    return (f"{name}{{", "}"), children, rebuild
-
-
-def _replaced(tree: Any, names: list[str], values: list[Any]) -> Any:
-    """Copy a dataclass, also a frozen one, with other values; run no ``__post_init__``."""
+def _copied(tree: Any, put: Callable[..., None], keys: list[Any], values: list[Any]) -> Any:
+    """Copy a container with other values; no ``__init__`` and no ``__post_init__`` runs."""
     result = copy.copy(tree)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(result, name, value)
+    for key, value in zip(keys, values, strict=True):
+        put(result, key, value)
     return result

@@ -18,7 +18,7 @@ from benchmarks.faults.events import ENDS, Log, read, text_of
 from benchmarks.faults.tools import JOBS, Program, launched
 
 if TYPE_CHECKING:  # the peers' ranks run without it
-    from distmetrics.comm.outcome import Outcome
+    from distmetrics.comm.verdict import Outcome
 
 __all__ = ["main"]
 

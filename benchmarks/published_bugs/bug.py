@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.meshes import Claim
 from distmetrics import LayoutError, layout, sync_and_compute
-from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.comm.verdict import Outcome, settle
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.published_bugs.bug import caught_warnings
 from distmetrics import guard
-from distmetrics.comm.outcome import Outcome, blame
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.comm.verdict import Outcome, blame
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError
 from distmetrics.testing import outcomes
 from distmetrics.testing.fake_torch_distributed import routed

@@ -20,7 +20,7 @@ from torchmetrics.classification import (
 
 import distmetrics
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
+from distmetrics.testing.recording import RecordingCommunicator, counted_torch_calls
 from distmetrics.train import DataModule, Module
 
 BATCH = 32

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +33,7 @@ class Bucket(NamedTuple):
 
     dtype: torch.dtype
     key: str  # what else they share
-    members: tuple[int, ...]  # their places in the list that was laid out
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Mapping[int, tuple[int, ...]]  # by their places in the list that was laid out
     start: int  # bytes of the run
     stop: int
 
@@ -44,15 +43,11 @@ class Bucket(NamedTuple):
             raise not_ours(f"{run.numel()} bytes of data, of which {self.stop} were announced")
         return run[self.start : self.stop].view(self.dtype)
 
-    def split(self, elements: Tensor) -> list[Tensor]:
-        """Cut ``[*lead, n]`` into ``[*lead, *shape]`` for each member in order, as views."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        lead = elements.shape[:-1]
-        parts = elements.split_with_sizes(sizes, dim=-1)
-        return [
-            part if len(shape) == 1 else part.reshape((*lead, *shape))
-            for part, shape in zip(parts, self.shapes, strict=True)
-        ]
+    def split(self, elements: Tensor) -> dict[int, Tensor]:
+        """Cut elements into the tensors, as views, by their places."""
+        parts = elements.split_with_sizes([*map(math.prod, self.shapes.values())])
+        cut = zip(self.shapes.items(), parts, strict=True)
+        return {i: x if len(shape) == 1 else x.view(shape) for (i, shape), x in cut}
 
 
 class Layout(NamedTuple):
@@ -82,8 +77,7 @@ class LeafSpec(Message, frozen=True):
         return cls(path, short_name(tensor.dtype), tuple(tensor.shape), note)
 
     def __str__(self) -> str:
-        parts = (self.path, f"{self.dtype}{list(self.shape)}", self.note)
-        return " ".join(part for part in parts if part)
+        return f"{self.path} {self.dtype}{list(self.shape)} {self.note}".strip()
 
 
 @functools.cache
@@ -126,26 +120,18 @@ def layout(tensors: Iterable[Any], keys: Sequence[str] | None = None) -> Layout:
     >>> layout([torch.zeros(3, dtype=torch.int8), LeafSpec("", "float32", (2, 2))]).nbytes
     32
     """
-    members: dict[tuple[torch.dtype, str], list[int]] = {}
-    shapes: list[tuple[int, ...]] = []
+    groups: dict[tuple[torch.dtype, str], dict[int, tuple[int, ...]]] = {}
     for index, tensor in enumerate(tensors):
         dtype = dtype_of(tensor.dtype) if isinstance(tensor.dtype, str) else tensor.dtype
         key = "" if keys is None else keys[index]
-        members.setdefault((dtype, key), []).append(index)
-        shapes.append(tuple(tensor.shape))
-    buckets: list[Bucket] = []
+        groups.setdefault((dtype, key), {})[index] = tuple(tensor.shape)
+    buckets = []
     start = 0
-    for (dtype, key), places in members.items():
-        own = tuple(shapes[index] for index in places)
-        stop = start + dtype.itemsize * sum(map(math.prod, own))
-        buckets.append(Bucket(dtype, key, tuple(places), own, start, stop))
-        start = align(stop)
+    for (dtype, key), shapes in groups.items():
+        stop = start + dtype.itemsize * sum(map(math.prod, shapes.values()))
+        buckets.append(Bucket(dtype, key, shapes, start, stop))
+        start = -(-stop // ALIGN) * ALIGN
     return Layout(tuple(buckets), start)
-
-
-def align(nbytes: int) -> int:
-    """Return the next place at which a tensor of any dtype may start."""
-    return -(-nbytes // ALIGN) * ALIGN
 
 
 def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tensor:
@@ -153,7 +139,7 @@ def pack(tensors: Sequence[Tensor], where: Layout, device: torch.device) -> Tens
     run = torch.zeros(where.nbytes, dtype=torch.uint8, device=device)
     with torch.no_grad():
         for bucket in where.buckets:
-            parts = [tensors[index] for index in bucket.members]
+            parts = [tensors[index] for index in bucket.shapes]
             if len({part.device for part in parts}) > 1:
                 parts = [part.to(device) for part in parts]
             # Joined where they are, so that it is one transfer and not one a tensor.
@@ -166,7 +152,7 @@ def unpack(run: Tensor, where: Layout) -> list[Tensor]:
     """Return the tensors of a run as views of it, in the order in which they were laid out."""
     tensors: dict[int, Tensor] = {}
     for bucket in where.buckets:
-        tensors |= zip(bucket.members, bucket.split(bucket.view(run)), strict=True)
+        tensors |= bucket.split(bucket.view(run))
     return [tensors[index] for index in range(len(tensors))]
 
 
@@ -183,3 +169,12 @@ def to_bytes(run: Tensor) -> bytes:
     address, size = run.data_ptr(), run.nbytes
     starts = range(0, size, _PIECE)
     return b"".join([ctypes.string_at(address + i, min(_PIECE, size - i)) for i in starts])
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return a dtype in which reducing loses nothing, and that transports know."""
+    if dtype.is_complex:
+        return torch.promote_types(dtype, torch.complex64)
+    if dtype.is_floating_point:
+        return torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.int64

@@ -62,34 +62,34 @@ def part_of(x: Any, comm: Communicator, where: str, *, also: str = "") -> Part:
     ``also``: a kind of pieces that the caller knows, besides ``Shard``.
     """
     mesh = x.device_mesh
-    ranks = ranks_asked(comm, mesh)
     me = mesh.get_rank()
-    lines = lines_of(mesh.mesh, me)
+    ranks = [me] if comm.world_size == 1 else comm.members
     counts = True
     pending: dict[str, int] = {}
     pieces: dict[int, str] = {}
-    for placement, line in zip(x.placements, lines, strict=True):
-        kind = type(placement).__name__
+    for dim, placement in enumerate(x.placements):
+        lines = mesh.mesh.movedim(dim, -1).reshape(-1, mesh.mesh.shape[dim])
+        (line,) = lines[(lines == me).any(1)].tolist()
+        kind, others = type(placement).__name__, {*line}.difference(ranks)
         if len(line) == 1:
             continue
-        if kind not in ("Replicate", "Partial", "Shard", also):
-            raise _refusal(where, placements_of(x), f", and {kind} is not known here")
         _check_role(comm, line, placement, where)
-        outside = [rank for rank in line if rank not in ranks]
         if kind == "Replicate":
-            counts = counts and next(rank for rank in line if rank in ranks) == me
-        elif outside:
-            why = f", of which ranks {outside}, which are not asked, have parts"
-            raise _refusal(where, placements_of(x), why)
+            counts &= next(rank for rank in line if rank in ranks) == me
+        elif others:
+            why = f", of which ranks {sorted(others)}, which are not asked, have parts"
+            raise _refusal(where, str(x.placements), why)
         elif kind == "Partial":
             op = placement.reduce_op
             pending[op] = pending.get(op, 1) * len(line)
-        else:
+        elif kind in ("Shard", also):
             piece = f"{line.index(me)}/{len(line)}"
             pieces[placement.dim] = f"{pieces.get(placement.dim, '')} {piece}".strip()
+        else:
+            raise _refusal(where, str(x.placements), f", and {kind} is not known here")
     members = {*mesh.mesh.flatten().tolist()}
     holders = tuple(place for place, rank in enumerate(ranks) if rank in members)
-    return Part(local_of(x), counts, pending, pieces, holders, placements_of(x))
+    return Part(local_of(x), counts, pending, pieces, holders, str(x.placements))
 
 
 def whole_part(part: Part, where: str) -> Tensor:
@@ -119,28 +119,8 @@ def term_of(part: Part, where: str, op: str = "sum") -> Tensor:
     return part.local / part.pending["avg"] if "avg" in part.pending else part.local
 
 
-def placements_of(x: Any) -> str:
-    """Return the placements of a DTensor by the dimensions of its mesh, as text."""
-    names = x.device_mesh.mesh_dim_names or range(x.device_mesh.ndim)
-    return ", ".join(f"{n} {p!r}" for n, p in zip(names, x.placements, strict=True))
-
-
 def _refusal(where: str, placements: str, why: str = "") -> InputTypeError:
     return InputTypeError(f"{where} is a DTensor of {placements}{why}", do=WHOLE)
-
-
-def ranks_asked(comm: Communicator, mesh: Any) -> Sequence[int]:
-    """Return the ranks of a communicator as DeviceMesh numbers them."""
-    if comm.world_size == 1:
-        return [mesh.get_rank()]
-    return comm.members
-
-
-def lines_of(ranks: Tensor, me: int) -> list[list[int]]:
-    """Return the ranks along each dimension of a mesh, through one of its ranks."""
-    (here,) = (ranks == me).nonzero().tolist()
-    dims = range(ranks.ndim)
-    return [ranks[(*here[:dim], slice(None), *here[dim + 1 :])].tolist() for dim in dims]
 
 
 def _check_role(comm: Communicator, line: Sequence[int], placement: Any, where: str) -> None:

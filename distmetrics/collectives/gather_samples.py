@@ -9,14 +9,13 @@ lines of JSON, which the rank that has a sample makes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import operator
 import os
 import reprlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,26 +27,24 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.exchange import exchange
 from distmetrics.collectives.header import Header, Problem, agree_on_tree
+from distmetrics.collectives.ops import all_gather_cat
 from distmetrics.collectives.sample_columns import (
-    columns_of,
+    LIST,
+    LazyList,
     joined,
     kind_of,
-    mapped,
     pack,
-    read_share,
-    read_tree,
-    sizes_of,
+    split,
     take,
 )
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.comm.communicator import Communicator, chosen, one_call
 from distmetrics.errors import InputError, InputTypeError, MismatchError
 from distmetrics.message import reading
+from distmetrics.tree import Spec, flatten
 
 Ids = Tensor | list[str]
 ROUND = 1 << 24  # bytes of all ranks together that move at once
-_SHOWN = 8  # ids that an error lists
 
 
 class GatheredSamples(NamedTuple):
@@ -126,7 +123,7 @@ def _gathered(
             mine.file.discard()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Shard:
     """One rank's samples; ``forms`` are its columns as they travel, unless they are too large."""
 
@@ -134,162 +131,148 @@ class _Shard:
     ids: Ids = field(default_factory=list)
     template: Any = ()
     columns: list[Any] = field(default_factory=list)
-    forms: list[Any] = field(default_factory=list)
-    nbytes: list[int] = field(default_factory=list)  # of each column
+    forms: list[Tensor] = field(default_factory=list)
     expected: int | list[Any] | None = None
     file: LinesFile | None = None
-
-    def share(self, rows: Tensor) -> list[Any]:
-        """Return some samples, as they travel."""
-        if self.forms and len(rows) == len(self.ids):
-            return self.forms
-        return [pack(take(column, rows)) for column in self.columns]
 
 
 def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Communicator) -> _Shard:
     """Read what a caller passes; what is wrong with it becomes the header's problem."""
-    op, to_file = "gather_samples", isinstance(dst, str | os.PathLike)
-    mine = _Shard(Header(op, name, site=call_site()))
-    problem = None
+    to_file = isinstance(dst, str | os.PathLike)
+    op, kinds, problem = "gather_samples", "", None
     if to_file:
         op += " to a file"
     elif dst is not None:
         op += f" to rank {dst}"
-        if type(dst) is not int or not 0 <= dst < comm.world_size:
+        if dst not in range(comm.world_size):
             what = f"dst= is {dst!r}, and must be a path, None or a rank"
             problem = Problem("InputError", what)
+    mine = _Shard(Header(op, name, site=call_site()), expected=expected)
     try:
-        mine.expected, text = _read_expected(expected)
+        if type(expected) is int:
+            op += f", expected: {expected}"
+        elif expected is not None:
+            mine.expected = sorted({*_plain(_read_ids(expected, "expected ids"))})
+            op += f", expected: {len(mine.expected)} ids ({_digest(mine.expected)})"
         mine.ids = _read_ids(ids)
-        mine.header = mine.header.but(tree=_read_tree(mine, tree, to_file=to_file))
+        if len(mine.ids) == 0:
+            with contextlib.suppress(InputError):  # nobody needs its tree
+                mine.template = split(tree, 0, {})
+        else:
+            kinds = _read_tree(mine, tree, to_file=to_file)
         if to_file and comm.rank == 0:
             mine.file = LinesFile(Path(dst))
-        op += text
     except InputError as error:
         problem = Problem.of(error)
     except OSError as error:
-        problem = _unwritable(dst, error)
-    mine.header = mine.header.but(op=op, problem=problem)
+        problem = Problem("InputError", f"cannot write {dst}: {error}")
+    mine.header = mine.header.but(op=op, tree=kinds, problem=problem)
     return mine
 
 
 def _read_tree(mine: _Shard, tree: Any, *, to_file: bool) -> str:
-    """Take a tree apart; return what ranks compare of it, nothing where there are no samples."""
-    if len(mine.ids) == 0:
-        with contextlib.suppress(InputError):  # nobody needs its tree
-            mine.template = read_tree(tree, 0)
-        return ""
-    tree = read_tree(tree, len(mine.ids))
-    kinds = [f"{path} {kind_of(column)}".strip() for path, column in columns_of(tree).items()]
+    """Take the tree of some samples apart; return what ranks compare of it."""
+    columns: dict[str, Any] = {}
+    mine.template = split(tree, len(mine.ids), columns)
+    _, spec = flatten(mine.template)
+    columns = {path: columns[path] for path in spec.paths}
+    kinds = [f"{path} {kind_of(column)}".strip() for path, column in columns.items()]
     if to_file:
-        tree = _lines(mine.ids, tree)
-    mine.template = mapped(tree, lambda _, column: column[:0])
-    for path, column in columns_of(tree).items():
-        try:
-            form = pack(column)
-        except InputTypeError as error:
-            raise InputTypeError(
-                f"{path or 'the tree'}: {error.what}",
-                do="keep numbers, strings, bytes, tensors and arrays, and lists, tuples, sets and "
-                "dicts of such.",
-            ) from error
-        mine.columns.append(column)
-        mine.forms.append(form)
-        mine.nbytes.append(form.nbytes)
-        if sum(mine.nbytes) > ROUND:
-            mine.forms.clear()
+        columns = {"": _lines(mine.ids, columns.values(), spec)}
+    mine.columns = [*columns.values()]
+    mine.forms = [pack(column, path) for path, column in columns.items()]
     ids = "strings" if isinstance(mine.ids, list) else "integers"
     return f"ids: {ids}, samples: {', '.join(kinds)}"
 
 
 def _gather(comm: Communicator, mine: _Shard, dst: Any) -> tuple[Ids, Any, int] | None:
-    sent = sum(mine.nbytes), mine.template, _as_steps(mine.ids)
-    shards = _exchange(comm, mine.header, sent, _read_shard)
-    with reading("its ids"):
-        order = Order.of([ids for _, _, ids in shards])
+    order, template, nbytes = _exchange_ids(comm, mine)
     _check_expected(mine.expected, order, comm.rank)
     _check_repeats(comm, mine, order)
-    first = next((rank for rank, count in enumerate(order.counts) if count), comm.rank)
     to_file = isinstance(dst, str | os.PathLike)
-    template = [] if to_file else shards[first][1]
-    with reading("its samples", first):
-        empties = columns_of(template)
     receives = comm.rank == 0 if to_file else dst in (None, comm.rank)
-    columns: dict[str, list[Any]] = {path: [] for path in empties}
-    places, problem, start = [], None, 0
-    for arrival in _rounds(comm, mine, order, sum(nbytes for nbytes, _, _ in shards)):
-        rows, place = order.samples(arrival)
-        read = functools.partial(read_share, [*empties.values()], [*map(len, rows)])
-        share = mine.share(rows[comm.rank])
-        for forms in _exchange(
-            comm, mine.header, share, read if receives else None, "samples", problem
-        ):
-            for column, form in zip(columns.values(), forms, strict=False):
-                column.append(form)
+    with reading("its samples"):
+        empties, spec = flatten(LIST if to_file else template)
+    columns: list[list[Tensor]] = [[] for _ in empties]
+    places, start = [], 0
+    for arrival in _rounds(comm, mine, order, nbytes):
+        moves = torch.zeros(len(order.place), dtype=torch.bool)
+        moves[arrival] = True
+        rows = _rows(moves, order, comm)
+        if mine.forms and len(rows) == len(mine.ids):
+            share = mine.forms
+        else:
+            share = [pack(take(column, rows), "") for column in mine.columns]
+        for rank, run in enumerate(_exchange(comm, mine.header, share)):
+            if receives:
+                with reading("its samples", rank):
+                    forms = deserialize(run, accelerator=comm.device)
+                    for column, form in zip(columns, forms, strict=order.counts[rank] > 0):
+                        column.append(form)
+        place = (moves.cumsum(0) - 1)[arrival]
         places.append(place + start)
         start += len(arrival)
         if mine.file is not None:
-            read_lines = functools.partial(joined, [], columns[""], place, comm)
-            problem = mine.file.append(read_lines, is_last=start == len(order.ids))
-            columns[""] = []
-    tree = None
+            lines = LazyList(columns[0], place, comm.device)
+            is_last = start == len(order.ids)
+            problem = mine.file.append(lines, is_last=is_last)
+            mine.header = mine.header.but(problem=problem)
+            columns = [[]]
+    dropped = len(order.place) - len(order.ids)
     if to_file:
-        _exchange(comm, mine.header, None, None, "end", problem)
-    elif receives:
-        order_of_all = torch.cat(places)
-        with reading("its samples"):
-            tree = mapped(
-                template, lambda path, empty: joined(empty, columns[path], order_of_all, comm)
-            )
-    else:
+        _exchange(comm, mine.header, [])  # whether the file is in place
+        return order.ids, None, dropped
+    if not receives:
         return None
-    return order.ids, tree, sum(order.counts) - len(order.ids)
+    in_order = torch.cat(places)
+    pairs = zip(empties, columns, strict=True)
+    made = [joined(empty, forms, in_order, comm) for empty, forms in pairs]
+    return order.ids, spec.unflatten(made), dropped
 
 
-# -- rounds in which each rank sends a value of any size
-
-
-def _exchange(
-    comm: Communicator,
-    header: Header,
-    value: Any,
-    read: Callable[[int, Any], Any] | None,
-    stage: str = "",
-    problem: Problem | None = None,
-) -> list[Any]:
-    """Exchange values, in hardly more than their bytes; return what ``read`` makes of each."""
+def _exchange(comm: Communicator, header: Header, value: Any) -> list[Tensor]:
+    """Exchange values of any size, as bytes."""
     run = serialize(value).to(comm.device)
-    if stage:
-        header = header.but(op=f"{header.op}, {stage}", problem=problem)
     if comm.wants_proof:
         comm.witness(header.content(), {"the samples": run})
     met = exchange(comm, header, run)
     headers = met.headers()
     tree = next((theirs.tree for theirs in headers if theirs.tree), "")
     agree_on_tree([theirs.but(tree=theirs.tree or tree) for theirs in headers], comm.rank)
-    values = []
-    for rank, data in enumerate(met.move(sparing=True)):
-        if read is not None:
-            with reading("its samples", rank):
-                values.append(read(rank, deserialize(data, accelerator=comm.device)))
-    return values
+    return met.move(sparing=True)
+
+
+def _exchange_ids(comm: Communicator, mine: _Shard) -> tuple[Order, Any, int]:
+    """Return the ids of all ranks in order, the template of the tree, and the bytes of all."""
+    sent = sum(form.nbytes for form in mine.forms), mine.template, _as_steps(mine.ids)
+    per_rank, template, nbytes = [], mine.template, 0
+    for rank, run in enumerate(_exchange(comm, mine.header, sent)):
+        with reading("its ids", rank):
+            own_bytes, own_template, ids = deserialize(run, accelerator=comm.device)
+            if isinstance(ids, Tensor):
+                ids = ids.flatten().cpu().cumsum(0, dtype=torch.int64)
+            if len(ids):
+                template = own_template
+            nbytes += int(own_bytes)
+            per_rank.append(ids)
+    with reading("its ids"):
+        return Order.of(per_rank), template, nbytes
 
 
 def _rounds(comm: Communicator, mine: _Shard, order: Order, nbytes: int) -> Sequence[Tensor]:
     """Return which samples of all ranks move in each round; ``nbytes`` are of all."""
     if nbytes <= ROUND:
         return [order.first]
-    sizes = torch.zeros(len(mine.ids), dtype=torch.int64)
-    for column, bytes_of_all in zip(mine.columns, mine.nbytes, strict=True):
-        sizes += sizes_of(column, bytes_of_all)
-    read = functools.partial(_read_numbers, order.counts)
-    in_order = torch.cat(_exchange(comm, mine.header, sizes, read, "sizes"))[order.first]
+    sizes = torch.zeros(len(mine.ids), dtype=torch.int64)  # of texts letters, else the mean
+    for column, form in zip(mine.columns, mine.forms, strict=True):
+        are_texts = isinstance(column, list) and {*map(type, column)} == {str}
+        sizes += torch.tensor([*map(len, column)]) if are_texts else form.nbytes // len(column)
+    mine.forms.clear()  # each round makes its own
+    of_all = all_gather_cat(sizes, comm=comm, name="gather_samples, sizes")
+    with reading("its sizes"):
+        in_order = of_all[order.first]
     number = (in_order.cumsum(0) - in_order) // ROUND
     return order.first.tensor_split(number.diff().nonzero().view(-1) + 1)
-
-
-def _read_numbers(counts: Sequence[int], rank: int, numbers: Tensor) -> Tensor:
-    return numbers.to("cpu", torch.int64).view(counts[rank])
 
 
 # -- ids
@@ -302,10 +285,9 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     # Numbers of more than 64 bits make torch raise.
     with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
         values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
-        kinds = {*map(type, values)}
-        if kinds and all(issubclass(kind, str) for kind in kinds) and not isinstance(ids, str):
+        if values and isinstance(values[0], str):
             return [*map(str.__str__, values)]  # numpy's, say, as plain ones
-        if bool not in kinds and not isinstance(ids, bytes):
+        if bool not in {*map(type, values)}:
             return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
     raise InputTypeError(
         f"{what} are {reprlib.repr(ids)}",
@@ -317,30 +299,18 @@ def _plain(ids: Ids) -> list[Any]:
     return ids if isinstance(ids, list) else ids.tolist()
 
 
-def _as_steps(ids: Ids) -> Any:
-    """Return ids as they travel: small steps, as samplers deal, take a byte each.
-
-    >>> _as_steps(torch.tensor([300, 304, 308]))
-    [tensor([300]), tensor([4, 4], dtype=torch.uint8)]
-    """
+def _as_steps(ids: Ids) -> Ids:
+    """Return ids as they travel: small steps, as samplers deal, take a byte each."""
     if isinstance(ids, list):
         return ids
-    steps = ids.diff()
-    narrow = (steps.to(dtype) for dtype in (torch.uint8, torch.int16, torch.int32))
-    return [ids[:1], next((each for each in narrow if torch.equal(each.long(), steps)), steps)]
+    steps = ids.diff(prepend=ids.new_zeros(1))
+    for dtype in (torch.uint8, torch.int32):
+        if torch.equal(steps.to(dtype).long(), steps):
+            return steps.to(dtype)
+    return steps
 
 
-def _read_shard(_: int, value: Any) -> tuple[int, Any, Ids]:
-    """Return what a peer tells of its samples: their bytes, template and ids."""
-    nbytes, template, ids = value
-    if isinstance(ids[0], Tensor):
-        first, steps = ids
-        ids = torch.cat([first.flatten().long(), steps.flatten().long()]).cpu().cumsum(0)
-    return int(nbytes), template, ids
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """Every id once, ascending; the place of each sample's id in them; and each id's first sample.
 
     Samples are counted over all ranks, joined; ``counts`` are those of each rank.
@@ -352,82 +322,46 @@ class Order:
     counts: list[int]
 
     @classmethod
-    def of(cls, per_rank: Sequence[Ids]) -> Order:
+    def of(cls, per_rank: Sequence[Any]) -> Order:
         """Put the ids of all ranks in order."""
         ids: Ids
-        numbers = [each for each in per_rank if isinstance(each, Tensor)]
-        if len(numbers) == len(per_rank):
-            ids, place = torch.unique(torch.cat(numbers), return_inverse=True)
+        if all(isinstance(each, Tensor) for each in per_rank):
+            ids, place = torch.unique(torch.cat([*per_rank]), return_inverse=True)
         else:
             texts = [text for each in per_rank for text in each]
             ids = sorted({*texts})
-            places = dict(zip(ids, range(len(ids)), strict=True))
+            places = {text: number for number, text in enumerate(ids)}
             place = torch.tensor([places[text] for text in texts])
         first = torch.empty(len(ids), dtype=torch.int64)
         first.scatter_reduce_(0, place, torch.arange(len(place)), "amin", include_self=False)
         return cls(ids, place, first, [*map(len, per_rank)])
 
-    def listed(self, places: Tensor) -> list[Any]:
-        """Return the ids at some places."""
-        ids = _plain(self.ids)
-        return [ids[place] for place in places.tolist()]
 
-    def samples(self, chosen: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-        """Return which samples of each rank are some of all; and their places among these."""
-        is_chosen = torch.zeros(len(self.place), dtype=torch.bool)
-        is_chosen[chosen] = True
-        rows = [part.nonzero().view(-1) for part in is_chosen.split_with_sizes(self.counts)]
-        return rows, (is_chosen.cumsum(0) - 1)[chosen]
+def _rows(chosen: Tensor, order: Order, comm: Communicator) -> Tensor:
+    """Return which rows of this rank some samples of all are."""
+    return chosen.split_with_sizes(order.counts)[comm.rank].nonzero().view(-1)
 
 
 # -- what is wrong with the ids of all ranks: missing, unexpected, or with two values
-
-
-def _read_expected(expected: Any) -> tuple[int | list[Any] | None, str]:
-    """Return the ids that must come, or how many; and what ranks compare of them."""
-    if expected is None:
-        return None, ""
-    if type(expected) is int and expected >= 0:
-        return expected, f", expected: {expected}"
-    ids = sorted({*_plain(_read_ids(expected, "expected ids"))})
-    return ids, f", expected: {len(ids)} ids ({_digest(ids)})"
 
 
 def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -> None:
     """Raise if ids are missing, or came unexpected; the same on every rank."""
     if expected is None:
         return
-    came = _plain(order.ids)
-    extra: list[int] = []  # their places
-    if isinstance(expected, int) and isinstance(order.ids, list):
-        if expected == len(came):
+    came, extra = _plain(order.ids), []
+    if isinstance(expected, int) and isinstance(order.ids, list):  # any strings, so many
+        if len(came) == expected:
             return
         what = f"{expected} ids are expected, and {len(came)} came"
     else:
         wanted = [*range(expected)] if isinstance(expected, int) else expected
         if wanted == came:
             return
-        known = {*wanted}
-        missing = sorted(known.difference(came))
-        extra = [place for place, each in enumerate(came) if each not in known]
-        what = (
-            f"{len(missing)} of {len(wanted)} expected ids did not come{_shown(missing)}; "
-            f"{len(extra)} came that nobody expects{_shown([came[place] for place in extra])}"
-        )
-    lines, peers = {}, []
-    for owner, own in enumerate(order.place.split_with_sizes(order.counts)):
-        lines[owner] = f"{len(own)} samples{_shown(order.listed(own))}"
-        if torch.isin(own, torch.tensor(extra)).any():
-            peers.append(owner)
-    raise InputError(
-        f"gather_samples: {what}",
-        per_rank=lines,
-        notes=["No sample was moved."],
-        likely="a sampler that leaves samples out, or ids that count anew on every rank.",
-        do="give each sample the id that it has in the whole data set, and deal out all of them.",
-        rank=rank,
-        peers=peers,
-    )
+        missing, extra = sorted({*wanted}.difference(came)), sorted({*came}.difference(wanted))
+        what = f"{len(missing)} of {len(wanted)} expected ids did not come{_shown(missing)}"
+        what += f"; {len(extra)} came that nobody expects"
+    raise _refusal(what, extra, "a sampler that leaves samples out, or", order, rank)
 
 
 def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
@@ -435,31 +369,38 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
     again = order.place.bincount()[order.place] > 1
     if not again.any():
         return
-    per_rank = again.split_with_sizes(order.counts)
-    rows = per_rank[comm.rank].nonzero().view(-1).tolist()
-    own = torch.tensor([_digest([column[row] for column in mine.columns]) for row in rows])
-    read = functools.partial(_read_numbers, [int(each.sum()) for each in per_rank])
-    digests = torch.cat(_exchange(comm, mine.header, own, read, "what came twice"))
-    least, most = torch.zeros(2, len(order.ids), dtype=torch.int64)
-    least.scatter_reduce_(0, order.place[again], digests, "amin", include_self=False)
-    most.scatter_reduce_(0, order.place[again], digests, "amax", include_self=False)
-    odd = (least != most).nonzero().view(-1)
-    if len(odd) == 0:
-        return
-    lines = {}
+    rows = _rows(again, order, comm).tolist()
+    own = [_digest([column[row] for column in mine.columns]) for row in rows]
+    sent = torch.tensor(own, dtype=torch.int64)
+    of_all = all_gather_cat(sent, comm=comm, name="gather_samples, what came twice")
+    digests = torch.zeros(len(again), dtype=torch.int64)
+    with reading("its digests"):
+        digests[again] = of_all
+    is_odd = digests != digests[order.first][order.place]
+    if is_odd.any():
+        odd = take(_plain(order.ids), torch.unique(order.place[is_odd]))
+        why = "samples dealt out twice whose values depend on their batch or on chance; or"
+        raise _refusal(f"{len(odd)} ids came with different values", odd, why, order, comm.rank)
+
+
+def _refusal(what: str, odd: list[Any], why: str, order: Order, rank: int) -> InputError:
+    """Build the error for ids of all ranks, ``odd`` ones among them."""
+    ids, lines, peers = _plain(order.ids), {}, []
     for owner, places in enumerate(order.place.split_with_sizes(order.counts)):
-        theirs = odd[torch.isin(odd, places)]
-        if len(theirs):
-            lines[owner] = f"ids{_shown(order.listed(theirs))}"
-    raise InputError(
-        f"gather_samples: {len(odd)} ids came with different values{_shown(order.listed(odd))}",
+        own = take(ids, places)
+        lines[owner] = f"{len(own)} samples{_shown(own)}"
+        theirs = sorted({*odd}.intersection(own))
+        if theirs:
+            lines[owner] += f"; of these{_shown(theirs)}"
+            peers.append(owner)
+    return InputError(
+        f"gather_samples: {what}{_shown(odd)}",
         per_rank=lines,
         notes=["No sample was moved."],
-        likely="ids that count anew on every rank; or a sample that was dealt out twice, and whose "
-        "values depend on its batch or on chance.",
-        do="give each sample the id that it has in the whole data set, and deal it out once.",
-        rank=comm.rank,
-        peers=lines,
+        likely=f"{why} ids that count anew on every rank.",
+        do="give each sample the id that it has in the whole data set, and deal each out once.",
+        rank=rank,
+        peers=peers,
     )
 
 
@@ -471,26 +412,20 @@ def _digest(sample: list[Any]) -> int:
 
 
 def _shown(ids: list[Any]) -> str:
-    """Write the first few of some ids.
-
-    >>> _shown([0, 1, 2]), _shown([])
-    (': 0, 1, 2', '')
-    """
-    more = f", … ({len(ids)})" if len(ids) > _SHOWN else ""
-    return ": " * bool(ids) + ", ".join(map(repr, ids[:_SHOWN])) + more
+    return f": {reprlib.repr(ids)[1:-1]}" if ids else ""
 
 
 # -- samples as JSON lines in a file
 
 
-def _lines(ids: Ids, tree: Any) -> list[str]:
+def _lines(ids: Ids, columns: Iterable[Any], spec: Spec) -> list[str]:
     """Return a line for each sample."""
     lines = []
     as_list = operator.methodcaller("tolist")  # of tensors and arrays
-    for row, sample_id in enumerate(_plain(ids)):
-        sample = mapped(tree, lambda _, column: column[row])  # noqa: B023  (called at once)
+    for sample_id, *values in zip(_plain(ids), *columns, strict=True):
+        sample = {"id": sample_id, "sample": spec.unflatten(values)}
         try:
-            lines.append(json.dumps({"id": sample_id, "sample": sample}, default=as_list))
+            lines.append(json.dumps(sample, default=as_list))
         except (AttributeError, TypeError, ValueError) as error:
             what = f"the sample of the id {sample_id!r} cannot be written as JSON: {error}"
             raise InputTypeError(what) from error
@@ -502,20 +437,20 @@ class LinesFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
-    def append(self, read: Callable[[], Sequence[str]], *, is_last: bool) -> Problem | None:
+    def append(self, lines: Iterable[str], *, is_last: bool) -> Problem | None:
         """Write lines; after the last ones, put the file in place. Returns why it cannot be."""
         try:
-            self._file.writelines(f"{line}\n" for line in read())
+            self._file.writelines(f"{line}\n" for line in lines)
             if is_last:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
                 self._part.replace(self._path)
         except (OSError, MismatchError) as error:  # or a peer has sent what are no lines
-            return _unwritable(self._path, error)
+            return Problem("InputError", f"cannot write {self._path}: {error}")
         return None
 
     def discard(self) -> None:
@@ -523,7 +458,3 @@ class LinesFile:
         with contextlib.suppress(OSError):  # of the last bytes, on a full disk
             self._file.close()
         self._part.unlink(missing_ok=True)
-
-
-def _unwritable(path: Any, error: Exception) -> Problem:
-    return Problem("InputError", f"cannot write {os.fspath(path)}: {error}")

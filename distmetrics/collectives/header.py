@@ -7,16 +7,17 @@ abort the process or hand out a wrong number without a word.
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from os.path import commonprefix
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import Layout, LeafSpec, is_dtensor, pack, unsendable
+from distmetrics.collectives.buckets import Layout, LeafSpec, is_dtensor, layout, pack, unsendable
 from distmetrics.collectives.dtensor import Part, Shared, part_of, whole_part
 from distmetrics.comm.communicator import Call, Communicator
 from distmetrics.errors import (
@@ -29,9 +30,12 @@ from distmetrics.errors import (
     by_line,
     error_class,
 )
-from distmetrics.message import Message, encode, reading
+from distmetrics.message import LARGEST_HEADER, Message, encode, parse, reading
 from distmetrics.tree import Spec, flatten
 
+T = TypeVar("T")
+COMPRESSED = b"\0"  # starts a header that is; no other starts so
+_LONG_HEADER = 4000  # bytes: what is longer does not fit into a frame
 _SHOWN = 3  # leaves, or groups of ranks, spelt out in one line of a report
 _LONG = 160  # characters of what differs that a report shows
 _NOTHING_MOVED = "No data was moved; every rank keeps what it had."
@@ -66,7 +70,8 @@ class Header(Message, frozen=True):
     allow_pickle: bool = False
     body: bytes = b""  # the message of the layer above, by a schema of its own
     detail: str = ""  # reports show it instead of the leaves
-    reported_site: Site | None = None  # instead of the site, where another has asked for the call
+    # Of passes over streams: their keys, and what was read.
+    reads: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
 
     def encode(self) -> bytes:
         """Return the header's bytes; equal headers give equal bytes."""
@@ -74,22 +79,32 @@ class Header(Message, frozen=True):
 
     def content(self) -> bytes:
         """Return the bytes of what ranks that hold the same samples have alike."""
-        return _encoded(self.but(site=None, reported_site=None))
+        return _encoded(self.but(site=None))
 
     def call(self) -> Call:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
-        return Call(op, self.detail or shorten(self.leaves), self.reported_site or self.site)
+        return Call(op, self.detail or shorten(self.leaves), self.site)
 
 
-# Most often a call is the one that was made at this line before.
-_encoded = functools.lru_cache(maxsize=64)(encode)
+@functools.lru_cache(maxsize=64)  # most often a call is the one that was made at this line before
+def _encoded(header: Header) -> bytes:
+    data = encode(header)
+    return data if len(data) < _LONG_HEADER else COMPRESSED + zlib.compress(data, level=1)
 
 
-def _lines(headers: Sequence[Header]) -> dict[int, str]:
-    """Return what each rank does, for reports."""
-    return {rank: str(header.call()) for rank, header in enumerate(headers)}
+@functools.lru_cache(maxsize=64)
+def header_of(blob: bytes, rank: int) -> Header:
+    """Return the header that a rank has sent; raise MismatchError for anything else."""
+    with reading("what it tells of its call", rank):
+        if not blob.startswith(COMPRESSED):
+            return parse(Header, blob)
+        inflater = zlib.decompressobj()
+        plain = inflater.decompress(blob[len(COMPRESSED) :], LARGEST_HEADER)
+        if not inflater.eof:
+            raise ValueError(f"a header that ends nowhere, or of over {LARGEST_HEADER} bytes")
+        return parse(Header, plain)
 
 
 def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
@@ -98,12 +113,12 @@ def _refuse_problems(headers: Sequence[Header], rank: int) -> None:
     if not problems:
         return
     first, problem = next(iter(problems.items()))
-    lines = _lines(headers)
+    lines = [str(header.call()) for header in headers]
     for r, each in problems.items():
         lines[r] += f"  {each.what}"
     raise error_class(problem.kind)(
         [f"{headers[first].call().op}: {problem.what} (", Ranks(problems), ")"],
-        per_rank=lines,
+        per_rank=dict(enumerate(lines)),
         notes=["No data was moved."],
         do=problem.do,
         rank=rank,
@@ -117,6 +132,8 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
 
     Shapes must be equal from ``first_axis`` on; if it is not 0, ``torch.empty(0)`` goes with any.
     """
+    if headers[0].problem is None and headers.count(headers[0]) == len(headers):
+        return
     agree_on_tree(headers, rank)
     with reading("its tensors"):  # as many as its tree has
         columns = [*zip(*(header.leaves for header in headers), strict=True)]
@@ -124,31 +141,21 @@ def agree(headers: Sequence[Header], rank: int, *, first_axis: int = 0) -> None:
         compared = [leaf for leaf in leaves if not first_axis or leaf.shape != (0,)]
         alike = {(leaf.path, leaf.dtype, leaf.shape[first_axis:], leaf.note) for leaf in compared}
         if len(alike) > 1:
-            raise _mismatch(
-                headers,
-                rank,
-                "send",
-                [*map(str, leaves)],
-                "shards of different size; or a rank without data that built its tensor from "
-                "Python numbers, of which torch inferred the dtype.",
-                "make shape and dtype equal on all ranks; all_gather_cat joins uneven shards, and "
-                "a metric needs no numbers of a rank without data.",
-            )
-    agree_on_dtensors([header.dtensors for header in headers], headers, rank)
+            raise _mismatch(headers, rank, "leaf", [*map(str, leaves)])
+    agree_on_dtensors(headers, rank)
 
 
-def agree_on_dtensors(
-    per_rank: Sequence[Sequence[Shared]], headers: Sequence[Header], rank: int
-) -> None:
+def agree_on_dtensors(headers: Sequence[Header], rank: int) -> None:
     """Check that the ranks which hold a DTensor together tell the same of it, as :func:`agree`."""
+    per_rank = [header.dtensors for header in headers]
     with reading("its DTensors"):  # whose holders may be no ranks
         for tensor in dict.fromkeys(chain.from_iterable(per_rank)):
             if all(tensor in per_rank[r] for r in tensor.holders):
                 continue
-            lines = _lines(headers)
+            lines = {}
             for r in tensor.holders:
-                own = [one.about for one in per_rank[r] if one.name == tensor.name]
-                lines[r] += f"  {tensor.name} {', '.join(own) or 'is no DTensor'}"
+                about = [one.about for one in per_rank[r] if one.name == tensor.name]
+                lines[r] = f"{headers[r].call()}  {', '.join(about) or 'no DTensor'}"
             call = headers[rank].call()
             holders = Ranks(tensor.holders)
             raise MismatchError(
@@ -164,52 +171,46 @@ def agree_on_dtensors(
             )
 
 
-def agree_on_tree(headers: Sequence[Header], rank: int, keys: Sequence[Sequence[str]] = ()) -> None:
-    """Check all but the leaves, as :func:`agree` does.
-
-    ``keys``: those in each rank's tree, for the error's text; default the paths of its leaves.
-    """
+def agree_on_tree(headers: Sequence[Header], rank: int) -> None:
+    """Check all but the leaves, as :func:`agree` does."""
     _refuse_problems(headers, rank)
     calls = [header.call().op for header in headers]
     if len({*calls}) > 1:
-        raise _mismatch(
-            headers,
-            rank,
-            "call",
-            calls,
-            "a collective under a condition, or in a loop, that not all ranks share.",
-            "make every rank call the same collectives, in the same order, under the same names.",
-        )
+        raise _mismatch(headers, rank, "call", calls)
     trees = [header.tree for header in headers]
     if len({*trees}) > 1:
-        keys = keys or [[leaf.path for leaf in header.leaves] for header in headers]
-        raise _mismatch(
-            headers,
-            rank,
-            "send",
-            _odd_keys(keys) or trees,
-            "a key or an element that only some ranks have, or metrics made with different "
-            "arguments.",
-            "give every rank the same keys, with zeros if need be; make metrics with the same "
-            "arguments.",
-        )
+        raise _mismatch(headers, rank, "tree", trees)
+
+
+_LIKELY = {
+    "call": "a collective under a condition, or in a loop, that not all ranks share.",
+    "tree": "a key or an element that only some ranks have, or metrics made with different "
+    "arguments.",
+    "leaf": "shards of different size; or a rank without data that built its tensor from Python "
+    "numbers, of which torch inferred the dtype.",
+}
+_DO = {
+    "call": "make every rank call the same collectives, in the same order, under the same names.",
+    "tree": "give every rank the same keys, with zeros if need be; make metrics with the same "
+    "arguments.",
+    "leaf": "make shape and dtype equal on all ranks; all_gather_cat joins uneven shards, and a "
+    "metric needs no numbers of a rank without data.",
+}
 
 
 def _mismatch(
-    headers: Sequence[Header], rank: int, verb: str, views: Sequence[str], likely: str, do: str
+    headers: Sequence[Header], rank: int, differs: str, views: Sequence[str]
 ) -> DistmetricsError:
-    """Build the error for headers that differ: ``views`` say what each rank sends, or calls."""
+    """Build the error for headers that differ in something, of which ``views`` is each rank's."""
     groups = by_line(dict(enumerate(views)))
-    usual = max(groups, key=lambda view: len(groups[view]))
-    odd = [view for view in groups if view != usual]
-    # Of long texts, the neighbourhood of the first place where they differ.
-    same = len(commonprefix([*groups]))  # noqa: RUF071  (of characters, which are no paths)
-    start = max(0, same - _LONG // 2)
+    usual, *odd = sorted(groups, key=lambda view: -len(groups[view]))
+    # Of long texts, the neighbourhood of the first character where they differ.
+    start = max(0, len(commonprefix([*groups])) - _LONG // 2)  # noqa: RUF071  (no paths)
     short = {view: "…" * (start > 0) + view[start : start + _LONG] for view in groups}
     calls = [header.call() for header in headers]
-    what = "a collective"
-    if verb == "send":
-        what = calls[rank].op
+    what, verb = "a collective", "call"
+    if differs != "call":
+        what, verb = calls[rank].op, "send"
         calls = [c._replace(detail=short[view]) for c, view in zip(calls, views, strict=True)]
     parts: list[str | Ranks] = [f"ranks disagree on {what}: "]
     for view in [*odd[:_SHOWN], usual]:
@@ -217,10 +218,10 @@ def _mismatch(
         parts += [Ranks(groups[view]), f" {does} {short[view]}", ", "]
     return MismatchError(
         parts[:-1],
-        per_rank={r: str(call) for r, call in enumerate(calls)},
+        per_rank=dict(enumerate(map(str, calls))),
         notes=[_NOTHING_MOVED],
-        likely=likely,
-        do=do,
+        likely=_LIKELY[differs],
+        do=_DO[differs],
         rank=rank,
         peers=[r for view in odd for r in groups[view]],
         site=calls[rank].site,
@@ -233,19 +234,7 @@ def shorten(leaves: Sequence[LeafSpec]) -> str:
     return shown if len(leaves) <= _SHOWN else f"{shown}, … ({len(leaves)} tensors)"
 
 
-def _odd_keys(per_rank: Sequence[Iterable[str]]) -> list[str]:
-    """Say of each rank which keys it has that others lack; return [] if there are none.
-
-    >>> _odd_keys([["loss"], ["loss", "code"]])
-    ['only what all have', 'also code']
-    """
-    common = {""}.union(set.intersection(*map(set, per_rank)))  # "" is no element's
-    odd = [", ".join(key for key in keys if key not in common) for keys in per_rank]
-    views = [f"also {own}" if own else "only what all have" for own in odd]
-    return views if any(odd) else []
-
-
-class Prepared(NamedTuple):
+class Prepared(NamedTuple, Generic[T]):
     """One rank's side of a call: its tensors, how to rebuild the tree, and the header."""
 
     tensors: list[Tensor]
@@ -257,57 +246,55 @@ class Prepared(NamedTuple):
         """How errors call the tensors."""
         return [path or "the value" for path in self.spec.paths]
 
-    def prove(self, comm: Communicator, tensors: Sequence[Tensor]) -> None:
-        """Tell a layout what this rank would send; in some calls a weight comes first."""
+    def pack(self, comm: Communicator, tensors: Sequence[Tensor]) -> tuple[Tensor, Layout]:
+        """Return what this rank sends, and how it lies; in some calls a weight comes first."""
         if comm.wants_proof:
             names = ["the weight", *self.names][-len(tensors) :]
             comm.witness(self.header.content(), dict(zip(names, tensors, strict=False)))
+        where = layout(tensors)
+        return pack(tensors, where, comm.device), where
 
-    def pack(self, comm: Communicator, where: Layout) -> Tensor:
-        """Return what this rank sends."""
-        self.prove(comm, self.tensors)
-        return pack(self.tensors, where, comm.device)
+    def rebuild(self, leaves: Iterable[Tensor]) -> T:
+        """Return the tree around new leaves, on the devices of this rank's."""
+        moved = [new.to(old.device) for new, old in zip(leaves, self.tensors, strict=True)]
+        tree: T = self.spec.unflatten(moved)
+        return tree
 
 
 def prepare(
     op: str,
     name: str,
-    tree: Any,
+    tree: T,
     comm: Communicator,
     *,
     take: Callable[[Part, str], Tensor] = whole_part,
     about: str = "",
     problem: Problem | None = None,
-) -> Prepared:
-    """Take a tree apart for the call ``op``.
+) -> Prepared[T]:
+    """Take a tree apart for the call ``op``; an input that is refused is the header's problem.
 
-    An input that must be refused becomes the header's problem. ``take`` is called with this rank's
-    part of each leaf and what errors call it, and returns what is sent of it; ``about``: what the
-    ranks that hold a DTensor must have alike.
+    ``take``: what is sent of this rank's part of a leaf, which errors call by its second argument;
+    ``about``: what the ranks that hold a DTensor must have alike.
     """
     site = call_site()
     leaves, spec = flatten(tree)
     tensors: list[Tensor] = []
-    notes: list[str] = []
+    specs: list[LeafSpec] = []
     shared: list[Shared] = []
     try:
         for leaf, path in zip(leaves, spec.paths, strict=True):
             where = path or "the value"
-            if is_dtensor(leaf):
-                part = part_of(leaf, comm, where)
-                shared.append(Shared(where, part.holders, about))
-            else:
-                part = Part(tensor_of(leaf, where))
+            part = part_of(leaf, comm, where) if is_dtensor(leaf) else Part(tensor_of(leaf, where))
             check_sendable(part.local, where)
             tensors.append(take(part, where))
-            notes.append(part.placements)
+            specs.append(LeafSpec.of(path, tensors[-1], part.placements))
+            if part.placements:
+                shared.append(Shared(where, part.holders, about))
     except (InputTypeError, LayoutError) as error:
         problem = problem or Problem.of(error)
-        tensors = []
-    specs = tuple(map(LeafSpec.of, spec.paths, tensors, notes))
-    return Prepared(
-        tensors, spec, Header(op, name, spec.text, specs, site, problem, dtensors=tuple(shared))
-    )
+        tensors, specs = [], []
+    header = Header(op, name, spec.text, tuple(specs), site, problem, tuple(shared))
+    return Prepared(tensors, spec, header)
 
 
 def tensor_of(leaf: Any, where: str) -> Tensor:

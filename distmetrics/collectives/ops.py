@@ -5,48 +5,53 @@ in errors). Each must be called by every rank; what ranks disagree on is a
 :class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator
 must not overlap: the second is refused. An exception that ends a call on one rank alone breaks the
 communicator: every later call on it raises, on every rank.
+
+Small data rides in the first round and is folded in rank order; large data is reduced by the
+transport, whose bytes do not grow with the world. Sums are kept wide (float32 for half precision,
+int64 for integers), so neither a rounding nor an overflow gets in silently (but int64 itself wraps,
+as everywhere in torch).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import reprlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import from_bytes, layout, to_bytes, unpack
-from distmetrics.collectives.dtensor import rows_of
-from distmetrics.collectives.exchange import exchange, exchange_alike, inline_capacity
+from distmetrics.collectives.buckets import (
+    from_bytes,
+    is_dtensor,
+    layout,
+    short_name,
+    to_bytes,
+    unpack,
+    wide_dtype,
+)
+from distmetrics.collectives.dtensor import Part, replica, rows_of, term_of
+from distmetrics.collectives.exchange import agree_on, exchange, exchange_alike, inline_capacity
 from distmetrics.collectives.header import Header, Prepared, Problem, agree, prepare
-from distmetrics.collectives.reduce import all_reduce
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import InputTypeError, Site
+from distmetrics.comm.communicator import Communicator, Op, chosen, fold, one_call
+from distmetrics.errors import InputError, InputTypeError, Site
 from distmetrics.message import Message, decode, encode, reading
 
-
-def _gather_rows(mine: Prepared, comm: Communicator) -> list[Tensor]:
-    """Return each leaf of all ranks, stacked, on the device of this rank's leaf."""
-    where = layout(mine.tensors)
-    runs = exchange_alike(comm, mine.header, mine.pack(comm, where))
-    per_rank = [unpack(run, where) for run in runs]
-    rows = []
-    for leaves, own in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
-        rows.append(torch.stack(leaves).to(own.device))
-    return rows
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+Reduction = Literal["sum", "max", "min", "prod"]
 
 
-@one_call
-def meet(
-    op: str, name: str = "", *, comm: Communicator | None = None, problem: Problem | None = None
-) -> None:
-    """Return once every rank is here for the same; raise on all of them what one must refuse."""
-    comm = chosen(comm)
-    _gather_rows(prepare(op, name, (), comm, problem=problem), comm)
+def _gather_rows(mine: Prepared[Any], comm: Communicator) -> list[Tensor]:
+    """Return each leaf of all ranks, stacked."""
+    run, where = mine.pack(comm, mine.tensors)
+    runs = exchange_alike(comm, mine.header, run)
+    return [*map(torch.stack, zip(*[unpack(each, where) for each in runs], strict=True))]
 
 
 class _Gather(torch.autograd.Function):
@@ -54,26 +59,21 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, comm: Communicator, mine: Prepared, *leaves: Tensor
+        ctx: Any, comm: Communicator, mine: Prepared[Any], *leaves: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.name = comm, mine.header.name
-        rows = _gather_rows(mine, comm)
-        ctx.smooth = [row.is_floating_point() or row.is_complex() for row in rows]
-        return tuple(rows)
+        rows = zip(_gather_rows(mine, comm), leaves, strict=True)
+        return tuple([row.to(leaf.device) for row, leaf in rows])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        sent = [grad for grad, is_smooth in zip(grads, ctx.smooth, strict=True) if is_smooth]
+        # Those of integers are zeros, of which nothing flows back.
+        sent = {i: x for i, x in enumerate(grads) if x.is_floating_point() or x.is_complex()}
         name = f"{ctx.name} (gradients)".strip()
-        stacks = iter(all_reduce(sent, "sum", comm=ctx.comm, name=name))
-        rank = ctx.comm.rank
-        mine = [next(stacks)[rank].clone() if is_smooth else None for is_smooth in ctx.smooth]
+        sums = all_reduce(sent, "sum", comm=ctx.comm, name=name)
+        mine = [sums[i][ctx.comm.rank].clone() if i in sums else None for i in range(len(grads))]
         return (None, None, *mine)
-
-
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 
 
 @one_call
@@ -116,8 +116,7 @@ def all_gather(
         rows = _Gather.apply(comm, mine, *mine.tensors)  # type: ignore[no-untyped-call]
     else:
         rows = _gather_rows(mine, comm)
-    result: T = mine.spec.unflatten(rows)
-    return result
+    return mine.rebuild(rows)
 
 
 @one_call
@@ -142,19 +141,18 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
     """
     comm = chosen(comm)
     mine = prepare("all_gather_cat", name, tree, comm, take=rows_of)
-    met = exchange(comm, mine.header, mine.pack(comm, layout(mine.tensors)))
+    run, _ = mine.pack(comm, mine.tensors)
+    met = exchange(comm, mine.header, run)
     headers = met.headers()
     agree(headers, comm.rank, first_axis=1)
-    per_rank = []
-    for header, run in zip(headers, met.move(), strict=True):
-        per_rank.append(unpack(run, layout(header.leaves)))
+    moved = zip(met.move(), headers, strict=True)
+    per_rank = [unpack(theirs, layout(header.leaves)) for theirs, header in moved]
     leaves = []
-    for parts, old in zip(zip(*per_rank, strict=True), mine.tensors, strict=True):
+    for parts in zip(*per_rank, strict=True):
         rows = [part for part in parts if part.shape != (0,)] or [parts[0]]
         with reading("rows to be joined"):
-            leaves.append(torch.cat(rows).to(old.device))
-    result: T = mine.spec.unflatten(leaves)
-    return result
+            leaves.append(torch.cat(rows))
+    return mine.rebuild(leaves)
 
 
 @one_call
@@ -182,16 +180,179 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
         what = f"there is no rank {src!r} in a world of {comm.world_size}"
         problem = Problem("InputError", what)
     mine = prepare(f"broadcast from rank {src}", name, tree, comm, problem=problem)
-    where = layout(mine.tensors)
-    data = mine.pack(comm, where)
+    run, where = mine.pack(comm, mine.tensors)
+    met = exchange(comm, mine.header, run)
+    agree(met.headers(), comm.rank)
+    received = unpack(met.move_from(src), where)
+    return mine.rebuild(map(torch.clone, received))
+
+
+@one_call
+def all_reduce(
+    tree: T, op: Reduction = "sum", *, comm: Communicator | None = None, name: str = ""
+) -> T:
+    """Reduce every leaf over all ranks, elementwise; every rank gets the same bits.
+
+    Args:
+        tree: tensors or numbers of equal shapes and dtypes on all ranks.
+        op: "sum", "max", "min" or "prod". A mean needs the weight of each rank: :func:`mean`.
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Returns: the same tree. Dtypes are kept, but sum and prod of bool are counted in int64. NaN on
+        one rank is NaN on all.
+
+    Raises:
+        MismatchError: trees, shapes, dtypes or ``op`` differ between ranks (on every rank, before
+            data moves).
+        InputError: an unknown ``op``, "mean", or an integer result that its dtype cannot hold.
+        InputTypeError: a leaf cannot be reduced so, such as the maximum of complex numbers.
+
+    >>> run(2, lambda comm: all_reduce(torch.tensor([1, comm.rank]), comm=comm))[0]
+    tensor([2, 1])
+    """
+    comm = chosen(comm)
+    problem = None
+    if op not in get_args(Reduction):
+        do = "use sum, max, min or prod; or mean(x, weight=len(batch)); weight=1 counts every rank "
+        problem = Problem("InputError", f"no reduction {op!r}", f"{do}alike.")
+    take = partial(_term, op=op)
+    mine = prepare(f"all_reduce {op}", name, tree, comm, take=take, problem=problem)
+    wide = [tensor.detach().to(wide_dtype(tensor.dtype)) for tensor in mine.tensors]
+    reduced = zip(_reduce(comm, mine, wide, op), mine.tensors, strict=True)
+    return mine.rebuild(_narrowed(new, old.dtype, op, comm.rank) for new, old in reduced)
+
+
+@one_call
+def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
+    """Return the mean of every leaf over all ranks, each rank counted by its weight.
+
+    mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With ``weight`` = number of samples behind ``x``
+    this is the mean over all samples, however unevenly the ranks share them; a rank without data
+    passes weight 0, and its ``x`` is not looked at, even where it is the NaN that the mean of
+    nothing is.
+
+    Args:
+        tree: tensors or numbers of the same shapes on all ranks; integers are averaged as float64,
+            never floored.
+        weight: finite, non-negative, 0-dim; the sum over ranks must be positive.
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Returns: the same tree; floating and complex leaves keep their dtype, integer and bool leaves
+    become float64.
+
+    Raises:
+        MismatchError: trees, shapes or dtypes differ between ranks (on every rank, before data
+            moves).
+        InputError: a weight is negative, not finite or no single number; all weights are zero (on
+            every rank).
+
+    >>> run(2, lambda comm: mean(torch.tensor(float(comm.rank)), weight=1 + comm.rank, comm=comm))
+    [tensor(0.6667), tensor(0.6667)]
+    """
+    comm = chosen(comm)
+    number, problem = _checked_weight(weight)
+    mine = prepare("mean", name, tree, comm, take=term_of, about=repr(number), problem=problem)
+    # The weight of a DTensor counts once for its mesh.
+    leads = {one.name: one.holders[0] == comm.rank for one in mine.header.dtensors}
+    weights = [number if leads.get(name, True) else 0.0 for name in mine.names] or [number]
+    scaled = [torch.tensor(weights, dtype=torch.float64, device="cpu")]
+    for tensor in mine.tensors:
+        x = tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+        scaled.append(x * number if number else torch.zeros_like(x))
+    whole, *sums = _reduce(comm, mine, scaled, "sum")
+    totals = whole.tolist()
+    if 0.0 in totals:
+        raise InputError(
+            "mean: the weights of all ranks are zero, so there is nothing to average",
+            likely="no rank had data.",
+            do="skip the mean where no rank has samples.",
+            rank=comm.rank,
+            peers=range(comm.world_size),
+            site=mine.header.site,
+        )
+    means = []
+    for each, total, old in zip(sums, totals, mine.tensors, strict=False):
+        kept = old.is_floating_point() or old.is_complex()
+        means.append((each / total).to(old.dtype if kept else torch.float64))
+    return mine.rebuild(means)
+
+
+def _reduce(
+    comm: Communicator, mine: Prepared[Any], tensors: Sequence[Tensor], op: Op
+) -> list[Tensor]:
+    """Agree, then reduce tensors of one ``op``; results on ``comm.device``."""
+    run, where = mine.pack(comm, tensors)
     fits = where.nbytes <= inline_capacity(comm.world_size)
-    runs = exchange_alike(comm, mine.header, data if fits and comm.rank == src else data[:0])
-    received = unpack(runs[src] if fits else comm.broadcast(data, src), where)
-    copies = []
-    for new, old in zip(received, mine.tensors, strict=True):
-        copies.append(new.to(old.device, copy=True))
-    result: T = mine.spec.unflatten(copies)
-    return result
+    runs = exchange_alike(comm, mine.header, run if fits else run[:0])
+    for bucket in where.buckets:
+        if fits:
+            reduced = fold([bucket.view(each) for each in runs], op)
+        else:
+            reduced = reduce_large(comm, bucket.view(run), op)
+        bucket.view(run).copy_(reduced)
+    return unpack(run, where)
+
+
+def reduce_large(comm: Communicator, x: Tensor, op: Op) -> Tensor:
+    """Reduce by the transport's own all_reduce, complex numbers and NaN included; no agreement."""
+    if x.numel() == 0:
+        return x
+    if x.is_complex():
+        if op == "sum":
+            return torch.view_as_complex(comm.all_reduce(torch.view_as_real(x), op))
+        return fold(comm.all_gather(x), op)
+    if op in ("max", "min") and x.is_floating_point():
+        # Transports compare with < and lose NaN on some ranks: reduce the numbers and the NaNs
+        # apart.
+        nan = x.isnan()
+        filler = float("-inf" if op == "max" else "inf")
+        reduced = comm.all_reduce(x.masked_fill(nan, filler), op)
+        return reduced.masked_fill(comm.all_reduce(nan.to(torch.uint8), "max").bool(), float("nan"))
+    return comm.all_reduce(x, op)
+
+
+def _checked_weight(weight: Any) -> tuple[float, Problem | None]:
+    """Return the weight as a number, or zero and the problem with it."""
+    whole: Any = replica(weight) if is_dtensor(weight) else weight
+    # Not numbers: several, a part of a DTensor, an integer of hundreds of digits.
+    with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+        number = float(whole.detach() if isinstance(whole, Tensor) else whole)
+        if 0.0 <= number < float("inf"):
+            return number, None
+    what = f"the weight is {reprlib.repr(weight)}, which is no finite number from 0 on"
+    return 0.0, Problem("InputError", what, "pass the number of samples behind x on this rank.")
+
+
+def _term(part: Part, where: str, op: str) -> Tensor:
+    """Return what this rank adds; raise InputTypeError for what ``op`` can't reduce."""
+    dtype = part.local.dtype
+    if dtype == torch.uint64 or (dtype.is_complex and op in ("max", "min")):
+        raise InputTypeError(f"{where} is {short_name(dtype)}, of which torch has no {op}")
+    return term_of(part, where, op)
+
+
+def _narrowed(result: Tensor, dtype: torch.dtype, op: str, rank: int) -> Tensor:
+    """Return a wide result in the dtype that the user gets."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return result.to(dtype)
+    if dtype == torch.bool:
+        return result.bool() if op in ("max", "min") else result
+    limits = torch.iinfo(dtype)
+    if result.numel() and (result.min() < limits.min or result.max() > limits.max):
+        raise InputError(
+            f"all_reduce {op}: the result, up to {result.abs().max().item()}, does not fit into "
+            f"{short_name(dtype)}",
+            do="reduce x.long().",
+            rank=rank,
+        )
+    return result.to(dtype)
+
+
+def meet(op: str, name: str = "", *, comm: Communicator, problem: Problem | None = None) -> None:
+    """Return once every rank is here for the same; raise on all of them what one must refuse."""
+    agree_on(Header(op, name, site=call_site(), problem=problem), comm=comm)
 
 
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
@@ -231,7 +392,6 @@ def _flags(comm: Communicator | None, op: str, flag: Any, name: str) -> Tensor:
     return _gather_rows(prepare(op, name, bool(flag), comm, problem=problem), comm)[0]
 
 
-@one_call
 def all_gather_object(
     obj: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
 ) -> list[Any]:
@@ -255,14 +415,14 @@ def all_gather_object(
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']
     """
-    comm = chosen(comm)
-    return gather_objects(obj, None, name, call_site(), comm=comm, allow_pickle=allow_pickle)
+    comm, site = chosen(comm), call_site()
+    return gather_objects(obj, lambda x: x, name, site, comm=comm, allow_pickle=allow_pickle)
 
 
 @one_call
 def gather_objects(
     obj: Any,
-    read: Callable[[Any], Any] | None,
+    read: Callable[[Any], Any],
     name: str,
     site: Site | None = None,
     *,
@@ -279,25 +439,17 @@ def gather_objects(
         data = serialize(obj, allow_pickle=allow_pickle).to(comm.device)
     except InputTypeError as error:
         problem = Problem.of(error)
-    except Exception as error:
-        if not allow_pickle:
-            raise
-        # Any class may raise anything from its own pickling.
-        what = f"a {type(obj).__name__} cannot be pickled: {error}"
-        problem = Problem("InputTypeError", what)
     header = Header(op, name, site=site, problem=problem, allow_pickle=allow_pickle)
     if comm.wants_proof:
         comm.witness(header.content(), {"the object": data})
     objects = []
     for rank, run in enumerate(exchange_alike(comm, header, data)):
         with reading("its object", rank):
-            theirs = deserialize(run, allow_pickle=allow_pickle)
-            objects.append(theirs if read is None else read(theirs))
+            objects.append(read(deserialize(run, allow_pickle=allow_pickle)))
     return objects
 
 
 def gather_messages(comm: Communicator, message: M, header: Header, what: str) -> list[M]:
     """Return every rank's message of one type, in rank order; ``what``: errors call it so."""
-    data = from_bytes(encode(message)).to(comm.device)
-    runs = exchange_alike(comm, header, data)
+    runs = exchange_alike(comm, header, from_bytes(encode(message)).to(comm.device))
     return [decode(type(message), to_bytes(run), what, r) for r, run in enumerate(runs)]

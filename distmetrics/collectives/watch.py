@@ -5,7 +5,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from traceback import walk_stack
 from typing import Any
 
@@ -13,11 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.call_site import call_site, is_library, users_line
-from distmetrics.collectives.buckets import LeafSpec, from_bytes
-from distmetrics.collectives.exchange import exchange_alike
+from distmetrics.collectives.buckets import LeafSpec
+from distmetrics.collectives.exchange import agree_on
 from distmetrics.collectives.header import Header
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, Finished, chosen, in_call
+from distmetrics.comm.communicator import Communicator, Finished, call_under_way, chosen, in_call
 from distmetrics.comm.patching import Name, Replacing
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import Site
@@ -58,16 +56,10 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
         yield
     except BaseException as error:
         if isinstance(comm, GroupCommunicator):
-            comm.give_up(error, f"guarded_epoch {name!r}" if name else "guarded_epoch")
+            comm.give_up(error, f"guarded_epoch {name}".rstrip())
         raise
     made = f"{getattr(comm, 'calls', 0) - before} collectives"
     agree_on(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
-
-
-@one_call
-def agree_on(header: Header, *, comm: Communicator) -> None:
-    """Compare what all ranks are about to do; where they differ, every rank raises."""
-    exchange_alike(comm, header, from_bytes(b"").to(comm.device))
 
 
 # Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
@@ -94,7 +86,6 @@ _ENDS = ("src", "dst", "group_src", "group_dst")
 _CALLED = ("torch.distributed", "torch.distributed.distributed_c10d")
 _KEEP = ("torch", "distmetrics")  # packages whose modules keep their names
 _replacing = Replacing()
-_inside: ContextVar[bool] = ContextVar("distmetrics_watch", default=False)
 
 
 @contextmanager
@@ -123,15 +114,13 @@ def watch() -> Iterator[None]:
 def _names() -> list[Name]:
     """Return every name of a watched function, but those in modules that users do not call."""
     watched = {id(getattr(dist, name)): _watched(name, getattr(dist, name)) for name in WATCHED}
-    names = []
+    names: list[Name] = []
     for title, module in [*sys.modules.items()]:
         where = getattr(module, "__dict__", None)
         is_kept = title.partition(".")[0] in _KEEP and title not in _CALLED
         if is_kept or type(where) is not dict:
             continue
-        for name, value in [*where.items()]:
-            if id(value) in watched:
-                names.append(Name(where, name, watched[id(value)]))
+        names += [Name(where, n, watched[id(v)]) for n, v in [*where.items()] if id(v) in watched]
     return names
 
 
@@ -140,18 +129,20 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _inside.get():
-            return original(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        comm = _communicator(bound.arguments.get("group"))
+        arguments = bound.arguments
+        comm = None if call_under_way() else _communicator(arguments.get("group"))
         if comm is None:
             return original(*args, **kwargs)
-        token = _inside.set(True)
-        try:
-            return _checked(comm, name, original, bound.arguments)
-        finally:
-            _inside.reset(token)
+        header = _header(name, arguments)
+        agree_on(header, comm=comm)
+        with in_call(header.call()):
+            # Not waited for here, or a function that can't be waited for in slices.
+            if arguments.get("async_op", True):
+                return original(**arguments)
+            arguments["async_op"] = True
+            return comm.run(header.op, lambda: _work(original(**arguments)))
 
     return call
 
@@ -162,20 +153,6 @@ def _communicator(group: Any) -> GroupCommunicator | None:
         return None
     comm = GroupCommunicator.of(dist.group.WORLD if group is None else group)
     return comm if comm.world_size > 1 else None
-
-
-def _checked(
-    comm: GroupCommunicator, name: str, original: Callable[..., Any], arguments: dict[str, Any]
-) -> Any:
-    header = _header(name, arguments)
-    agree_on(header, comm=comm)
-    with in_call(header.call()):
-        # Not waited for here, or a function that can't be waited for in slices.
-        if arguments.get("async_op", True):
-            return original(**arguments)
-        arguments["async_op"] = True
-        comm.run(header.op, lambda: _work(original(**arguments)))
-    return None
 
 
 def _work(work: Any) -> Any:

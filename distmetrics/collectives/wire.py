@@ -22,7 +22,6 @@ from torch import Tensor
 from distmetrics.collectives.buckets import (
     ALIGN,
     LeafSpec,
-    align,
     dtype_of,
     layout,
     pack,
@@ -38,13 +37,11 @@ _LENGTH = struct.Struct("<Q")
 _NATIVE: Set[type] = frozenset((bool, int, float, str, bytes, type(None)))
 # Integers of more than 64 bits, and texts that UTF-8 cannot hold, are not; they come seldom.
 _SURELY_NATIVE = _NATIVE - {int, str}
-_SEQUENCES: dict[str, Callable[..., Any]] = {
-    "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "Size": torch.Size,
-}  # fmt: skip
-_MAPPINGS: dict[str, Callable[..., Any]] = {
-    "dict": dict, "OrderedDict": OrderedDict, "Counter": Counter,
-}  # fmt: skip
-_TAGS = {kind: tag for tag, kind in {**_SEQUENCES, **_MAPPINGS}.items()}
+_TAGS: dict[Any, str] = {
+    kind: kind.__name__
+    for kind in (list, tuple, set, frozenset, torch.Size, deque, dict, OrderedDict, Counter)
+}
+_CONTAINERS = {tag: kind for kind, tag in _TAGS.items()}
 _UTF8 = ("utf-8", "surrogatepass")
 # Of elements that are plain bytes: numbers, times, texts of a fixed length.
 _ARRAY_DTYPE = re.compile(r"[<>|=][biufcmMSU]\d{1,9}(\[\w{1,9}\])?")
@@ -58,7 +55,7 @@ class _Packed(Message, frozen=True):
 
 
 def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
-    """Return a value as uint8, on the device of its tensors; on the CPU if they are on several.
+    """Return a value as uint8, on the device of its first tensor, else on the CPU.
 
     With ``allow_pickle`` a value that is no data is pickled, else it raises InputTypeError.
 
@@ -69,14 +66,12 @@ def serialize(value: Any, *, allow_pickle: bool = False) -> Tensor:
         tensors, text = _written(value, _NATIVE, allow_pickle)
     except (OverflowError, UnicodeEncodeError):
         tensors, text = _written(value, _SURELY_NATIVE, allow_pickle)
-    length = _LENGTH.size + len(text)
-    parts = _LENGTH.pack(len(text)), text, bytes(align(length) - length)
-    start = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
+    parts = text, _LENGTH.pack(len(text))
+    end = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
     if not tensors:
-        return start
-    devices = {x.device for x in tensors}
-    device = devices.pop() if len(devices) == 1 else start.device
-    return torch.cat([start.to(device), pack(tensors, layout(tensors), device)])
+        return end
+    data = pack(tensors, layout(tensors), tensors[0].device)
+    return torch.cat([data, end.to(data.device)])
 
 
 def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Tensor], bytes]:
@@ -87,13 +82,10 @@ def _written(value: Any, native: Set[type], allow_pickle: bool) -> tuple[list[Te
     except InputTypeError:
         if not allow_pickle:
             raise
-        tensors, file = [], io.BytesIO()
-        pickler = _Pickler(file)
-        pickler.tensors = tensors
-        pickler.dump(value)
-        form = ["pickle", file.getvalue()]
-    specs = tuple([LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors])
-    return tensors, msgspec.msgpack.encode(_Packed(specs, form))
+        tensors.clear()
+        form = ["pickle", _pickled(value, tensors)]
+    specs = [LeafSpec.of("", x, "" if x.is_cpu else _ACCELERATOR) for x in tensors]
+    return tensors, msgspec.msgpack.encode(_Packed(tuple(specs), form))
 
 
 def deserialize(
@@ -101,13 +93,13 @@ def deserialize(
 ) -> Any:
     """Return what :func:`serialize` was given; raise any Exception if the bytes are malformed.
 
-    Tensors that were on an accelerator go to ``accelerator``, default the device of ``run``; all
-    others go to the CPU.
+    Tensors of an accelerator go to ``accelerator``, default the device of ``run``.
     """
-    (length,) = _LENGTH.unpack(to_bytes(run[: _LENGTH.size]))
-    end = _LENGTH.size + length
-    sent = parse(_Packed, to_bytes(run[_LENGTH.size : end]))
-    data = run[align(end) :]
+    end = len(run) - _LENGTH.size
+    (length,) = _LENGTH.unpack(to_bytes(run[end:]))
+    if length > end:
+        raise ValueError(f"{length} bytes in {end}")
+    sent, data = parse(_Packed, to_bytes(run[end - length : end])), run[: end - length]
     if data.storage_offset() % ALIGN:  # only a copy can be viewed as any dtype
         data = data.clone()
     tensors = []
@@ -128,20 +120,19 @@ def _form(value: Any, native: Set[type], tensors: list[Tensor], depth: int = 0) 
     kind = type(value)
     if kind in native:
         return value
+    if kind not in _TAGS:
+        return _form_of_scalar(value, kind, tensors)
     if depth > DEEPEST:
         raise _refused(f"a {kind.__name__} is nested over {DEEPEST} deep, or contains itself")
     depth += 1
     if kind is dict and {*map(type, value)} <= native:
         pairs = value.items()
         return {k: x if type(x) in native else _form(x, native, tensors, depth) for k, x in pairs}
+    items = [*value, *value.values()] if issubclass(kind, dict) else value
     if kind is deque:
-        tag, items = "deque", [value.maxlen, *value]
-    elif kind in _TAGS:
-        tag = _TAGS[kind]
-        items = [*value.keys(), *value.values()] if tag in _MAPPINGS else value
-    else:
-        return _form_of_scalar(value, kind, tensors)
-    return [tag, *[x if type(x) in native else _form(x, native, tensors, depth) for x in items]]
+        items = [value.maxlen, *value]
+    items = [x if type(x) in native else _form(x, native, tensors, depth) for x in items]
+    return [_TAGS[kind], *items]
 
 
 def _form_of_scalar(value: Any, kind: type, tensors: list[Tensor]) -> list[Any]:
@@ -194,13 +185,14 @@ def _read(form: Any, tensors: Sequence[Tensor]) -> Any:
         return tensors[parts[0]]
     if tag in _SCALARS:
         return _SCALARS[tag](*parts)
+    kind = _CONTAINERS[tag]
     items = [x if type(x) in _NATIVE else _read(x, tensors) for x in parts]
-    if tag == "deque":
+    if kind is deque:
         return deque(items[1:], items[0])
-    if tag in _SEQUENCES:
-        return _SEQUENCES[tag](items)
-    half = len(items) // 2
-    return _MAPPINGS[tag](dict(zip(items[:half], items[half:], strict=True)))
+    if issubclass(kind, dict):
+        half = len(items) // 2
+        return kind(dict(zip(items[:half], items[half:], strict=True)))
+    return kind(items)
 
 
 def _array(dtype: str, shape: Sequence[int], data: bytes) -> Any:
@@ -221,11 +213,23 @@ _SCALARS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _pickled(value: Any, tensors: list[Tensor]) -> bytes:
+    """Return a value's pickle, without the tensors; raise InputTypeError if it has none."""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.tensors = tensors
+    try:
+        pickler.dump(value)
+    except Exception as error:  # any class may raise anything
+        what = f"a {type(value).__name__} cannot be pickled: {error}"
+        raise InputTypeError(what) from error
+    return file.getvalue()
+
+
 class _Pickler(pickle.Pickler):
     tensors: list[Tensor]
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Return a tensor's place among the tensors, None for what is to be pickled."""
         return _place(obj, self.tensors)
 
 
@@ -233,5 +237,4 @@ class _Unpickler(pickle.Unpickler):
     tensors: list[Tensor]
 
     def persistent_load(self, pid: int) -> Tensor:
-        """Return the tensor with that place."""
         return self.tensors[pid]

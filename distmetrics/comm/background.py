@@ -7,12 +7,11 @@ their main threads; and one after the other, so that all ranks take them in the 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -35,10 +34,7 @@ _of_thread = _ThreadQueue()
 
 
 class Handle(Generic[R]):
-    """A call that is under way in the background; every rank has one.
-
-    Who first asks for its result hands that to ``then``.
-    """
+    """A call under way in the background; who first asks for its result hands that to ``then``."""
 
     def __init__(self, tasks: Tasks, then: Callable[[R], None] | None) -> None:
         self._tasks, self._then = tasks, then
@@ -82,8 +78,7 @@ def start(
 ) -> Handle[R]:
     """Make a call in this rank's background, after those that it has begun before.
 
-    Every rank must do so, in the same order. Where many are under way this waits for the first of
-    them.
+    Every rank must, in the same order. Where many are under way this waits for the first of them.
     """
     twin, queue = comm.background(), _of_thread.queue
     if not queue and threading.current_thread() is threading.main_thread():
@@ -93,17 +88,20 @@ def start(
         queue[0].wait()
     site, tasks = call_site(), twin.whole.transport.tasks
     before, handle = queue[-1] if queue else None, Handle(tasks, then)
-    # What the call reads, the device may still have to compute.
-    is_cuda = twin.device.type == "cuda"
-    ready = torch.cuda.current_stream().record_event() if is_cuda else None
+    stream: torch.cuda.Stream | None = None
+    if twin.device.type == "cuda":  # which may still have to compute what the call reads
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
 
     def run() -> None:
         try:
             begun_at(site)
             if before is not None:
                 before.over.wait()
-            with _after(ready):
+            with torch.cuda.stream(stream):
                 handle.results.append(make(twin))
+            if stream is not None:
+                stream.synchronize()
         except BaseException as error:  # noqa: BLE001  (raised by result())
             handle.error = error
         finally:
@@ -129,16 +127,3 @@ def _finish_script(pid: int) -> None:
         finish()
         for handle in _of_thread.queue:
             handle.tell_unheard()  # the queue holds it still, so that nothing else would tell
-
-
-@contextlib.contextmanager
-def _after(ready: torch.cuda.Event | None) -> Iterator[None]:
-    """Work on a stream of its own, once what was under way before is done."""
-    if ready is None:
-        yield
-        return
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_event(ready)
-    with torch.cuda.stream(stream):
-        yield
-        stream.synchronize()

@@ -10,18 +10,17 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.comm.verdict import Verdict
+from distmetrics.comm.verdict import Verdict, left_a_call
 from distmetrics.errors import (
     ConfigurationError,
     DistmetricsError,
@@ -30,6 +29,7 @@ from distmetrics.errors import (
     Site,
 )
 
+P = ParamSpec("P")
 R = TypeVar("R")
 _KEPT = 50  # calls that an error lists
 Op = Literal["sum", "prod", "max", "min"]
@@ -47,7 +47,8 @@ class CallState:
     def __init__(self) -> None:
         self.count = 0  # calls of ours that have begun
         self.past = 0  # hash of what the other ranks must have done as well, besides these calls
-        self.reads: dict[int, int] = {}  # checksums of streams, to be compared with the others'
+        # Batches and checksums of passes over streams, to be compared with the others'.
+        self.reads: dict[tuple[int, int], tuple[int, int]] = {}
         # Each rank's line of the last calls, since ranks were last at one line.
         self.uneven_lines: list[list[Site | None]] = []
         self.left: deque[str] = deque(maxlen=_KEPT)  # calls left before data were exchanged
@@ -57,10 +58,10 @@ class CallState:
         self.lock = threading.Lock()
         self.holder: Any = None  # the call that is under way, set under the lock
 
-    def note(self, kept: deque[str], text: str, site: Site | None) -> None:
+    def note(self, kept: deque[str], call: Call) -> None:
         """Add what no header compares to what ranks must share, and to what errors list."""
-        self.past = zlib.crc32(text.encode(), self.past)
-        kept.append(f"{text}  {site or ''}".rstrip())
+        self.past = zlib.crc32(f"{call.op} {call.detail}".encode(), self.past)
+        kept.append(str(call))
 
 
 class Tasks:
@@ -77,46 +78,46 @@ class Tasks:
         over.wait()
 
 
-_NO_TASKS = Tasks()
-
-
-class Communicator(ABC):
+class Communicator:
     """One rank's end of a world: equal shapes and dtypes on all ranks, rank order, never in place.
 
     A transport of your own defines the five collectives and these attributes. Where a rank cannot
-    be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`.
+    be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`. What a communicator
+    does not define passes on to the inner one.
 
     Attributes:
         rank: this rank, from 0.
         world_size: number of ranks.
         device: where the transport needs its tensors; callers move them there and back.
         inner: the communicator that this one passes its calls on to, if it does.
+        tasks: the calls that this rank makes in its background, where a transport knows of them.
     """
 
     rank: int
     world_size: int
     device: torch.device
     inner: Communicator | None = None
+    tasks = Tasks()
 
-    @abstractmethod
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
+        return self._inside("all_gather").all_gather(x)
 
-    @abstractmethod
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Return the elementwise ``op`` over all ranks; the same bits on every rank."""
+        return self._inside("all_reduce").all_reduce(x, op)
 
-    @abstractmethod
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one, in rank order."""
+        return self._inside("all_to_all").all_to_all(parts)
 
-    @abstractmethod
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
+        return self._inside("broadcast").broadcast(x, src)
 
-    @abstractmethod
     def barrier(self) -> None:
         """Return once every rank has called it."""
+        self._inside("barrier").barrier()
 
     # What a transport may know or do besides.
 
@@ -125,7 +126,7 @@ class Communicator(ABC):
         """The innermost communicator, through which all calls pass."""
         return self if self.inner is None else self.inner.transport
 
-    @property
+    @functools.cached_property
     def members(self) -> Sequence[int]:
         """Which ranks of the job these are."""
         return range(self.world_size) if self.inner is None else self.inner.members
@@ -141,12 +142,9 @@ class Communicator(ABC):
 
     def background(self) -> Communicator:
         """Return a communicator for a second thread of each rank; every rank must ask for it."""
-        if self.world_size == 1:
-            return self
-        return self._inside("calls in the background").background()
+        return self if self.world_size == 1 else self._inside("background").background()
 
     def _inside(self, lacks: str) -> Communicator:
-        """Return the inner communicator; raise ConfigurationError where there is none."""
         if self.inner is None:
             raise ConfigurationError(
                 f"a {type(self).__name__} has no {lacks}",
@@ -155,26 +153,17 @@ class Communicator(ABC):
         return self.inner
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
-        """Tell the other ranks that this rank makes no further call on this communicator.
-
-        Where it need not be at once, and an error ends this rank, that is told instead.
-        """
+        """Tell the others, at once or unless this rank ends soon, that it makes no call here."""
 
     def report(self, error: DistmetricsError) -> None:
         """Write this rank's report, where one is wanted: a call raises an error."""
-        if self.inner is not None:
-            self.inner.report(error)
-
-    @property
-    def tasks(self) -> Tasks:
-        """The calls that this rank makes in its background."""
-        return _NO_TASKS if self.inner is None else self.inner.tasks
 
     # What a layout changes: ranks that hold the same samples, and ranks without values.
 
     hands_over = False  # whether some ranks are given the result of others
+    wants_proof = False  # whether a call must show what this rank would send: see witness
 
-    @property
+    @functools.cached_property
     def whole(self) -> Communicator:
         """The communicator of all ranks, of which those of a layout are the shards."""
         return self
@@ -182,11 +171,6 @@ class Communicator(ABC):
     def around(self, make: Callable[[], R]) -> R:
         """Make a call on the ranks that have values, and give its result to the others."""
         return make()
-
-    @property
-    def wants_proof(self) -> bool:
-        """Whether a call must show what this rank would send: see :meth:`witness`."""
-        return False
 
     def witness(self, call: bytes, tensors: Mapping[str, Tensor]) -> None:
         """Note what this rank would send, to compare ranks that hold the same samples."""
@@ -205,40 +189,13 @@ class Communicator(ABC):
 
 
 class PassingCommunicator(Communicator):
-    """Base of communicators that pass their collectives on to another one, ``inner``."""
+    """Base of communicators of the same ranks as another one, ``inner``."""
 
     inner: Communicator
 
     def __init__(self, inner: Communicator) -> None:
         self.inner = inner
         self.rank, self.world_size, self.device = inner.rank, inner.world_size, inner.device
-
-    @abstractmethod
-    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Return ``make(*sent)``, say; ``alone`` is the result, had all ranks sent the same."""
-
-    def all_gather(self, x: Tensor) -> list[Tensor]:
-        """Pass on."""
-        return self.pass_on("all_gather", self.inner.all_gather, [x], [x] * self.world_size)
-
-    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
-        """Pass on."""
-        make = functools.partial(self.inner.all_reduce, op=op)
-        return self.pass_on(f"all_reduce {op}", make, [x], x)
-
-    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Pass on."""
-        own = [parts[self.rank]] * self.world_size
-        return self.pass_on("all_to_all", lambda *sent: self.inner.all_to_all(sent), [*parts], own)
-
-    def broadcast(self, x: Tensor, src: int) -> Tensor:
-        """Pass on."""
-        make = functools.partial(self.inner.broadcast, src=src)
-        return self.pass_on("broadcast", make, [x], x)
-
-    def barrier(self) -> None:
-        """Pass on."""
-        self.pass_on("barrier", self.inner.barrier, [], None)
 
 
 class SingleCommunicator(Communicator):
@@ -305,11 +262,7 @@ def used() -> Communicator | None:
 
 
 def chosen(comm: Communicator | None) -> Communicator:
-    """Return ``comm`` if a caller gave one, else the current communicator.
-
-    Raises:
-        InputTypeError: ``comm`` is not a communicator.
-    """
+    """Return ``comm`` if a caller gave one, else the current communicator."""
     if comm is None:
         return current()
     if not isinstance(comm, Communicator):
@@ -395,19 +348,14 @@ class _ThreadCall(threading.local):
 _of_thread = _ThreadCall()
 
 
-class in_call:  # noqa: N801  (used as a function)
+@contextmanager
+def in_call(call: Call) -> Iterator[None]:
     """Name the transport's calls inside the block by the user's call that needs them."""
-
-    # No generator: Python drops an exception that strikes while one is closed.
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def __enter__(self) -> None:
-        self._before = name_calls(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        name_calls(self._before)
+    before = name_calls(call)
+    try:
+        yield
+    finally:
+        name_calls(before)
 
 
 def name_calls(call: Call | None) -> Call | None:
@@ -443,3 +391,158 @@ def brief(dtype: torch.dtype, shape: Sequence[int]) -> str:
     'float32[2, 3]'
     """
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+# One call at a time on a transport, and none after a call that an exception has ended. Calls of two
+# threads on one communicator must not overlap: the ranks could take them in another order. An
+# exception that only this rank raises, such as that of a signal's handler, leaves the other ranks
+# in the call, and nobody knows whether this rank will repeat it or leave it out. So where data were
+# exchanged the communicator is broken from then on, and the other ranks are told. Where none were,
+# the next call compares what all ranks have left.
+
+
+class CallLock:
+    """One call of this thread, and the transports that it has taken."""
+
+    def __init__(self) -> None:
+        self.call: Call | None = None  # None before the first exchange of data
+        self.exchanged = False  # the last exchange is over: errors from here on are its own
+        self.thread = threading.get_ident()
+        self.taken: list[Communicator] = []
+
+    def release(self) -> None:
+        """Let other threads make calls."""
+        name_calls(None)
+        for comm in self.taken:
+            state = comm.state
+            if state.holder is self:
+                state.holder = None
+            if state.refusal is not None:
+                state.verdict, state.refusal = state.refusal, None
+                comm.transport.break_off(state.verdict, at_once=True)
+
+    def fail(self, error: BaseException, comm: Communicator) -> None:
+        """Release after an error, which breaks the transports unless all ranks raise it."""
+        if not (self.exchanged or isinstance(error, DistmetricsError)):
+            if self.call is None:
+                note_left(comm, error)
+            else:
+                for taken in self.taken:
+                    break_after(taken, self.call, type(error).__name__)
+        self.release()
+
+
+class _ThreadLock(threading.local):
+    lock: CallLock | None = None  # of the call that this thread is in
+
+
+_locked_by = _ThreadLock()
+
+
+def one_call(fn: Callable[P, R]) -> Callable[P, R]:
+    """Make a function, which has the argument ``comm=``, one call of this thread.
+
+    Where the thread is in a call already, this is a part of it.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> R:
+        outer = _locked_by.lock
+        try:
+            comm = chosen(kwargs.get("comm"))
+            if outer is None:
+                _locked_by.lock = CallLock()
+            result = comm.around(functools.partial(fn, *args, **kwargs))
+            if outer is None:
+                this_call().release()
+        except BaseException as error:
+            comm = chosen(kwargs.get("comm"))
+            if isinstance(error, DistmetricsError):
+                error.call_ranks(comm.members)
+                comm.transport.report(error)
+            if outer is None:
+                (_locked_by.lock or CallLock()).fail(error, comm)
+            raise
+        finally:
+            _locked_by.lock = outer  # calls no function, so no interrupt strikes before it
+        return result
+
+    return call
+
+
+def this_call() -> CallLock:
+    """Return the call that this thread is in."""
+    lock = _locked_by.lock
+    assert lock is not None, "exchanges data outside of one_call"
+    return lock
+
+
+def take(comm: Communicator, call: Call) -> None:
+    """Take a transport, on which the call of this thread now exchanges data, if it may."""
+    lock, state = this_call(), comm.state
+    if comm.world_size == 1:
+        return
+    if state.holder is not lock:
+        with state.lock:
+            holder = state.holder
+            if holder is not None and holder.thread != lock.thread:
+                raise _refused(comm, holder.call)
+            state.holder = lock
+        lock.taken.append(comm)
+        # An earlier call of this thread: two exceptions at once have ended it.
+        if holder is not None:
+            break_after(comm, call, "an exception")
+    lock.call, lock.exchanged = call, False
+    name_calls(call)
+    if state.verdict is not None:
+        comm.transport.break_off(state.verdict, at_once=True)
+        raise state.verdict.error(comm.members[comm.rank], call.site)
+
+
+def exchanges_over() -> None:
+    """Note that the call of this thread exchanges no more data."""
+    this_call().exchanged = True
+    name_calls(None)
+
+
+def note_left(comm: Communicator, error: BaseException) -> None:
+    """Note that an error ended a call of this rank before it exchanged data."""
+    left = Call(f"left a call by {type(error).__name__}", site=call_site())
+    comm.state.note(comm.state.left, left)
+
+
+def break_after(comm: Communicator, call: Call, name: str) -> None:
+    """Break a communicator on which an exception of this rank alone has ended a call."""
+    if comm.state.verdict is None:
+        rank = comm.members[comm.rank]
+        comm.state.verdict = left_a_call(
+            (rank,),
+            f"rank {rank} left a call by {name} and went on, so the ranks are out of step",
+            {rank: f"left {call.op} by {name}  {call_site() or call.site or ''}".rstrip()},
+        )
+        comm.transport.break_off(comm.state.verdict, at_once=False)
+
+
+def _refused(comm: Communicator, other: Call | None) -> DistmetricsError:
+    """Return the error for a second thread; later calls are refused too, on all ranks."""
+    here, rank = call_site(), comm.members[comm.rank]
+    there = (other and other.site) or "an unknown line"
+    comm.state.refusal = Verdict(
+        "diverged",
+        f"two threads of rank {rank} were in calls of one communicator at the same time, so the "
+        "ranks may be out of step",
+        (rank,),
+        {rank: f"refused a call  {here or ''}".rstrip()},
+        likely="calls in threads that do not wait for each other: the ranks may take them in "
+        "another order, and nothing would tell.",
+        do="let one thread make all calls, or give each thread a communicator of its own: "
+        "GroupCommunicator(torch.distributed.new_group()).",
+    )
+    refused = comm.state.refusal.but(
+        kind="configuration",
+        what=f"two threads of rank {rank} are in calls of one communicator at the same time: one "
+        f"at {there}, and this one at {here}",
+        per_rank={},
+        notes=("This one was not made; the next call on this communicator raises on every rank.",),
+    )
+    return refused.error(rank, here)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import re
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,12 +27,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.call_site import call_site, raise_sites
-from distmetrics.comm.call_lock import break_after
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
     Op,
     Tasks,
+    break_after,
     call_under_way,
     check_parts,
     check_src,
@@ -41,36 +43,124 @@ from distmetrics.comm.communicator import (
 )
 from distmetrics.comm.patching import Name, Replacing
 from distmetrics.comm.verdict import BROKEN, Departure, Verdict, departed, reason
-from distmetrics.comm.work import (
-    OWN_WORDS,
-    SLICE,
-    PendingCall,
-    Watcher,
-    ended,
-    is_broken_connection,
-    is_connection_error,
-)
 from distmetrics.errors import ConfigurationError, DistmetricsError, Site, rank_ranges, who
 
-# In a forked child: the group of its parent's job, and the parent's rank.
-_inherited: tuple[weakref.ref[Any], int] | None = None
+NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
+OWN_WORDS = 0.5  # seconds of it, where its process is gone, or nobody can be asked
+SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
+_SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
+_BROKEN_WORDS = ("Connection closed", "Connection reset", "Broken pipe")
+_CONNECTION_WORDS = (*_BROKEN_WORDS, "gloo", "NCCL")
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One call of a transport on this rank, from when it was begun until it is over."""
+
+    call: Call
+    group: str  # its name
+    members: str  # its ranks of the job, in short
+    number: int  # of the group's calls
+    kind: str  # the transport's operation
+    started: float = field(default_factory=time.time)
+    ended: float | None = None
+    serial: int = 0  # among this rank's calls over all groups
+    watched: bool = False  # the watcher has been asked why it lasts
+    warned: bool = False  # the log has its verdict
+    verdict: Verdict | None = None
+
+
+class Calls(Tasks):
+    """The calls of this rank over all its groups. This one keeps nothing of them."""
+
+    def count_by(self, group: str, issued: Callable[[], int], exactly: bool) -> None:
+        """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
+
+    def begin_call(self, pending: PendingCall) -> None:
+        """Note that this thread begins a call."""
+
+    def end_call(self, pending: PendingCall, *, begun: bool) -> None:
+        """Note that a call is over, or was never begun."""
+
+
+class Watcher:
+    """Who watches the calls of this rank. This one watches nothing."""
+
+    patience = SLICE  # seconds that a wait lasts before it looks for a verdict
+    grace = 0.0  # seconds that a broken connection waits for somebody to say who has left
+    calls = Calls()  # of this rank
+
+    def look(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call that lasts can't end, as far as is known."""
+        return None
+
+    def look_after_loss(self, pending: PendingCall) -> Verdict | None:
+        """Return why a call can't end whose connection broke, as far as is known."""
+        return self.departed(f"waits in {pending.call}")
+
+    def departed(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that somebody has said so for them."""
+        return None
+
+    def gone(self) -> list[int]:
+        """Return the ranks of this machine whose processes are gone."""
+        return []
+
+    def report(self, error: BaseException) -> None:
+        """Write this rank's report, where one is wanted: it raises an error."""
+
+    def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
+        """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
+
+    def leave_job(self, why: str, *, failed: bool) -> None:
+        """Publish that this rank leaves the job, where its launcher reads it."""
+
+
+def ended(work: Any, device: torch.device, seconds: float) -> bool:
+    """Wait for a call, some seconds at most; return whether it has ended, or raise its error."""
+    if device.type != "cpu":
+        return _ended_on_device(work, seconds)
+    try:
+        work.wait(timedelta(seconds=seconds))
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # raises if it has failed, and not just ended after the slice
+    return True
+
+
+def _ended_on_device(work: Any, seconds: float) -> bool:
+    """Wait for the device without holding the host: a call that never ends must not stop it."""
+    deadline, pause = time.monotonic() + seconds, _SHORTEST
+    while not work.is_completed():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(_LONGEST, 2 * pause)
+    work.wait()  # orders the streams
+    return True
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """True for an error of torch.distributed that says that a peer is gone, or out of step."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(word in text for word in _CONNECTION_WORDS)
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """True for an error in which gloo says that its connection to a peer broke."""
+    text = str(error)
+    broke = "gloo" in text and any(word in text for word in _BROKEN_WORDS)
+    return broke and isinstance(error, RuntimeError)
+
+
+_inherited: weakref.ref[Any] | None = None  # in a forked child: the group of its parent's job
 
 
 def _note_fork() -> None:
     global _inherited
     if dist.is_initialized():
-        _inherited = weakref.ref(dist.group.WORLD), dist.get_rank()
-
-
-def _refuse_fork() -> None:
-    """Raise in a forked child that has its parent's group still."""
-    if _inherited is not None and _inherited[0]() is dist.group.WORLD is not None:
-        raise ConfigurationError(
-            f"this process is a fork of rank {_inherited[1]} and is no rank",
-            likely="a data loader's worker, or a child that multiprocessing forked, syncs.",
-            do="sync in the rank's own process, and return to it what the child has computed.",
-            rank=_inherited[1],
-        )
+        _inherited = weakref.ref(dist.group.WORLD)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -79,19 +169,14 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 _NAMING = "_process_group_name"  # private, but for this there is no other way
 _naming = Replacing()
 _of_thread = threading.local()  # the name of the group that this thread makes
-# By the job's group: a job that begins anew numbers them anew.
-_made: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 
 
 def new_group(ranks: Sequence[int]) -> Any:
-    """Return a new process group of some ranks of the job, ascending; each of them must call it.
-
-    Other threads may make groups meanwhile, also by torch's own functions.
-    """
+    """Return a new process group of some ranks of the job, ascending; each of them must call it."""
     members = "-".join(map(str, ranks))
-    counts = _made.setdefault(dist.group.WORLD, Counter())
-    counts[members] += 1
-    _of_thread.name = f"distmetrics:{members}:{counts[members]}"
+    made = GroupCommunicator.of(dist.group.WORLD).made
+    made[members] += 1
+    _of_thread.name = f"distmetrics:{members}:{made[members]}"
     try:
         with _naming.block(_names):
             return dist.new_group([*ranks], use_local_synchronization=True)
@@ -124,9 +209,8 @@ if not dist.is_initialized():
 _barrier = dist.barrier
 
 _MOMENT = 0.02  # seconds between two looks for who has left
-# Collectives that were sent and whose end nobody has seen: a thread of gloo that drops the last
-# hold on a tensor of Python's while the interpreter ends aborts the process (about one exit in 13,
-# where a peer completes the call just then). So these are held to the end.
+# Collectives whose end nobody has seen: a thread of gloo that drops the last hold on a tensor of
+# Python's while the interpreter ends aborts the process. So these are held to the end.
 _held_to_the_end: list[Any] = []
 _SMALL = 1 << 22  # bytes of all ranks together that gloo gathers by all_to_all
 _LET_GO = 0.05  # seconds at exit for the threads of groups that still live
@@ -150,6 +234,7 @@ class GroupCommunicator(Communicator):
 
     Attributes:
         calls: how many calls of the transport the group has made.
+        made: how many groups of ours, by their ranks.
         watcher: of this rank.
     """
 
@@ -169,16 +254,24 @@ class GroupCommunicator(Communicator):
         self.device = device = _transport_device(group)
         self.calls, self.watcher = 0, _find_watcher()
         self._name: str = group.group_name
-        self._ranks = dist.get_process_group_ranks(group)
-        self._me, self._members = self._ranks[self.rank], rank_ranges(self._ranks)
+        self.members = dist.get_process_group_ranks(group)
+        self._me, self._members = self.members[self.rank], rank_ranges(self.members)
+        self.tasks = self.watcher.calls
         self.watcher.calls.count_by(self._name, *counter_of(group))
+        self.made = Counter[str]()
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in dist.get_backend_config(group)
 
     @property
     def _group(self) -> Any:
-        _refuse_fork()
+        if _inherited is not None and _inherited() is dist.group.WORLD is not None:
+            raise ConfigurationError(
+                f"this process is a fork of rank {dist.get_rank()} and is no rank",
+                likely="a data loader's worker, or a child that multiprocessing forked, syncs.",
+                do="sync in the rank's own process, and return to it what the child has computed.",
+                rank=dist.get_rank(),
+            )
         group = self._weak_group()
         if group is None:
             raise ConfigurationError(
@@ -196,11 +289,6 @@ class GroupCommunicator(Communicator):
             comm = cls._by_group[group] = cls(group)
         return comm
 
-    @property
-    def members(self) -> Sequence[int]:
-        """The ranks of the group, as the job numbers them."""
-        return self._ranks
-
     def subgroup(self, ranks: Sequence[int]) -> GroupCommunicator:
         """Return the communicator of some ranks of this one; each of them must ask for it."""
         members = tuple(sorted(ranks))
@@ -211,10 +299,7 @@ class GroupCommunicator(Communicator):
         return self._subgroups[members]
 
     def background(self) -> GroupCommunicator:
-        """Return a communicator of the same ranks, with a process group of its own.
-
-        A backend keeps the order of calls of one group only where one thread makes them.
-        """
+        """Return a communicator of the same ranks, with a process group for another thread."""
         if self._background is None:
             # The guard watches a barrier, but not what makes a group, which waits for half an hour
             # for a rank that has left, or that makes another call.
@@ -231,45 +316,42 @@ class GroupCommunicator(Communicator):
         functions of distmetrics compare before data moves.
         """
         flat = self._bytes(x)
-        rows = flat.new_empty(self.world_size, flat.numel())
-        if self._is_gloo and rows.numel() <= _SMALL:
+        if self._is_gloo and flat.numel() * self.world_size <= _SMALL:
             # Gloo passes what it gathers from rank to rank in a ring of world_size - 1 steps. Its
             # all_to_all sends the same bytes at once: of 4 ranks, small data takes half the time,
             # of 16 a seventh.
-            kind, sent = "all_gather", flat.repeat(self.world_size)
-            start = partial(self._group.alltoall_base, rows.view(-1), sent, [], [])
-        else:
-            # Of another kind with gloo: ranks that gather in different ways never meet, and the
-            # guard must see it.
-            kind = "all_gather of large data" if self._is_gloo else "all_gather"
-            start = partial(self._group.allgather, [[*rows.unbind()]], [flat])
-        rows = self.run(kind, start, rows, x)
-        return [*self._back(rows.view(-1), x, self.world_size).unbind()]
+            return self._swap("all_gather", flat.repeat(self.world_size), x)
+        # Of another kind with gloo: ranks that gather in different ways never meet, and the guard
+        # must see it.
+        kind = "all_gather of large data" if self._is_gloo else "all_gather"
+        rows = flat.new_empty(self.world_size, flat.numel())
+        self.run(kind, partial(self._group.allgather, [[*rows.unbind()]], [flat]), x)
+        return [*self._back(rows, x, self.world_size).unbind()]
 
     def all_reduce(self, x: Tensor, op: Op) -> Tensor:
         """Return the elementwise ``op`` over all ranks."""
         if x.dtype not in _REDUCIBLE:
             return fold(self.all_gather(x), op)
         moved = x.detach().to(self.device, copy=True, memory_format=torch.contiguous_format)
-        start = partial(self._group.allreduce, [moved], _REDUCE[op])
-        reduced: Tensor = self.run(f"all_reduce {op}", start, moved, x)
-        return reduced.to(x.device)
+        self.run(f"all_reduce {op}", partial(self._group.allreduce, [moved], _REDUCE[op]), x)
+        return moved.to(x.device)
 
     def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Give ``parts[r]`` to rank r; return what each rank gave to this one."""
         check_parts(parts, self.world_size)
-        sent = torch.cat([self._bytes(part) for part in parts])
+        return self._swap("all_to_all", torch.cat([*map(self._bytes, parts)]), parts[0])
+
+    def _swap(self, kind: str, sent: Tensor, like: Tensor) -> list[Tensor]:
         received = torch.empty_like(sent)
-        start = partial(self._group.alltoall_base, received, sent, [], [])
-        received = self.run("all_to_all", start, received, parts[0])
-        return [*self._back(received, parts[0], self.world_size).unbind()]
+        self.run(kind, partial(self._group.alltoall_base, received, sent, [], []), like)
+        return [*self._back(received, like, self.world_size).unbind()]
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """Return rank ``src``'s ``x``."""
         check_src(src, self.world_size)
         flat = self._bytes(x).clone()
-        start = partial(self._group.broadcast, flat, src)
-        return self._back(self.run(f"broadcast from rank {src}", start, flat, x), x)
+        self.run(f"broadcast from rank {src}", partial(self._group.broadcast, flat, src), x)
+        return self._back(flat, x)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
@@ -281,38 +363,26 @@ class GroupCommunicator(Communicator):
         return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
     def _back(self, flat: Tensor, like: Tensor, *leading: int) -> Tensor:
-        return flat.view(like.dtype).reshape([*leading, *like.shape]).to(like.device)
+        return flat.view(-1).view(like.dtype).reshape([*leading, *like.shape]).to(like.device)
 
-    def run(
-        self, kind: str, start: Callable[[], Any], output: Any = None, x: Tensor | None = None
-    ) -> Any:
-        """Start a call of the transport, wait for its end, and return what it has filled.
+    def run(self, kind: str, start: Callable[[], Any], x: Tensor | None = None) -> None:
+        """Start a call of the transport, which sends ``x``, and wait for its end.
 
-        Args:
-            kind: the transport's operation.
-            start: begins it. It calls the group itself: torch.distributed's functions of the same
-                names may be watched, by guard.watch().
-            output: the tensors that it fills.
-            x: what this rank sends.
-
-        Raises:
-            DivergedError, MismatchError, PeerLostError: it can't end; every later call raises the
-                same.
-            RuntimeError: the backend refuses to make such a call.
+        If it can't end this raises, and so does every later call. ``start`` calls the group itself:
+        torch.distributed's functions of the same names may be watched, by guard.watch().
         """
         call = current_call(kind, x)
         if self.state.verdict is not None:
             raise self.state.verdict.error(self._me, call.site)
         if call_under_way() is None:
-            self.state.note(self.state.direct_calls, f"{kind} {call.detail}", call.site)
-        self.calls += 1
-        pending = PendingCall(call, self._name, self._members, self.calls, kind)
+            self.state.note(self.state.direct_calls, call)
+        pending = PendingCall(call, self._name, self._members, self.calls + 1, kind)
         self.watcher.calls.begin_call(pending)
-        work, is_over = None, False
+        work = None
         try:
             work = start()
+            self.calls += 1
             self._wait(work, pending)
-            is_over = True
         except RuntimeError as error:
             # What the backend refuses is the caller's own error: nothing was sent.
             if not (work or is_connection_error(error)):
@@ -320,26 +390,19 @@ class GroupCommunicator(Communicator):
             raise self._lost(pending, error) from error
         except BaseException as error:
             if work is not None or not isinstance(error, (ValueError, TypeError)):
-                break_after(error, self, call)
+                break_after(self, call, type(error).__name__)
             raise
         finally:
-            if work is None:
-                self.calls -= 1
-            elif not is_over:
-                _held_to_the_end.append((work, start, output))
+            if work is not None and not work.is_completed():
+                _held_to_the_end.append((work, start))
             self.watcher.calls.end_call(pending, begun=work is not None)
-        return output
 
     def blame(self, error: BaseException) -> DistmetricsError | None:
-        """Return an error that names the rank behind a connection error of a call made elsewhere.
-
-        None for other errors, and where nothing says that a rank is lost. The group is broken then,
-        as it is where one of our own calls finds that out.
-        """
+        """Name the rank behind a connection error of a call made elsewhere, and break the group."""
         if not is_connection_error(error):
             return None
         doing = "was in a collective of torch.distributed's own (DDP, say)"
-        verdict = self._found_out(doing, error, lambda: self.watcher.departed(doing))
+        verdict = self._found_out(doing, error)
         if not (verdict.peers or is_broken_connection(error)):
             return None
         site = next(iter(raise_sites(error)), None) or call_site()
@@ -366,11 +429,6 @@ class GroupCommunicator(Communicator):
             self.state.verdict = departed({self._me: left}, {})
             self.break_off(self.state.verdict, at_once=True)
 
-    @property
-    def tasks(self) -> Tasks:
-        """The calls that this rank makes in its background."""
-        return self.watcher.calls
-
     def _wait(self, work: Any, pending: PendingCall) -> None:
         patience = self.watcher.patience
         while not ended(work, self.device, patience):
@@ -381,25 +439,24 @@ class GroupCommunicator(Communicator):
 
     def _lost(self, pending: PendingCall, error: RuntimeError) -> DistmetricsError:
         """Return the error for a broken connection."""
-        doing = f"waits in {pending.call}"
-        look = partial(self.watcher.look_after_loss, pending)
-        verdict = self._found_out(doing, error, look)
+        verdict = self._found_out(f"waits in {pending.call}", error, pending)
         return self._break(verdict, pending.call.site)
 
     def _found_out(
-        self, doing: str, error: BaseException, look: Callable[[], Verdict | None]
+        self, doing: str, error: BaseException, pending: PendingCall | None = None
     ) -> Verdict:
         """Return why a connection broke; who watches a lost rank's process may be late to say."""
-        began = time.monotonic()
+        began, watcher = time.monotonic(), self.watcher
         while True:
-            verdict, gone = look(), self.watcher.gone()
-            grace = min(self.watcher.grace, OWN_WORDS) if gone else self.watcher.grace
+            verdict = watcher.look_after_loss(pending) if pending else watcher.departed(doing)
+            gone = watcher.gone()
+            grace = min(watcher.grace, OWN_WORDS) if gone else watcher.grace
             if verdict is not None or time.monotonic() - began >= grace:
                 break
             time.sleep(_MOMENT)
         return (
             verdict
-            or self.watcher.departed(doing)
+            or watcher.departed(doing)
             or Verdict(
                 "peer-lost",
                 f"the connection to {who(gone) if gone else 'another rank'} broke",
@@ -427,45 +484,22 @@ def watch_by(find: Callable[[], Watcher]) -> None:
     _find_watcher = find
 
 
-def _of_job() -> GroupCommunicator | None:
-    """Return the communicator of torch.distributed's default group, if the job has one."""
-    return GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None
-
-
 def of_group(group: Any) -> GroupCommunicator | None:
     """Return the communicator of a process group, or of a ``DeviceMesh`` of one dimension."""
     is_group = isinstance(group, dist.ProcessGroup) or hasattr(group, "get_group")
     return GroupCommunicator.of(group) if is_group else None
 
 
-find_job_by(_of_job)
-
-
-@contextmanager
-def losses_named(comm: Communicator) -> Iterator[None]:
-    """Name the rank whose loss breaks a collective of torch's own in the block, as DDP's are.
-
-    Raises:
-        PeerLostError: a rank failed, or its connection broke; the backend's error is the cause.
-        DivergedError: a rank returned.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        named = comm.blame(error) if isinstance(comm, GroupCommunicator) else None
-        if named is None:
-            raise
-        raise named from error
+find_job_by(lambda: GroupCommunicator.of(dist.group.WORLD) if dist.is_initialized() else None)
 
 
 @atexit.register
 def _let_go() -> None:
     """Give the threads of groups that may still live the time to let go of the last call's tensors.
 
-    A thread of gloo that drops the last hold on a tensor of Python's needs the interpreter; when
-    that is ending, the process aborts with "terminate called without an active exception"
+    Else the process aborts with "terminate called without an active exception"
     (pytorch/pytorch#179291, #190489). Destroying the group joins its threads only where nothing
-    holds the group any more, DistributedDataParallel for one.
+    holds it any more, DistributedDataParallel for one.
     """
     if GroupCommunicator._any_made:
         time.sleep(_LET_GO)
@@ -485,10 +519,9 @@ def _group_of(group: Any) -> Any:
 
 
 def counter_of(group: Any) -> tuple[Callable[[], int], bool]:
-    """Return what counts the collectives that this rank has issued on a group.
+    """Return what counts the collectives that this rank has issued on a group, torch's own as well.
 
-    Ours and torch's own are counted; the second value says whether they alone are, and no sends. It
-    counts 0 where the group's backend does not count.
+    The second value says whether they alone are counted, and no sends.
     """
     weak, device = weakref.ref(group), torch.device(_transport_type(group))
 
@@ -512,6 +545,5 @@ def _transport_device(group: Any) -> torch.device:
 
 
 def _transport_type(group: Any) -> str:
-    config = dist.get_backend_config(group)  # "cpu:gloo,cuda:nccl", say
-    devices = [part.partition(":")[0] for part in config.split(",")]
+    devices: list[str] = re.findall(r"(\w+):", dist.get_backend_config(group))  # "cpu:gloo", say
     return "cpu" if "cpu" in devices else devices[0]

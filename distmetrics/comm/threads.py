@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +32,7 @@ from distmetrics.comm.communicator import (
     fold,
     use,
 )
-from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.comm.verdict import Departure, Verdict, deadlock, departed, reason
+from distmetrics.comm.verdict import Departure, Outcome, Verdict, deadlock, departed, reason, settle
 from distmetrics.errors import PeerLostError
 
 _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
@@ -42,7 +41,7 @@ _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 class Joined(NamedTuple):
     """What one rank brings to a meeting."""
 
-    kind: tuple[Any, ...]
+    kind: tuple[Hashable, ...]
     sent: list[Tensor]
     call: Call
 
@@ -52,6 +51,11 @@ class Group(NamedTuple):
 
     members: tuple[int, ...]
     in_background: bool = False
+
+    @property
+    def threads(self) -> set[tuple[int, bool]]:
+        """The threads that meet."""
+        return {(member, self.in_background) for member in self.members}
 
 
 Meeting = dict[int, Joined]  # the n-th collective of a group: what its ranks bring
@@ -65,44 +69,38 @@ class _Rank(Tasks):
         self.states: defaultdict[Group, CallState] = defaultdict(CallState)
         self.counts = Counter[Group]()  # of its calls
         self.gone: Departure | None = None
-        self._tasks = 0
+        self.tasks = 0
         self._awaited: threading.Event | None = None  # in the background, by its own thread
 
     def begin(self, thread: threading.Thread) -> None:
         with self.meetings.changed:
-            self._tasks += 1
+            self.tasks += 1
+            self.meetings.going.add((self.number, True))
 
     def end(self) -> None:
         with self.meetings.changed:
-            self._tasks -= 1
-            self.meetings.end_vain_waits()
+            self.tasks -= 1
+            if self._awaited is not None and self._awaited.is_set():
+                self.meetings.going.add((self.number, False))
+            if not self.tasks:
+                self.meetings.stops((self.number, True))
 
     def wait(self, over: threading.Event) -> None:
         with self.meetings.changed:
             self._awaited = over
-            self.meetings.end_vain_waits()
+            if not over.is_set():
+                self.meetings.stops((self.number, False))
         try:
             over.wait()
         finally:
             self._awaited = None
+            self.meetings.going.add((self.number, False))
 
     def leave(self, error: BaseException | None) -> None:
         """Note that the rank has ended, and end the waits that need it."""
         with self.meetings.changed:
             self.gone = Departure(self.number, reason(error), failed=error is not None)
-            self.meetings.end_vain_waits()
-
-    def is_missed(self, group: Group) -> bool:
-        """True if a group needs the rank, which has ended."""
-        comes_still = group.in_background and self._tasks
-        return self.number in group.members and not comes_still
-
-    def is_stuck(self, waiting: Sequence[tuple[int, Group]]) -> bool:
-        """True if neither the rank nor what it has in its background goes on by itself."""
-        waits = {group.in_background for number, group in waiting if number == self.number}
-        waits_for_own = self._awaited is not None and not self._awaited.is_set()
-        own_is_stuck = self.gone is not None or waits_for_own or False in waits
-        return own_is_stuck and (not self._tasks or True in waits)
+            self.meetings.stops((self.number, False))
 
 
 class Rendezvous:
@@ -111,88 +109,76 @@ class Rendezvous:
     def __init__(self, world_size: int) -> None:
         self.changed = threading.Condition()  # its lock is held at each change
         self.ranks = [_Rank(number, self) for number in range(world_size)]
+        # Threads that go on by themselves: ranks, and whether it is their background.
+        self.going = Group(tuple(range(world_size))).threads
         self._meetings: defaultdict[tuple[Group, int], Meeting] = defaultdict(dict)  # not over
-        self._waiting: dict[tuple[int, Group], Meeting] = {}
-        self._broken: dict[Group | None, Verdict] = {}  # None: all groups
+        self._verdict: Verdict | None = None  # why there are no further collectives
 
     def meet(self, rank: _Rank, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
-        here = rank.number, group
         with self.changed:
-            if (broken := self._why_broken(group)) is not None:
-                raise broken.error(rank.number, mine.call.site)
             place = group, rank.counts[group]
-            rank.counts[group] += 1
             meeting = self._meetings[place]
-            meeting[rank.number] = mine
-            self._waiting[here] = meeting
+            if self._verdict is None:
+                rank.counts[group] += 1
+                meeting[rank.number] = mine
+            is_over = functools.partial(self._is_over, group, meeting)
             try:
-                while not self._is_over(group, meeting):
-                    self.end_vain_waits()
+                while not is_over():
+                    self.stops((rank.number, group.in_background))
                     # Looks again now and then: whoever came last may have been interrupted before
                     # it could wake this rank.
-                    is_over = functools.partial(self._is_over, group, meeting)
                     self.changed.wait_for(is_over, _LOOK)
             finally:
-                self._waiting.pop(here, None)
+                self.going.add((rank.number, group.in_background))
             if self._meetings.pop(place, None) is not None:  # the first to see that it is over
+                self.going |= group.threads
                 self.changed.notify_all()
-            verdict = self._verdict(group, meeting)
+            verdict = self._verdict
+            if len(meeting) == len(group.members):
+                verdict = _disagreement(meeting)
         if verdict is not None:
             raise verdict.error(rank.number, mine.call.site)
         return meeting
 
-    def _why_broken(self, group: Group) -> Verdict | None:
-        """Return the first verdict that has ended the calls of a group."""
-        for of, verdict in self._broken.items():
-            if of in (None, group):
-                return verdict
-        return None
-
     def _is_over(self, group: Group, meeting: Meeting) -> bool:
         """True once all members have come, or never will."""
-        return len(meeting) == len(group.members) or self._why_broken(group) is not None
+        return len(meeting) == len(group.members) or self._verdict is not None
 
-    def _verdict(self, group: Group, meeting: Meeting) -> Verdict | None:
-        """Return why a meeting that is over has failed, if it has."""
-        if len(meeting) < len(group.members):
-            return self._why_broken(group)
-        first, *others = [joined.kind for joined in meeting.values()]
-        return _disagreement(meeting) if any(kind != first for kind in others) else None
-
-    def end_vain_waits(self) -> None:
-        """End every wait that can't be met any more."""
-        waiting = [
-            here for here, meeting in self._waiting.items() if not self._is_over(here[1], meeting)
-        ]
+    def stops(self, thread: tuple[int, bool]) -> None:
+        """Note that a thread does not go on by itself; end every wait if one can't be met now."""
+        self.going.discard(thread)
         left: dict[int, Departure] = {}
-        for rank in self.ranks:
-            if rank.gone is not None and any(rank.is_missed(group) for _, group in waiting):
-                left[rank.number] = rank.gone
-        # No generator: Python drops an interrupt that strikes while one is closed.
-        stuck = [rank for rank in self.ranks if rank.is_stuck(waiting)]
-        if left:
-            self.end(departed(left, self._lines(waiting)))
-        elif waiting and stuck == self.ranks:
-            what = "every rank waits, and no wait can be met"
-            peers = sorted({number for number, _ in waiting})
-            self.end(deadlock(what, peers, self._lines(waiting)))
-
-    def _lines(self, waiting: Sequence[tuple[int, Group]]) -> dict[int, str]:
         lines = {rank.number: rank.gone.why for rank in self.ranks if rank.gone is not None}
-        for rank, group in waiting:
-            where = ", in the background," if group.in_background else ""
-            lines.setdefault(rank, f"waits{where} in {self._waiting[rank, group][rank].call}")
-        return lines
+        waiting: set[int] = set()
+        for (group, _), meeting in self._meetings.items():
+            if self._is_over(group, meeting):
+                continue
+            where = "waits, in the background, in" if group.in_background else "waits in"
+            for number, joined in meeting.items():
+                lines.setdefault(number, f"{where} {joined.call}")
+                waiting.add(number)
+            for number in group.members:
+                rank = self.ranks[number]
+                if rank.gone is not None and not (group.in_background and rank.tasks):
+                    left[number] = rank.gone
+        if left:
+            self.end(departed(left, lines))
+        elif waiting and not self.going:
+            what = "every rank waits, and no wait can be met"
+            self.end(deadlock(what, sorted(waiting), lines))
 
-    def end(self, verdict: Verdict, group: Group | None = None) -> None:
-        """End every wait, or those in a group, and refuse later calls."""
+    def end(self, verdict: Verdict) -> None:
+        """End every wait, and refuse later calls."""
         with self.changed:
-            self._broken.setdefault(group, verdict)
+            self._verdict = self._verdict or verdict
             self.changed.notify_all()
 
 
-def _disagreement(meeting: Meeting) -> Verdict:
+def _disagreement(meeting: Meeting) -> Verdict | None:
+    """Return why a meeting of all members fails, if it does."""
+    if len({joined.kind for joined in meeting.values()}) == 1:
+        return None
     return Verdict(
         "mismatch",
         "ranks disagree on a collective",
@@ -208,12 +194,6 @@ def _disagreement(meeting: Meeting) -> Verdict:
 class ThreadWorld:
     """A world of ``world_size`` ranks, each a thread of this process.
 
-    Args:
-        world_size: number of ranks.
-
-    Attributes:
-        meetings: the collectives of the run under way.
-
     >>> ThreadWorld(2).run(lambda comm: comm.all_reduce(torch.tensor(comm.rank + 1), "sum"))
     [tensor(3), tensor(3)]
     """
@@ -222,7 +202,7 @@ class ThreadWorld:
         if world_size < 1:
             raise ValueError(f"a world needs at least one rank, got world_size={world_size}")
         self.world_size = world_size
-        self.meetings = Rendezvous(world_size)
+        self.meetings = Rendezvous(world_size)  # the collectives of the run under way
 
     def communicator(self, rank: int) -> ThreadCommunicator:
         """Return rank ``rank``'s end of the world."""
@@ -237,8 +217,7 @@ class ThreadWorld:
     ) -> list[Outcome]:
         """Like :meth:`run`, but return how each rank ended and raise nothing.
 
-        A deadlock is decided at once. What never comes back outside of a collective is left behind
-        after ``limit`` seconds, and its outcome says where each rank was.
+        What never comes back is left behind after ``limit`` seconds; its outcome says where it was.
         """
         self.meetings = Rendezvous(self.world_size)  # a world may be run again
         outcomes: dict[int, Outcome] = {}
@@ -275,8 +254,10 @@ class ThreadWorld:
 
 def _left_behind(rank: int, thread: threading.Thread, limit: float) -> Outcome:
     """Return that a rank has not ended, and where it is."""
-    text = f"was still busy after {limit:g} s, the limit of this run, and was left behind"
-    error = PeerLostError(f"rank {rank} {text}", rank=rank)
+    what = (
+        f"rank {rank} was still busy after {limit:g} s, the limit of this run, and was left behind"
+    )
+    error = PeerLostError(what, rank=rank)
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is not None:
         stack = "".join(traceback.format_stack(frame)).rstrip()
@@ -293,17 +274,12 @@ class ThreadCommunicator(Communicator):
         self._me, self._group = rank, group
         self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)
-        self.state = rank.states[group]
-
-    @property
-    def members(self) -> Sequence[int]:
-        """Which ranks of the world these are."""
-        return self._group.members
+        self.members, self.tasks, self.state = group.members, rank, rank.states[group]
 
     def break_off(self, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that this rank makes no further call on this communicator."""
         if at_once:  # else the next call of this rank, or its end, tells
-            self._me.meetings.end(verdict, self._group)
+            self._me.meetings.end(verdict)
 
     def subgroup(self, ranks: Sequence[int]) -> ThreadCommunicator:
         """Return this rank's end of the subgroup ``ranks`` (ranks of this communicator)."""
@@ -314,15 +290,10 @@ class ThreadCommunicator(Communicator):
         """Return a communicator of the same ranks, for a second thread of each."""
         return ThreadCommunicator(self._me, self._group._replace(in_background=True))
 
-    @property
-    def tasks(self) -> Tasks:
-        """The calls that this rank makes in its background."""
-        return self._me
-
     def _meet(self, op: str, *sent: Tensor) -> list[list[Tensor]]:
         copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in sent]
         call = current_call(op, sent[0] if sent else None)
-        kind = op, [(x.dtype, x.shape) for x in sent], call.exact
+        kind = op, *((x.dtype, x.shape) for x in sent), *call.exact
         met = self._me.meetings.meet(self._me, self._group, Joined(kind, copies, call))
         return [met[member].sent for member in self.members]
 

@@ -1,11 +1,11 @@
-"""Why a wait ends: the same words for groups, for worlds of threads and for launches. Pure."""
+"""Why a wait ends, and how a rank does: the same words for groups, threads and launches. Pure."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -21,6 +21,7 @@ from distmetrics.errors import (
     PeerLostError,
     Site,
     StateError,
+    by_line,
     in_short,
     ranks_do,
     who,
@@ -47,16 +48,7 @@ KINDS: dict[str, type[DistmetricsError]] = {
 class Verdict(Message, frozen=True):
     """Why a wait, or a call of others, ends: the values of an error, the same on every rank."""
 
-    kind: Literal[
-        "mismatch",
-        "diverged",
-        "peer-lost",
-        "layout",
-        "state",
-        "input",
-        "input-type",
-        "configuration",
-    ]  # code of the error's class
+    kind: str  # code of the error's class
     what: str
     peers: tuple[int, ...] = ()
     per_rank: Mapping[int, str] = {}
@@ -69,7 +61,7 @@ class Verdict(Message, frozen=True):
         """Return the error that ``rank`` raises for it; all ranks are the job's."""
         values = asdict(self)
         del values["groups"]
-        error = KINDS[values.pop("kind")](**values, rank=rank, site=site)
+        error = KINDS.get(values.pop("kind"), DistmetricsError)(**values, rank=rank, site=site)
         error.is_of_job = True
         return error
 
@@ -148,12 +140,31 @@ def what_ended() -> BaseException | None:
     return getattr(sys, "last_value", None)
 
 
-def exit_reason(code: int | None) -> str:
-    """Return in a few words how a process ended.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rank returned, or the exception that ended it."""
 
-    >>> exit_reason(-9), exit_reason(3)
-    ('was killed by SIGKILL', 'ended with exit code 3')
-    """
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    rank: int
+    value: Any = None
+    error: BaseException | None = None
+
+
+def settle(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Return every rank's value, or raise the error that caused the others, with notes of those."""
+    errors = {each.rank: each.error for each in outcomes if each.error is not None}
+    if not errors:
+        return [each.value for each in outcomes]
+    root = min(errors, key=lambda rank: blame(errors[rank]))
+    error = errors.pop(root)
+    error.add_note(f"raised on rank {root}")
+    others = {rank: in_short(other) for rank, other in errors.items()}
+    for text, ranks in by_line(others).items():
+        error.add_note(f"{who(ranks)} raised {text}")
+    raise error
+
+
+def blame(error: BaseException | None) -> int:
+    """Return 0 for an error that may be the cause, 1 or 2 for one of a rank that was let down."""
+    if isinstance(error, PeerLostError):
+        return 2
+    return int(isinstance(error, DivergedError))

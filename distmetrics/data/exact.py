@@ -3,18 +3,24 @@
 from functools import partial
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import note_read
 from distmetrics.collectives.header import Header, Problem
 from distmetrics.collectives.ops import gather_messages
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen, current
+from distmetrics.comm.communicator import Communicator, chosen, current, one_call
+from distmetrics.data.checksum import checksum
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
-from distmetrics.data.rng import held, random_state, restore
-from distmetrics.data.same_stream import SameStream, checksum
-from distmetrics.data.sharding import EvaluationSampler, Sharding, clone, has_order, order_of
+from distmetrics.data.sharding import (
+    EvaluationSampler,
+    clone,
+    has_order,
+    held,
+    order_of,
+    random_state,
+    restore,
+)
 from distmetrics.data.unwrap import OWN_PART, Unwrapped, parts_of, unwrap
 from distmetrics.errors import InputError
 from distmetrics.message import Message, reading
@@ -30,39 +36,34 @@ def exact(
 ) -> Any:
     """Return a loader of this rank's part of the data, with every sample on exactly one rank.
 
-    Loaders that frameworks prepare repeat samples, so that all ranks get equally many; a metric
-    then counts some twice. Here shares differ by one batch at most, and where there are fewer
-    samples than ranks some have none. Data set, batch size, workers, ``collate_fn`` and the rest
-    stay the loader's own, and ``drop_last`` leaves out what one process would leave out. A loader
-    that Accelerate, Fabric or Lightning has prepared, or that has a ``DistributedSampler``, is
-    looked through; what moved batches to a device goes on doing so. A batch sampler of one's own
-    is dealt out batch by batch, and so is a stream, data without an order (an ``IterableDataset``,
-    or any iterable of batches): each rank reads all of it and keeps every ``world_size``-th batch.
+    All ranks must call it. Data set, batch size, workers, ``collate_fn`` and the rest stay the
+    loader's own; ``drop_last`` leaves out what one process would leave out. Shares differ by one
+    batch at most, and a rank may have none. A loader that Accelerate, Fabric or Lightning has
+    prepared, or that has a ``DistributedSampler``, is looked through. A batch sampler of one's own
+    is dealt out batch by batch, and so is a stream (an ``IterableDataset``, or any iterable of
+    batches): each rank reads all of it and keeps every ``world_size``-th batch.
 
-    All ranks must call it. An order that a sampler draws is the same on all ranks: they take over
-    rank 0's generators and seeds, and what draws from the global generators of PyTorch, Python or
-    NumPy is seeded alike. A stream must come in the same order on all ranks. They compare checksums
-    of its batches: of the first ones when it is first read, which all ranks must begin before any
-    of them gets a batch, and of all of them at the next call that the ranks make together.
+    An order that a sampler draws is the same on all ranks: they take over rank 0's generators and
+    seeds, and the global generators of PyTorch, Python and NumPy are seeded alike. A stream must
+    come in the same order on all ranks: they compare checksums of its first batches when it is
+    first read, which all ranks must begin, and of all of them at their next call.
 
     Args:
         loader: a ``DataLoader``, one that a framework has prepared, or any iterable of batches.
         comm: who shares the data; default all ranks of the job.
         dealt: True where each rank's stream is its own share already (litData, WebDataset's
-            ``split_by_node``, ``split_dataset_by_node``): it is read whole. False where each rank's
-            is all of the data: nothing is compared, for samples that come in one order and are
-            drawn anew when they are read, as augmentation does. None takes it for all of the data,
-            and compares.
+            ``split_by_node``): it is read whole. False compares nothing, for samples that are drawn
+            anew when they are read, as augmentation does. None takes it for all of the data.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
-            collective in it (FSDP, say). A rank that has one fewer gets one more, of another rank's
-            samples: it goes through the model, and :func:`fresh` leaves none of its rows.
+            collective in it. A rank that has one fewer gets one of another rank's samples, of which
+            :func:`fresh` leaves no rows.
         seed: of the order of a sampler without a generator; the same on all ranks.
 
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
-            a way that is not known (on every rank); when the loader is read, that there were no
-            other ranks when this was called, and now there are; when it is read, or in the next
-            call, that the ranks' data are not alike (on every rank).
+            an unknown way (on every rank); when the loader is read, it was made before there were
+            other ranks; when it is read, or in the next call, the ranks' data are not alike (on
+            every rank).
 
     >>> from torch.utils.data import DataLoader
     >>> [batch.tolist() for batch in exact(DataLoader(range(5), batch_size=2))]
@@ -75,34 +76,22 @@ def exact(
 
 
 def exact_by(
-    loader: Any,
-    comm: Communicator,
-    *,
-    dealt: bool | None = None,
-    equal_batches: bool = False,
-    seed: int = 0,
-    in_rounds: bool = False,
+    loader: Any, comm: Communicator, *, dealt: bool | None = None, **options: Any
 ) -> RankLoader:
-    """Do what :func:`exact` does; see :class:`EvaluationSampler` for ``in_rounds``."""
+    """Do what :func:`exact` does; for ``options`` see :func:`part_of`."""
     unwrapped, drawn, text, problem = Unwrapped(None, None), [], "", None
     try:
         unwrapped = unwrap(loader, dealt)
-        whole = unwrapped.loader
-        parts = [*parts_of(whole)] if isinstance(whole, DataLoader) and not unwrapped.dealt else []
-        drawn = random_state(parts)
-        text = f"{_text(whole)}, drawn by {len(drawn)} seeds or generators, "
-        text += f"equal_batches={equal_batches}, seed={seed}, dealt={unwrapped.dealt}"
+        drawn = [] if unwrapped.dealt else random_state(parts_of(unwrapped.loader))
+        text = f"{_text(unwrapped.loader)}, drawn by {len(drawn)} seeds or generators, "
+        text += f"dealt={unwrapped.dealt}, {options}"
     except InputError as error:
-        problem = Problem("InputError", error.what, error.do)
-    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
-        what = f"{type(error).__name__}: {error}"
-        problem = Problem("InputError", what, "give samplers and batch samplers a length.")
+        problem = Problem.of(error)
     mine = _LoaderMessage(text, tuple(value for *_, value in drawn))
     # Ranks that have one shard must draw one order too.
     state = _agree(mine, problem, comm=comm.whole)
     with reading("its generators", 0):
         restore([(*part, value) for (*part, _), value in zip(drawn, state, strict=True)])
-    options: dict[str, Any] = {"fill": equal_batches, "in_rounds": in_rounds, "seed": seed}
     part = part_of(unwrapped, comm.world_size, comm.rank, comm, **options)
     if isinstance(part, LoaderPart) and comm.world_size > 1:
         part.own_sampler.note = partial(note_read, comm.whole, comm.whole.state.count)
@@ -115,29 +104,30 @@ def part_of(
     rank: int,
     comm: Communicator | None = None,
     *,
-    fill: bool = False,
-    in_rounds: bool = False,
-    seed: int = 0,
+    equal_batches: bool = False,
+    **options: Any,
 ) -> RankLoader:
-    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
+
+    For other ``options`` see :class:`EvaluationSampler`.
+    """
     whole, dealt = unwrapped.loader, unwrapped.dealt
-    common: dict[str, Any] = {"device": unwrapped.device, "equal_batches": fill, "dealt": dealt}
+    common = whole, unwrapped.device, equal_batches, dealt
     if dealt:
-        return Share(whole, comm=(comm or current()).whole, **common)
+        return Share(*common, comm=(comm or current()).whole)
     if not has_order(whole):
-        same = SameStream(comm) if comm and world_size > 1 and dealt is None else None
-        return StreamPart(whole, world_size=world_size, rank=rank, same=same, **common)
-    order, layout = order_of(whole), Sharding(in_rounds=in_rounds)
-    if type(order) is BatchSampler and order is whole.batch_sampler:
-        multiple_of = order.batch_size if order.drop_last else 1
-        layout = Sharding(order.batch_size, multiple_of, in_rounds)
-        order = order.sampler
-    own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=fill)
-    own.is_order = True
+        compares = comm if world_size > 1 and dealt is None else None
+        return StreamPart(*common, world_size=world_size, rank=rank, comm=compares)
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
+    order = getattr(whole, name)
+    if type(order) is BatchSampler and name == "batch_sampler":
+        options |= {"batch_size": order.batch_size, "drop_last": order.drop_last}
+        order = order.sampler
+    own = EvaluationSampler(order, world_size, rank, fill=equal_batches, **options)
+    own.is_order = True
     # In order: what a batch is follows from its place.
     part = clone(whole, in_order=True, **{name: own})
-    return LoaderPart(part, own_sampler=own, **common)
+    return LoaderPart(part, *common[1:], own_sampler=own)
 
 
 class _LoaderMessage(Message, frozen=True):
@@ -172,7 +162,7 @@ def _text(whole: Any) -> str:
         return f"batches without an order, of a {type(whole).__name__}"
     order, batched = order_of(whole), ""
     if type(order) is BatchSampler:
-        batched = f" in batches of {order.batch_size}" + " but for the last" * order.drop_last
+        batched = f" in batches of {order.batch_size}, drop_last={order.drop_last}"
         order = order.sampler
     text = f"{len(order)} items of a {type(order).__name__}{batched}"
     places = held(whole.dataset, "indices")  # of a Subset, which random_split draws

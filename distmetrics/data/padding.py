@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from distmetrics.data.rank_loader import reading, rows_being_read
+from distmetrics.data.rank_loader import ValidRows, reading
 from distmetrics.data.repeats import check
 from distmetrics.data.unwrap import active_loader
 from distmetrics.errors import InputError, InputTypeError
@@ -34,9 +34,21 @@ def fresh(rows: Any) -> Any:
     tensor([0., 2.])
     tensor([4.])
     """
-    being_read = rows_being_read()
-    count = _rows_of_accelerate() if being_read is None else being_read.number
+    count = _rows_in_turn(reading.stack) if reading.stack else _rows_of_accelerate()
     return rows if count is None else _first(rows, count)
+
+
+def _rows_in_turn(being_read: list[ValidRows]) -> int | None:
+    """Return how many rows are valid of the innermost batch, and of those zipped with it."""
+    depth = being_read[-1].depth
+    numbers = {each.number for each in being_read if each.depth >= depth}
+    if len(numbers) > 1:
+        raise InputError(
+            "fresh can't know which loader's batch the rows are of: several loaders are read in "
+            "turn, and their batches have different fresh rows",
+            do="read one loader, of a data set that gives both (torch.utils.data.StackDataset).",
+        )
+    return numbers.pop()
 
 
 def _first(tree: Any, count: int) -> Any:

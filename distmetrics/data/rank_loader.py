@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distmetrics.collectives.ops import all_gather, all_gather_object
+from distmetrics.collectives.exchange import note_read
+from distmetrics.collectives.ops import all_gather_object, meet
 from distmetrics.comm.communicator import Communicator, current
-from distmetrics.data.same_stream import SameStream
+from distmetrics.data.checksum import checksum
 from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import InputError
 from distmetrics.tree import move
@@ -48,15 +50,15 @@ class RankLoader:
                 f"{current().world_size}: each would read all of the data",
                 do="call exact(loader) after torch.distributed.init_process_group.",
             )
-        return self._batches([*reading.stack])
+        return self._batches(len(reading.stack))
 
-    def _batches(self, outer: list["ValidRows"]) -> Iterator[Any]:
+    def _batches(self, depth: int) -> Iterator[Any]:
         self.filler = reading.last = None
         steps = (step for step in self.steps() if not step.is_absent)
         for index, step in enumerate(steps):
             if step.rows == 0 and self.filler is None:
                 self.filler = index
-            with being_read(step.rows, outer, may_fill=self.equal_batches):
+            with being_read(step.rows, depth):
                 yield step.batch if self.device is None else move(step.batch, self.device)
 
     def steps(self) -> Iterator[Step]:
@@ -106,29 +108,52 @@ class StreamPart(RankLoader):
 
     world_size: int
     rank: int
-    same: SameStream | None  # compares what ranks read
+    comm: Communicator | None  # of ranks that compare what they read
+    number: int = 0  # of the stream, once its first batches were compared
+    passes: int = 0
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        kept: dict[int, Any] = {}  # of this round: the first batch, and this rank's
-        batches = self.loader if self.same is None else self.same.read(self.loader)
-        for count, batch in enumerate(batches):
-            turn = count % self.world_size
-            if turn in (0, self.rank):
-                kept[turn] = batch
-            if turn == self.world_size - 1:
-                yield Step(kept[self.rank])
-                kept = {}
-        if self.rank in kept:
-            yield Step(kept[self.rank], is_full=self.equal_batches)
-        elif kept:
-            yield Step(kept[0], 0) if self.equal_batches else _ABSENT
+        batches = iter(self.loader if self.comm is None else self._compared(self.comm.whole))
+        while True:
+            kept = []  # of this round: the first batch, and this rank's
+            for place, batch in enumerate(itertools.islice(batches, self.world_size)):
+                kept.append(batch if place in (0, self.rank) else None)
+            if self.rank < len(kept):
+                is_full = self.equal_batches or len(kept) == self.world_size
+                yield Step(kept[self.rank], is_full=is_full)
+            elif kept:
+                yield Step(kept[0], 0) if self.equal_batches else _ABSENT
+            else:
+                return
+
+    def _compared(self, comm: Communicator) -> Iterator[Any]:
+        """Yield the batches; all of a pass are compared at the next call, if all ranks end it."""
+        self.passes += 1
+        count = crc = 0
+        for count, batch in enumerate(self.loader, 1):
+            # Those on an accelerator would let each batch wait for it.
+            known = checksum(batch, waits=count <= self.world_size)
+            crc = zlib.crc32(known.to_bytes(4, "little"), crc)
+            if count == self.world_size:
+                self._compare_first(comm, count, crc)
+            yield batch
+        if count < self.world_size:
+            self._compare_first(comm, count, crc)
+        note_read(comm, self.number, self.passes, count, crc)
+
+    def _compare_first(self, comm: Communicator, count: int, crc: int) -> None:
+        """Compare the first batches before one is handed out."""
+        if self.number:  # done in an earlier pass
+            return
+        number = comm.state.count + 1
+        note_read(comm, number, 0, count, crc)
+        meet("exact's first batches", comm=comm)
+        self.number = number
 
     def __len__(self) -> int:
-        count = len(self.loader)
-        if self.equal_batches:
-            return -(-count // self.world_size)
-        return len(range(self.rank, count, self.world_size))
+        first = 0 if self.equal_batches else self.rank
+        return len(range(first, len(self.loader), self.world_size))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -151,8 +176,7 @@ class Share(RankLoader):
         batches, filler = iter(self.loader), None
         while True:
             ahead = [*itertools.islice(batches, _AHEAD)]
-            mine = torch.tensor(len(ahead), device="cpu")
-            counts = all_gather(mine, comm=self.comm, name="exact").tolist()
+            counts = all_gather_object(len(ahead), comm=self.comm, name="exact")
             if not any(counts):
                 return
             if filler is None:
@@ -176,8 +200,7 @@ class ValidRows:
     """How many rows of the batch that a loader has given last are valid; None for all."""
 
     number: int | None
-    may_fill: bool  # the loader has batches that only fill up
-    outer: list["ValidRows"]  # what was being read when the pass over the loader began
+    depth: int  # how many batches were being read when the pass over the loader began
 
 
 class _ReadByThread(threading.local):  # a rank of a ThreadWorld is a thread
@@ -191,29 +214,12 @@ reading = _ReadByThread()
 
 
 @contextmanager
-def being_read(
-    number: int | None, outer: list[ValidRows] | None = None, *, may_fill: bool = True
-) -> Iterator[None]:
+def being_read(number: int | None, depth: int | None = None) -> Iterator[None]:
     """Let ``fresh`` keep ``number`` rows of the batch inside the block; None keeps all."""
     stack = reading.stack
-    mine = ValidRows(number, may_fill, [*stack] if outer is None else outer)
+    mine = ValidRows(number, len(stack) if depth is None else depth)
     stack.append(mine)
     try:
         yield
     finally:
         stack.remove(mine)  # not always the last: loaders that are zipped take turns
-
-
-def rows_being_read() -> ValidRows | None:
-    """Return the valid rows of the innermost batch that is being read, if there is one."""
-    stack = reading.stack
-    if not stack:
-        return None
-    in_turn = [each for each in stack if each.may_fill and each not in stack[-1].outer]
-    if len({each.number for each in in_turn}) > 1:
-        raise InputError(
-            "fresh can't know which loader's batch the rows are of: several loaders with "
-            "equal_batches=True are read in turn, and their batches have different fresh rows",
-            do="read one loader, of a data set that gives both (torch.utils.data.StackDataset).",
-        )
-    return in_turn[0] if in_turn else stack[-1]

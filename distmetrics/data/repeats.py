@@ -1,22 +1,15 @@
-"""How many samples a loader gives to the ranks twice, and which loader a rank has read last.
+"""How many samples a loader gives to the ranks twice.
 
 The numbers come from samplers and lengths alone: no data is read, and nothing is imported from the
 frameworks. Where their state does not tell, the answer is that nothing is repeated.
 """
 
-import functools
-import os
-import sys
-import weakref
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
-from distmetrics.data.rank_loader import reading
 from distmetrics.data.sharding import has_order, order_of
-from distmetrics.data.unwrap import active_loader, inner_loader, is_sharded
-from distmetrics.guard.settings import MODE
+from distmetrics.data.unwrap import inner_loader
 
 
 class RepeatedSamplesWarning(UserWarning):
@@ -59,29 +52,27 @@ def check(loader: Any) -> Repeats:
 
 def _of_sampler(batches: Any) -> Repeats:
     """Return the repeats of torch's sampler: they are the last sample of some ranks."""
-    is_batched = type(batches) is BatchSampler
-    sampler: Any = batches.sampler if is_batched else batches
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
     if not isinstance(sampler, DistributedSampler):
         return Repeats()
     dataset = getattr(sampler, "dataset", None)  # one of Hugging Face's has none
     inside = getattr(dataset, "_sampler", None)  # Lightning's, around any sampler
     if inside is None and type(sampler).__iter__ is not DistributedSampler.__iter__:
         return Repeats()  # a sampler of the user's own
-    world_size, size = sampler.num_replicas, batches.batch_size if is_batched else 1
-    left_out = len(sampler) % size if is_batched and batches.drop_last else 0
+    ranks, size = sampler.num_replicas, getattr(batches, "batch_size", 1)
+    left_out = len(sampler) % size if batches.drop_last else 0
     repeated = 0 if left_out else max(sampler.total_size - len(sampler.dataset), 0)  # type: ignore[arg-type]
-    dealt = sampler.total_size - left_out * world_size
+    dealt = sampler.total_size - left_out * ranks
     is_drawn = sampler.shuffle or not (inside is None or isinstance(inside, SequentialSampler))
-    return Repeats(dealt, repeated, world_size, is_drawn, -(-dealt // (world_size * size)))
+    return Repeats(dealt, repeated, ranks, is_drawn, -(-dealt // (ranks * size)))
 
 
 def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     """Return the repeats where the last round is filled up: all of it, or to as many a rank."""
-    batches: Any = shard
     if has_order(loader):
-        batches = getattr(shard, "batch_sampler", shard)
+        batches: Any = getattr(shard, "batch_sampler", shard)
         source: Any = getattr(batches, "sampler", None)
-        is_known = type(batches) is BatchSampler and not is_sharded(source)
+        is_known = type(batches) is BatchSampler
         is_drawn = not isinstance(source, SequentialSampler)
     else:
         batches = shard if dealer is shard else loader
@@ -90,74 +81,9 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
         # Frameworks give the epoch, or a generator, to a data set that draws its order.
         is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
     fills = is_known and getattr(dealer, "even_batches", True) and not batches.drop_last
-    if not fills or getattr(dealer, "submesh_tp", None):
+    if not fills:
         return Repeats()
     count, ranks = len(source), getattr(dealer, "state", dealer).num_processes
     size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)
     repeated = min(-count % ranks, count) if hasattr(dealer, "slice_fn") else -count % size
     return Repeats(count + repeated, repeated, ranks, is_drawn, -(-count // size))
-
-
-_INSTEAD = {  # what of ours is for the loaders of a framework
-    "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
-    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
-    "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
-    "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
-    "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
-}
-_told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
-
-
-class Pass(NamedTuple):
-    """A pass over a loader that repeats samples."""
-
-    loader: weakref.ref[Any]
-    world_size: int
-    batches: int | None  # None where the user says that they fed the metrics
-    what: str
-    do: str
-    going_on: set[int]  # identities of metrics that were synced with fewer updates
-
-    def is_going_on(self) -> bool:
-        """True for a loader of Accelerate whose loop has not ended."""
-        return active_loader() is self.loader() is not None
-
-    def told(self) -> None:
-        """Say no more of the loader."""
-        reading.last = None
-        if (loader := self.loader()) is not None:
-            _told.add(loader)
-
-
-def note(loader: Any, *, is_asked: bool = False) -> None:
-    """Note for the next sync of this rank that it reads a loader, or says that it did."""
-    reading.last = None
-    try:
-        known = check(loader)
-        is_told = loader in _told
-    except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
-        return
-    if not known.repeated or is_told or (known.is_drawn and not is_asked):
-        return
-    if known.batches == 1 and "transformers.trainer" in sys.modules and not is_asked:
-        return  # compute_metrics may update a metric once too, with rows that the trainer gathered
-    own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
-    what = f"{known.repeated} of {known.dealt} samples that a loader of a "
-    what += f"{type(loader.dataset).__name__} dealt out are repeats"
-    do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
-    batches = None if is_asked else known.batches
-    reading.last = Pass(weakref.ref(loader), known.world_size, batches, what, do, set())
-
-
-_iter = DataLoader.__iter__
-
-
-@functools.wraps(_iter)
-def _iter_and_note(self: DataLoader[Any]) -> Iterator[Any]:
-    active = active_loader()
-    note(self if inner_loader(active) is not self else active)
-    return _iter(self)
-
-
-if os.environ.get(MODE, "").strip().lower() != "off":
-    DataLoader.__iter__ = _iter_and_note  # type: ignore[method-assign,assignment]

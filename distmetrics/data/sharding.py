@@ -5,16 +5,84 @@ none. In training every rank takes the same number of steps.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
-from distmetrics.data.rng import as_at_first, random_state, samplers_in, seeded
-from distmetrics.data.same_stream import checksum
+from distmetrics.data.checksum import checksum
 from distmetrics.errors import InputError
+
+# The part that draws, an attribute of it, its value: a generator's bytes, or a number's digits.
+State = list[tuple[Any, str, bytes]]
+_drawing = threading.RLock()  # ranks of a ThreadWorld share the generators of the process
+
+
+def held(part: Any, name: str) -> Any:
+    """Return what an object itself holds, and not its class; None if it does not."""
+    return getattr(part, "__dict__", {}).get(name)
+
+
+def samplers_in(part: Any) -> Iterator[Any]:
+    """Yield a sampler, the one inside it, and so on."""
+    while part is not None:
+        yield part
+        part = getattr(part, "batch_sampler", None) or getattr(part, "sampler", None)
+
+
+def random_state(parts: Iterable[Any]) -> State:
+    """Return what decides the order that samplers, or data sets, draw."""
+    state: State = []
+    for part in parts:
+        # Accelerate's sampler has a seed of its own, by default each rank's.
+        for name in ("generator", "initial_seed", "seed", "epoch"):
+            value = held(part, name)
+            if isinstance(value, torch.Generator):
+                state.append((part, name, value.get_state().numpy().tobytes()))
+            elif type(value) is int and isinstance(part, Sampler):
+                state.append((part, name, str(value).encode()))
+    return state
+
+
+def restore(state: State) -> None:
+    """Let samplers and data sets go on from a state."""
+    for part, name, value in state:
+        if name == "generator":
+            part.generator.set_state(torch.frombuffer(bytearray(value), dtype=torch.uint8))
+        else:
+            setattr(part, name, int(value))
+
+
+def _drawn(sampler: Any, seed: int) -> list[Any]:
+    """Return the order of a sampler; the global generators are seeded meanwhile, and come back.
+
+    Samplers that would draw from PyTorch's get one of their own: other threads draw from that too,
+    for each loader that they begin to read.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    without = [part for part in samplers_in(sampler) if getattr(part, "generator", part) is None]
+    with _drawing, torch.random.fork_rng(devices=[]):
+        states = random.getstate(), numpy and numpy.random.get_state()
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        for part in without:
+            part.generator = torch.Generator().manual_seed(seed)
+        try:
+            return list(sampler)
+        finally:
+            for part in without:
+                part.generator = None
+            random.setstate(states[0])
+            if numpy:
+                numpy.random.set_state(states[1])
 
 
 def run_of(count: int, world_size: int, rank: int) -> range:
@@ -35,7 +103,7 @@ def runs(count: int, batch_size: int, world_size: int, rank: int) -> list[range]
     share = run_of(count, world_size, rank)
     largest_share = -(-count // world_size)
     steps = min(-(-largest_share // batch_size), len(share))
-    return [share[start:stop] for start, stop in _cut(len(share), batch_size, steps, 1)]
+    return [*_cut(share, batch_size, steps, 1)]
 
 
 def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[range]:
@@ -46,20 +114,19 @@ def rounds(count: int, batch_size: int, world_size: int, rank: int) -> list[rang
     """
     largest = batch_size * world_size
     batches = []
-    for start, stop in _cut(count, largest, -(-count // largest), world_size):
+    for step in _cut(range(count), largest, -(-count // largest), world_size):
         # This rank's part of the step; both ends are rounded up.
-        ends = (start - (start - stop) * r // world_size for r in (rank, rank + 1))
-        batches.append(range(*ends))
+        first, end = (-(-len(step) * r // world_size) for r in (rank, rank + 1))
+        batches.append(step[first:end])
     return [batch for batch in batches if batch]
 
 
-def _cut(count: int, largest: int, steps: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield where each step begins and ends: as large as leaves each later one ``least`` places."""
-    start = 0
+def _cut(places: range, largest: int, steps: int, least: int) -> Iterator[range]:
+    """Yield the places of each step: as many as leave each later one ``least``."""
     for later in reversed(range(steps)):
-        size = min(largest, max(count - start - later * least, least))
-        yield start, min(start + size, count)
-        start += size
+        size = min(largest, max(len(places) - later * least, least))
+        yield places[:size]
+        places = places[size:]
 
 
 @dataclass(eq=False, repr=False)
@@ -94,25 +161,17 @@ class RankSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Shuffle differently in each epoch; passed on to a source that wants to know."""
         self.epoch = epoch
-        _tell(self.source, epoch)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
 
     def _order(self) -> Sequence[Any]:
         """Draw the whole order, the same on every rank whatever the ranks have drawn before."""
         if not self.is_order or type(self.source) is SequentialSampler:
             return range(len(self.source))
-        with seeded(self.seed + self.epoch, self.source):
-            return list(self.source)
+        return _drawn(self.source, self.seed + self.epoch)
 
     def _fillers(self) -> Sequence[Any]:
         return ()
-
-
-class Sharding(NamedTuple):
-    """How an order is split in evaluation."""
-
-    batch_size: int | None = None  # the most samples in a batch; None gives single samples
-    multiple_of: int = 1  # what remains is left out, as ``drop_last`` does
-    in_rounds: bool = False  # the ranks' n-th steps are the next places of the order: no runs
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -128,32 +187,37 @@ class EvaluationSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        layout: another way to split the order: single samples or batches, in runs or rounds.
+        batch_size: the most samples in a batch; None gives single samples.
+        drop_last: leave out what one process would leave out in batches of this size.
+        in_rounds: the ranks' n-th steps are the next places of the order; no runs.
         fill: give a rank that has one step fewer than another the first sample once more.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
-    >>> pairs = Sharding(batch_size=2)
-    >>> [list(EvaluationSampler("abcde", 2, rank, layout=pairs)) for rank in range(2)]
+    >>> [list(EvaluationSampler("abcde", 2, rank, batch_size=2)) for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
 
-    layout: Sharding = Sharding()  # noqa: RUF009  (a constant)
+    batch_size: int | None = None
+    drop_last: bool = False
+    in_rounds: bool = False
     fill: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.batch_size, self.multiple_of, self.in_rounds = self.layout
         self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
-        self._state = random_state(samplers_in(self.source))
+        state = random_state(samplers_in(self.source))
+        self._generators = [each for each in state if each[1] == "generator"]
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
         """Return the place, or the batch of places, of each step of a rank that has samples."""
         if self.batch_size is None:
             run = run_of(count, self.world_size, rank)
             return range(rank, count, self.world_size) if self.in_rounds else run
+        if self.drop_last:
+            count -= count % self.batch_size
         batches = rounds if self.in_rounds else runs
-        return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
+        return batches(count, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
         """Return for how many steps this rank, every rank, and some rank has samples."""
@@ -167,8 +231,15 @@ class EvaluationSampler(RankSampler):
 
     def _order(self) -> Sequence[Any]:
         """Draw the same order in every pass of an epoch."""
-        with as_at_first(self._state, self.epoch):
-            order = super()._order()
+        with _drawing:
+            before = random_state(samplers_in(self.source))
+            try:
+                restore(self._generators)
+                for part, *_ in self._generators if self.epoch else ():
+                    part.generator.manual_seed(part.generator.initial_seed() + self.epoch)
+                order = super()._order()
+            finally:
+                restore(before)
         if self.fill and len(order) != len(self.source):
             raise InputError(
                 f"the {type(self.source).__name__} gives {len(order)} keys, and its length is "
@@ -234,9 +305,6 @@ def clone(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader's samplers which epoch begins."""
     for name in ("sampler", "batch_sampler"):
-        _tell(getattr(loader, name, None), epoch)
-
-
-def _tell(sampler: Any, epoch: int) -> None:
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
+        sampler: Any = getattr(loader, name, None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)

@@ -1,29 +1,25 @@
 """The loader that one process would read, out of one that a framework has split over ranks already.
 
-Nothing is imported from the frameworks: their wrappers are known by their attributes, and what
-still splits the data after that is refused, so that nothing is split twice.
+Nothing is imported from the frameworks: their wrappers are known by their attributes.
 """
 
 import copy
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from distmetrics.data.rank_loader import RankLoader
-from distmetrics.data.rng import samplers_in
-from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone
-from distmetrics.errors import InputError, InputTypeError
+from distmetrics.data.sharding import EvaluationSampler, RankSampler, clone, samplers_in
+from distmetrics.errors import InputError
 
 _OF_RANKS = (("num_replicas", "rank"), ("num_processes", "process_index"), ("world_size", "rank"))
 OWN_PART = "a loader of a rank's own part repeats nothing, and needs no exact(…)."
 
 
-@dataclass
-class Unwrapped:
+class Unwrapped(NamedTuple):
     """A loader of the whole data, or any other iterable of batches."""
 
     loader: Any
@@ -50,7 +46,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
     if isinstance(loader, DataLoader):
         loader = _whole_loader(loader, dealt)
     elif not hasattr(loader, "__iter__"):
-        raise InputTypeError(
+        raise InputError(
             f"a {type(loader).__name__} is no loader",
             do="pass a DataLoader, or any iterable of batches.",
         )
@@ -58,10 +54,7 @@ def unwrap(loader: Any, dealt: bool | None = None) -> Unwrapped:
 
 
 def _whole_loader(loader: DataLoader[Any], dealt: bool | None) -> DataLoader[Any]:
-    """Return the loader of the whole data.
-
-    A stream that each rank has cut for itself is found when it is read: the ranks compare it.
-    """
+    """Return the loader of the whole data; what still splits it is refused."""
     dataset = loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and is_sharded(dataset):
@@ -96,23 +89,21 @@ def active_loader() -> Any:
 
 def is_sharded(part: Any) -> bool:
     """True if a sampler or a data set gives each of several ranks a part."""
-    for count, rank in _OF_RANKS:
-        if hasattr(part, count) and hasattr(part, rank):
-            return int(getattr(part, count)) > 1
-    return False
+    return any(hasattr(part, rank) and getattr(part, count, 1) > 1 for count, rank in _OF_RANKS)
 
 
-def parts_of(loader: DataLoader[Any]) -> Iterator[Any]:
+def parts_of(loader: Any) -> Iterator[Any]:
     """Yield the data set of a loader, and its samplers with those inside them."""
-    yield loader.dataset
-    for part in (loader.sampler, loader.batch_sampler):
-        yield from samplers_in(part)
+    if isinstance(loader, DataLoader):
+        yield loader.dataset
+        yield from samplers_in(loader.sampler)
+        yield from samplers_in(loader.batch_sampler)
 
 
 def _whole(sampler: Any) -> Any:
     """Return the sampler, or batch sampler, of the whole order."""
     if isinstance(sampler, EvaluationSampler) and sampler.batch_size is not None:
-        return BatchSampler(sampler.source, sampler.batch_size, sampler.multiple_of > 1)
+        return BatchSampler(sampler.source, sampler.batch_size, sampler.drop_last)
     if isinstance(sampler, RankSampler):
         return sampler.source
     if isinstance(sampler, DistributedSampler):

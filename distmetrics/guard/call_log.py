@@ -1,28 +1,15 @@
-"""What a rank did last: its calls, and a file of them that a post-mortem reads."""
+"""What a rank did last: its calls over all groups."""
 
-import logging
-import os
-import platform
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
-import msgspec
-
-from distmetrics.call_site import raise_sites
-from distmetrics.comm.work import Calls, PendingCall, is_connection_error
-from distmetrics.errors import DistmetricsError
-from distmetrics.guard.postmortem import SCHEMA, Failure, RankReport, ReportedCall
+from distmetrics.comm.process_group import Calls, PendingCall
 from distmetrics.guard.process_info import Place
-from distmetrics.guard.settings import REPORT
-from distmetrics.guard.store import Identity
-from distmetrics.message import encode
 
 _KEPT = 50  # calls that a report has
-_log = logging.getLogger("distmetrics.guard")
 
 
 class CallLog(Calls):
@@ -33,25 +20,20 @@ class CallLog(Calls):
         self.counts: dict[str, int] = {}  # of calls, by group
         self.serial = 0  # of the last call
         self.counters: dict[str, Callable[[], int]] = {}  # of collectives, by group
-        self.counts_exactly: set[str] = set()  # groups that count no sends and receives with them
+        self.counts_exactly: dict[str, bool] = {}  # whether these are no sends and receives
         self.over = threading.Event()  # set once a call is over about which the guard was asked
-        # The thread that has made the last call, none of the background; at first the main thread.
-        self._main = self._thread = threading.main_thread().ident or 0
         self._main_only = True
         self._background: set[threading.Thread] = set()  # that make calls for another one
         self._main_awaits_them = False
 
     def count_by(self, group: str, issued: Callable[[], int], exactly: bool) -> None:
         """Let ``issued`` count the collectives of a group; ``exactly``: without sends."""
-        self.counters[group] = issued
-        if exactly:
-            self.counts_exactly.add(group)
+        self.counters[group], self.counts_exactly[group] = issued, exactly
 
     def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
-        if threading.current_thread() not in self._background:
-            self._thread = threading.get_ident()
-            self._main_only = self._main_only and self._thread == self._main
+        if threading.current_thread() not in {threading.main_thread(), *self._background}:
+            self._main_only = False
         self.serial += 1
         pending.serial = self.serial
         self.counts[pending.group] = pending.number
@@ -74,7 +56,7 @@ class CallLog(Calls):
 
     def wait(self, over: threading.Event) -> None:
         """Wait until something in the background is over."""
-        self._main_awaits_them = threading.get_ident() == self._main
+        self._main_awaits_them = threading.current_thread() is threading.main_thread()
         try:
             over.wait()
         finally:
@@ -92,64 +74,8 @@ class CallLog(Calls):
 
     def issued(self) -> dict[str, int]:
         """Return how many collectives this rank has issued on each group that counts them."""
-        return {name: n for name, count in [*self.counters.items()] if (n := count()) > 0}
+        return {name: count() for name, count in [*self.counters.items()]}
 
     def place(self) -> Place:
-        """Return where the thread is that has made the last call."""
-        return Place.of(sys._current_frames().get(self._thread))
-
-
-class ReportWriter:
-    """Writes a rank's report, if a folder is wanted; an error stands until its next call."""
-
-    def __init__(self, folder: Path | None, me: Identity, log: CallLog) -> None:
-        self._folder, self._me, self._log = folder, me, log
-        self._error_at = -1  # the last call before the error that the report tells of
-        self._lock = threading.RLock()  # SIGTERM may come in the midst of it
-
-    def write(self, error: BaseException | None = None) -> bool:
-        """Write where this rank is, or the error that it raises; return whether it has."""
-        if self._folder is None or os.getpid() != self._me.process.pid:
-            return False
-        with self._lock:
-            if self._error_at == self._log.serial:
-                return False
-            if isinstance(error, Exception):  # an exit or an interrupt may follow from an error
-                self._error_at = self._log.serial
-            half = self._folder / f"rank-{self._me.rank}.part"
-            data = encode(self._report(error), msgspec.json.encode)
-            try:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                half.touch(mode=0o600)
-                half.write_bytes(data)
-                half.replace(half.with_suffix(".json"))
-            except OSError as failure:  # of the folder: the user's error must still be raised
-                text = "rank %d can't write its report into the folder of %s: %s"
-                _log.warning(text, self._me.rank, REPORT, failure)
-        return True
-
-    def _report(self, error: BaseException | None) -> RankReport:
-        me, sites = self._me, [] if error is None else raise_sites(error)
-        where = tuple(map(str, sites or self._log.place().stack))
-        calls = tuple(_reported(pending, me.world) for pending in [*self._log.calls])
-        failure = _failure(error, str(sites[0]) if sites else "")
-        now = platform.node(), me.process.pid, time.time()
-        return RankReport(SCHEMA, me.rank, me.world_size, *now, failure, where, calls)
-
-
-def _failure(error: BaseException | None, site: str) -> Failure | None:
-    """Return a rank's error; what a user or a launcher interrupts has none of its own."""
-    if not isinstance(error, Exception | SystemExit):
-        return None
-    kind, text = type(error).__name__, str(error)
-    if isinstance(error, DistmetricsError):
-        site = str(error.site or site)
-        return Failure(kind, error.code, text, error.peers, site, error.likely, error.do)
-    return Failure(kind, "connection" if is_connection_error(error) else "", text, (), site)
-
-
-def _reported(pending: PendingCall, world: str) -> ReportedCall:
-    call = pending.call
-    group = "world" if pending.group == world else pending.group
-    site, times = str(call.site or ""), (pending.started, pending.ended)
-    return ReportedCall(pending.number, group, call.op, call.detail, site, *times)
+        """Return where the main thread is."""
+        return Place.of(sys._current_frames().get(threading.main_thread().ident or 0))

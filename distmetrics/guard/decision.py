@@ -5,7 +5,7 @@ Ranks that are just slow are named in a line of the log and never blamed before 
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, pairwise, starmap
@@ -32,8 +32,7 @@ class JobSnapshot:
     departures: Sequence[Departure]
     seconds: Mapping[tuple[str, int], float]  # since a rank is "gone" or "stopped"
     answers: Mapping[int, Answer | None]
-    # For each suspect, the serial number of its wait, and that of the question put to it since.
-    questions: Mapping[int, tuple[int, int]]
+    questions: Mapping[tuple[int, int], int]  # that were put to the suspects since
 
     @functools.cached_property
     def waits(self) -> dict[int, Wait]:
@@ -92,18 +91,18 @@ class JobSnapshot:
         return []
 
     @functools.cached_property
-    def suspects(self) -> dict[int, int]:
+    def suspects(self) -> set[tuple[int, int]]:
         """The ranks that must confirm what they wait in, before they are blamed for it.
 
-        For each the serial number of its wait, or 0 in code of torch's own.
+        Each with the serial number of its wait, or 0 in code of torch's own.
         """
         held = self.circle
         if not held and self._in_another and not self.wait.counts_exactly:
             known = self.here.keys() | {departure.rank for departure in self.departures}
             held = [rank for rank in range(self.world_size) if rank not in known]
             if not all(map(self._seems_held, held)):
-                return {}
-        return {rank: self.waits[rank].serial if rank in self.waits else 0 for rank in held}
+                return set()
+        return {(rank, self.waits[rank].serial if rank in self.waits else 0) for rank in held}
 
     def _seems_held(self, rank: int) -> bool:
         """True if a rank waits for others, as far as is known."""
@@ -115,13 +114,13 @@ class JobSnapshot:
     @property
     def _are_confirmed(self) -> bool:
         """True if each suspect has confirmed, since all of them were seen, that it waits there."""
-        return bool(self.suspects) and all(starmap(self._has_confirmed, self.suspects.items()))
+        return bool(self.suspects) and all(starmap(self._has_confirmed, self.suspects))
 
     def _has_confirmed(self, rank: int, serial: int) -> bool:
-        (asked_for, question), answer = self.questions.get(rank, (-1, 0)), self.answers.get(rank)
-        if answer is None or answer.question < question:
+        question, answer = self.questions.get((rank, serial)), self.answers.get(rank)
+        if question is None or answer is None or answer.question < question:
             return False
-        return asked_for == answer.waits == serial and self._seems_held(rank)
+        return answer.waits == serial and self._seems_held(rank)
 
     @functools.cached_property
     def whom_to_ask(self) -> list[int]:
@@ -131,21 +130,23 @@ class JobSnapshot:
 
     def verdict(self) -> Verdict | None:
         """Return why this wait can't be met, or has lasted too long; None while it may be met."""
-        for found in chain(self._never_met(), self._lasts_too_long()):
-            return found.but(per_rank=self.lines({*self.members, *found.peers}))
-        return None
+        found = next(chain(self._never_met(), self._lasts_too_long()), None)
+        if found is None:
+            return None
+        told = {*self.members, *found.peers}
+        return found.but(per_rank={rank: self.line(rank) for rank in told})
 
     def _never_met(self) -> Iterator[Verdict]:
         """Yield why this wait can't be met, the surest reason first."""
         if left := {rank: self.left[rank] for rank in self.members if rank in self.left}:
             yield departed(left, {})
         if gone := self._missing_in("gone", LOST_FOR):
-            is_one = len(gone) == 1
-            are = "is" if is_one else "are"
+            what = f"the process of {who(gone)} is gone"
+            if len(gone) > 1:
+                what = f"the processes of {who(gone)} are gone"
             yield Verdict(
                 "peer-lost",
-                f"the {'process' if is_one else 'processes'} of {who(gone)} {are} gone, and others "
-                f"wait for {'it' if is_one else 'them'}",
+                f"{what}, and others wait",
                 gone,
                 likely="killed, by the system for want of memory, say, or ended by os._exit.",
                 do=f"look for the kill in the log of the machine of {who(gone)} (dmesg), and at "
@@ -190,12 +191,12 @@ class JobSnapshot:
 
     def _has_issued_another(self, rank: int) -> bool:
         wait, answer = self.wait, self.answers.get(rank)
-        if rank in self.waits or answer is None or answer.waits or wait.issued is None:
+        if rank in self.waits or answer is None or answer.waits:
             return False  # in the first and third case it is in a call of ours
         if answer.calls.get(wait.group, 0) >= wait.number:
             return False
         is_in_one = wait.counts_exactly or answer.waits_for_all
-        return is_in_one and answer.issued.get(wait.group, 0) > wait.issued
+        return is_in_one and answer.issued.get(wait.group, 0) > wait.issued >= 0
 
     def _lasts_too_long(self) -> Iterator[Verdict]:
         """Yield why this wait has lasted too long, though it may be met."""
@@ -222,11 +223,7 @@ class JobSnapshot:
         """Return the missing ranks that have been in some state for at least so many seconds."""
         return tuple(r for r in self.missing if self.seconds.get((state, r), -1.0) >= least)
 
-    def lines(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return what each of some ranks does."""
-        return {rank: self._line(rank) for rank in ranks}
-
-    def _line(self, rank: int) -> str:
+    def line(self, rank: int) -> str:
         """Return what is known of a rank, the surest first."""
         if rank in self.left:
             return self.left[rank].why
@@ -240,4 +237,4 @@ class JobSnapshot:
             return answer.where
         if rank not in self.statuses:
             return "has no guard of distmetrics"
-        return "does not answer" if rank in self.answers else "has not been asked yet"
+        return "has not answered"

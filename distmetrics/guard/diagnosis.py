@@ -15,7 +15,6 @@ from distmetrics.errors import compose, ranks_in
 from distmetrics.guard.decision import JobSnapshot
 from distmetrics.guard.process_info import ProcessId, process_state
 from distmetrics.guard.store import GuardStore, Identity, Wait
-from distmetrics.guard.tombstones import Tombstones
 
 # In worlds of up to ALL_ASK ranks every rank that waits finds out for itself why; in larger ones
 # the first three that come to a call do.
@@ -39,9 +38,7 @@ class Diagnosis:
     wait: Wait
     timeout: float
     store: GuardStore
-    tombstones: Tombstones
     begun: float
-    verdict: Verdict | None = None
     due: float = 0.0
     state_of: Callable[[ProcessId], str] = process_state
     _published: bool = False
@@ -50,28 +47,28 @@ class Diagnosis:
     _asked: set[int] = field(default_factory=set)
     # Since when each fact holds without a break: its kind, and the rank.
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
-    # For each suspect, the serial number of its wait, and the question that confirms it.
-    _questions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # For each suspect, with the serial number of its wait, the question that confirms it.
+    _questions: dict[tuple[int, int], int] = field(default_factory=dict)
     _spoken: float = 0.0
     _asked_at: float = -1.0
 
-    def step(self, now: float) -> float:
-        """Look once; return after how many seconds to look again."""
+    def step(self, now: float) -> Verdict | None:
+        """Look once; return why the wait ends, if it is known."""
         if not self._published:
             self._come()
-        self.verdict = self.store.verdict(self.wait.group)
-        if self.verdict is not None:
-            return 0.0
+        if (verdict := self.store.verdict(self.wait.group)) is not None:
+            return verdict
         waited = now - self.begun
         if not self._asks and waited < self.timeout + _TAKE_OVER:
-            return max(_SLOWEST, self.me.world_size * _PATIENCE)
+            self.due = now + max(_SLOWEST, self.me.world_size * _PATIENCE)
+            return None
         job = self._snapshot(now)
         if (verdict := job.verdict()) is not None:
-            self.verdict = self.store.decide(self.wait.group, verdict)
-            return 0.0
+            return self.store.decide(self.wait.group, verdict)
         self._log_whom_it_waits_for(job)
         self._ask(job, now)
-        return min(_SLOWEST, max(_LOOK, waited / 10))
+        self.due = now + min(_SLOWEST, max(_LOOK, waited / 10))
+        return None
 
     def close(self) -> None:
         """Say that this rank waits no more."""
@@ -92,16 +89,24 @@ class Diagnosis:
         known = [rank for rank in ranks_in(self.wait.members) if rank in statuses]
         facts = [(self.state_of(statuses[rank].process), rank) for rank in known]
         self._since = {fact: self._since.get(fact, now) for fact in facts}
-        seconds = {fact: now - since for fact, since in self._since.items()}
-        me, waited = self.me.rank, now - self.begun
-        others = statuses, self.tombstones.published(), seconds, answers, self._questions
-        return JobSnapshot(me, self.me.world_size, self.wait, waited, self.timeout, *others)
+        return JobSnapshot(
+            self.me.rank,
+            self.me.world_size,
+            self.wait,
+            now - self.begun,
+            self.timeout,
+            statuses,
+            self.store.published(),
+            {fact: now - since for fact, since in self._since.items()},
+            answers,
+            self._questions,
+        )
 
     def _ask(self, job: JobSnapshot, now: float) -> None:
         """Ask suspects at once, and from time to time, on one rank, those who are elsewhere."""
-        if job.suspects != {rank: serial for rank, (serial, _) in self._questions.items()}:
-            self._asked.update(job.suspects)
-            self._questions = {r: (serial, self.store.ask(r)) for r, serial in job.suspects.items()}
+        if job.suspects != self._questions.keys():
+            self._asked.update(rank for rank, _ in job.suspects)
+            self._questions = {suspect: self.store.ask(suspect[0]) for suspect in job.suspects}
         elsewhere = job.whom_to_ask[:_ASKED_AT_ONCE]
         self._asked.update(elsewhere)
         if job.waited >= _ASK_AFTER and now >= self._asked_at + _ASK_AGAIN and self._speaks(job):
@@ -121,4 +126,4 @@ class Diagnosis:
         self._spoken = job.waited
         if self._speaks(job):
             what = f"rank {self.me.rank} waits since {job.waited:.0f} s in {self.wait.text}"
-            _log.warning("%s", compose(what, job.lines(job.missing)))
+            _log.warning("%s", compose(what, {rank: job.line(rank) for rank in job.missing}))

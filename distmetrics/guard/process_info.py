@@ -19,11 +19,8 @@ from distmetrics.errors import Site
 from distmetrics.message import Message
 
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
-_IN_C = {  # code of torch's whose C++ code may wait for the other ranks
-    torch.autograd.__path__[0]: "a backward pass",
-    parallel.distributed.__file__: "DistributedDataParallel, before the model's forward",
-}
-_PUBLIC = {name for name in dir(dist) if not name.startswith("_")}
+# Code of torch's whose C++ code may wait for the other ranks; the second before a model's forward.
+_IN_C = torch.autograd.__path__[0], parallel.distributed.__file__
 _DEPTH = 12  # lines of a stack that are kept
 _STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
@@ -33,7 +30,7 @@ class Place(NamedTuple):
 
     stack: list[Site]  # the user's lines, and those of libraries between them, innermost first
     at: Site | None  # the innermost of them that is no library's
-    doing: str  # there: "torch.distributed.all_reduce", or "a backward pass"
+    doing: str  # there: "torch.distributed.all_reduce", say
 
     @classmethod
     def of(cls, innermost: FrameType | None) -> Self:
@@ -45,9 +42,9 @@ class Place(NamedTuple):
             if site := users_line(frame, line):
                 stack.append(site)
                 at = at or (None if is_library(file) else site)
-            elif frame is innermost and file.startswith((*_IN_C,)):  # and not in a hook's code
-                doing = next(_IN_C[path] for path in _IN_C if file.startswith(path))
-            elif not stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
+            elif frame is innermost and file.startswith(_IN_C):  # and not in a hook's code
+                doing = "a backward pass or DistributedDataParallel"
+            elif not stack and file.startswith(_TORCH_CALLS) and hasattr(dist, name):
                 doing = f"torch.distributed.{name}"
         return cls(stack[:_DEPTH], at, doing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,10 +85,9 @@ def put_in_force(settings: Settings) -> Iterator[Settings]:
         _chosen.reset(token)
 
 
-@contextmanager
 def use_settings(
     *, mode: Mode | None = None, timeout: float | None = None, report: Path | str | None = None
-) -> Iterator[Settings]:
+) -> AbstractContextManager[Settings]:
     """Change settings for communicators that are made inside the block; None leaves one as it is.
 
     Raises:
@@ -101,5 +100,4 @@ def use_settings(
     folder = None if report is None else Path(report)
     values: dict[str, Any] = {"mode": mode, "timeout": timeout, "report": folder}
     changes = {name: value for name, value in values.items() if value is not None}
-    with put_in_force(replace(current_settings(), **changes)) as settings:
-        yield settings
+    return put_in_force(replace(current_settings(), **changes))

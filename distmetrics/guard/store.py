@@ -18,7 +18,7 @@ import torch.distributed as dist
 from msgspec import Meta
 from torch.distributed.distributed_c10d import PrefixStore
 
-from distmetrics.comm.verdict import Verdict
+from distmetrics.comm.verdict import Departure, Verdict
 from distmetrics.errors import by_line, first_line, rank_ranges, ranks_in
 from distmetrics.guard.process_info import ProcessId
 from distmetrics.message import MALFORMED, Message, encode, parse
@@ -28,6 +28,8 @@ _POLL, _POLL_A_RANK = 0.1, 2.5e-4
 _ACCEPTED = 3.0  # seconds that a machine has to take a connection
 _APART = 0.05  # seconds between the connections of two ranks
 _ALL_APART = 2.0  # seconds over which those of all ranks are spread in a large world
+RAISING_GRACE = 5.0  # seconds that ranks get to raise by themselves once another has failed
+LAST_WORDS = 2.0  # seconds that a rank gets to write its report once it is asked to end
 _log = logging.getLogger("distmetrics.guard")
 M = TypeVar("M")
 # Ranks in short, "0-1, 3-1023": each has at most seven digits.
@@ -43,9 +45,9 @@ class Wait(Message, frozen=True):
     number: int
     kind: str  # the transport's operation, which must be the same on all ranks
     text: str
-    # How many collectives this rank had issued on the group before, ours and torch's own; None
+    # How many collectives this rank had issued on the group before, ours and torch's own; -1
     # where its backend does not count them. Gloo counts sends and receives as well.
-    issued: int | None = None
+    issued: int = -1
     counts_exactly: bool = False
 
     def has_come_to(self, other: Wait) -> bool:
@@ -115,21 +117,109 @@ def _warn_once(kind: str, why: str) -> None:
     _log.warning("the job's store holds a malformed %s: %s", kind, why)
 
 
-class GuardStore:
-    """One rank's end of the guard's keys in a store.
+class Tombstones:
+    """The departures in a ``torch.distributed`` store, as far as this rank has read them.
 
-    The store is a connection of its own, since a call that blocks holds up all callers.
+    A rank that leaves says so there, for those who still wait for it: so "rank 1 raised ValueError"
+    reaches them within a fraction of a second instead of a time-out. A rank that is killed cannot
+    write; whoever watches its process writes for it.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self._read: list[Departure | None] = []
+
+    def leave(self, departure: Departure) -> None:
+        """Publish that a rank has left."""
+        number = self.store.add("left", 1)
+        self.store.set(f"left/{number}", encode(departure))
+
+    def leave_for(self, rank: int, why: str) -> None:
+        """Publish for ``rank``, which failed, unless it said so itself."""
+        if all(departure.rank != rank for departure in self.published()):
+            self.leave(Departure(rank, why, failed=True))
+
+    def published(self) -> list[Departure]:
+        """Return every departure published so far, oldest first."""
+        while self.store.check([key := f"left/{len(self._read) + 1}"]):
+            self._read.append(read(Departure, self.store.get(key)))
+        return [departure for departure in self._read if departure is not None]
+
+
+class GuardStore(Tombstones):
+    """One rank's end of the job's store: a connection of its own, made after ``delay`` seconds.
+
+    Until then it is the job's own ``store``, where a call that blocks holds up all callers.
+
+    Raises:
+        RuntimeError: the store can't be connected to a second time.
     """
 
     def __init__(self, store: Any, me: Identity) -> None:
-        self.store, self._me = store, me
+        super().__init__(store)
+        self.me, self.error = me, ""  # of the store, when it failed
         self._status_keys = [f"at/{r}" for r in range(me.world_size)]
         self.pause = max(_POLL, me.world_size * _POLL_A_RANK)  # between two looks for a question
+        # Held to the end: a store that rank 0 hosts ends with its last holder.
+        self._of_job = store
+        self._since: float | None = None
+        self._refused: bool | None = None
+        self._server, self.delay = None, 0.0
+        while isinstance(store, PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, dist.TCPStore):  # type: ignore[attr-defined]
+            self._server = store.host, store.port
+            self.delay = me.rank * min(_APART, _ALL_APART / me.world_size)
+        else:
+            self.connect()
+
+    def connect(self) -> None:
+        """Make a connection; torch tries for minutes, where somebody listens."""
+        # Seen first after an error: torch would write a page for each vain try of a job that ends.
+        if self.error and self._refuses():
+            raise RuntimeError(self.error)
+        self.store = self._of_job.clone()
+
+    def close(self) -> None:
+        """Let go of the connection, and of the job's store."""
+        self.store = self._of_job = None
+
+    def begin(self) -> None:
+        """Note that the store is asked something."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def end(self) -> None:
+        """Note that it has answered."""
+        self._since, self._refused, self.error = None, None, ""
+
+    def silent_for(self) -> float:
+        """Return for how many seconds it has owed an answer."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def is_dead(self) -> bool:
+        """True if nobody listens where it was; a thread tries that from the first call on."""
+        if self._server is None:
+            return bool(self.error)
+        if self._refused is None:
+            self._refused = False
+            threading.Thread(target=self._refuses, daemon=True).start()
+        return self._refused
+
+    def _refuses(self) -> bool:
+        try:
+            if self._server is not None:
+                socket.create_connection(self._server, _ACCEPTED).close()
+            self._refused = False
+        except OSError:
+            self._refused = True
+        return self._refused
 
     def publish(self, wait: Wait | None) -> None:
         """Say who this rank is, and what it waits in."""
-        status = RankStatus(self._me.process, wait)
-        self.store.set(self._status_keys[self._me.rank], encode(status))
+        status = RankStatus(self.me.process, wait)
+        self.store.set(self._status_keys[self.me.rank], encode(status))
 
     def statuses(self) -> dict[int, RankStatus]:
         """Return what each rank has published."""
@@ -139,30 +229,24 @@ class GuardStore:
             found = [self._get(RankStatus, key) for key in self._status_keys]
         return {rank: status for rank, status in enumerate(found) if status is not None}
 
-    def ask(self, rank: int, *, report: bool = False) -> int:
-        """Ask a rank where it is, and perhaps for its report; return the question's number."""
-        if report:
-            self.store.set(f"report/{rank}", "")
+    def ask(self, rank: int) -> int:
+        """Ask a rank where it is; return the question's number."""
         number: int = self.store.add(f"asked/{rank}", 1)
         self.store.set(f"ask/{rank}", "")
         return number
 
     def next_question(self) -> int | None:
         """Return the number of the newest question to this rank, if there is one."""
-        rank = self._me.rank
+        rank = self.me.rank
         # Not waited for: torch writes a page of C++ where a store ends in which somebody waits.
         if not self.store.check([f"ask/{rank}"]):
             return None
         self.store.delete_key(f"ask/{rank}")  # first: one that comes after it is asked anew
         return int(self.store.add(f"asked/{rank}", 0))
 
-    def report_wanted(self) -> bool:
-        """True if a rank has asked this one for its report."""
-        return bool(self.store.check([f"report/{self._me.rank}"]))
-
     def answer(self, answer: Answer) -> None:
         """Answer a question that was put to this rank."""
-        self.store.set(f"said/{self._me.rank}", encode(answer))
+        self.store.set(f"said/{self.me.rank}", encode(answer))
 
     def answers(self, ranks: Iterable[int]) -> dict[int, Answer | None]:
         """Return the latest answer of each rank, None where it has given none."""
@@ -200,64 +284,3 @@ def within(seconds: float, fn: Callable[[], object]) -> None:
     thread = threading.Thread(target=fn, daemon=True)
     thread.start()
     thread.join(seconds)
-
-
-class StoreConnection:
-    """One rank's connection to the job's store, made after ``delay`` seconds.
-
-    Raises:
-        RuntimeError: the store can't be connected to a second time.
-    """
-
-    def __init__(self, store: Any, me: Identity) -> None:
-        self.store = store
-        self.error = ""  # of the store, when it failed
-        self._since: float | None = None
-        self._refused: bool | None = None
-        while isinstance(store, PrefixStore):
-            store = store.underlying_store
-        self._server, self.delay = None, 0.0
-        if isinstance(store, dist.TCPStore):  # type: ignore[attr-defined]
-            self._server = store.host, store.port
-            self.delay = me.rank * min(_APART, _ALL_APART / me.world_size)
-        else:
-            self.store.clone()
-
-    def open(self) -> Any:
-        """Return a connection of its own; torch tries for minutes, where somebody listens."""
-        # Seen first after an error: torch would write a page for each vain try of a job that ends.
-        if self.error and self._refuses():
-            raise RuntimeError(self.error)
-        return self.store.clone()
-
-    def begin(self) -> None:
-        """Note that the store is asked something."""
-        if self._since is None:
-            self._since = time.monotonic()
-
-    def end(self) -> None:
-        """Note that it has answered."""
-        self._since, self._refused, self.error = None, None, ""
-
-    def silent_for(self) -> float:
-        """Return for how many seconds it has owed an answer."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
-
-    def is_dead(self) -> bool:
-        """True if nobody listens where it was; a thread tries that from the first call on."""
-        if self._server is None:
-            return bool(self.error)
-        if self._refused is None:
-            self._refused = False
-            threading.Thread(target=self._refuses, daemon=True).start()
-        return self._refused
-
-    def _refuses(self) -> bool:
-        try:
-            if self._server is not None:
-                socket.create_connection(self._server, _ACCEPTED).close()
-            self._refused = False
-        except OSError:
-            self._refused = True
-        return self._refused

@@ -13,10 +13,9 @@ import math
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,127 +23,52 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.patching import replace_everywhere
-from distmetrics.comm.process_group import counter_of, watch_by
+from distmetrics.comm.process_group import NAMING_GRACE, PendingCall, Watcher, counter_of, watch_by
 from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
-from distmetrics.comm.work import NAMING_GRACE, OWN_WORDS, PendingCall, Watcher
 from distmetrics.errors import first_line, who
-from distmetrics.guard.call_log import CallLog, ReportWriter
+from distmetrics.guard.call_log import CallLog
 from distmetrics.guard.diagnosis import ALL_ASK, FIRST_LOOK, Diagnosis
-from distmetrics.guard.last_words import report_before_sigterm
 from distmetrics.guard.process_info import Stillness, process_state, this_process
+from distmetrics.guard.report import ReportWriter, report_before_sigterm
 from distmetrics.guard.settings import MODE, Settings, current_settings
 from distmetrics.guard.store import (
     Answer,
     GuardStore,
     Identity,
     RankStatus,
-    StoreConnection,
+    Tombstones,
     Wait,
     within,
 )
-from distmetrics.guard.tombstones import Tombstones
 
 SILENT = 4.0  # seconds after which a silent store is looked into
 SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must answer
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
 _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for others that wait
-_UNSEEN = 0.5  # seconds of it in which another rank that waits has surely said so
 _ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _RETRY = 0.5  # seconds after which a store that failed is tried again
 _log = logging.getLogger("distmetrics.guard")
 
 
-class Membership:
-    """The ranks that have a guard; ``counts`` tells how many calls each group has made by now."""
-
-    def __init__(self, store: GuardStore, me: Identity, counts: Mapping[str, int]) -> None:
-        self._store, self._me, self._counts = store, me, counts
-        self._known: dict[int, RankStatus] = {}
-        self._has_joined = self._is_complete = False
-        self._complete_by = math.inf
-
-    def join(self) -> None:
-        """Say once that this rank has a guard."""
-        if not self._has_joined:
-            self._store.publish(None)
-            self._store.count("guards", 1)
-            self._has_joined = True
-
-    def read(self) -> None:
-        """Read who the others are until all are known; warn of those who stay without a guard."""
-        if self._is_complete:
-            return
-        size, now = self._me.world_size, time.monotonic()
-        if size <= ALL_ASK:
-            self._known = self._store.statuses()
-        count = self._store.count("guards")
-        # In the second call of all ranks, each has made a communicator for the first.
-        if self._complete_by == math.inf and self._counts.get(self._me.world, 0) > 1:
-            self._complete_by = now + GUARDED
-        self._is_complete = count == size or now > self._complete_by
-        if self._is_complete and count < size:
-            unknown = {*range(size)} - {*self._known} if self._known else ()
-            missing = who(unknown) if unknown else f"{size - count} ranks"
-            why = f"the connection to the job's store takes long, or {MODE}=off is set there"
-            _log.warning("no guard watches %s: %s", missing, why)
-
-    def in_state(self, *states: str) -> list[int]:
-        """Return the ranks whose processes are on this machine and in one of some states."""
-        known = self._known.items()
-        return [rank for rank, status in known if process_state(status.process) in states]
-
-
-class TombstoneWatcher(Watcher):
-    """Reads and writes tombstones alone: the guard is switched off."""
-
-    def __init__(self, rank: int, tombstones: Tombstones | None) -> None:
-        self._rank, self._board = rank, tombstones
-        self.grace = 0.0 if tombstones is None else NAMING_GRACE
-        self.log = self.calls = CallLog()
-
-    def departed(self, doing: str) -> Verdict | None:
-        """Return that ranks have said that they leave, or that somebody has said so for them."""
-        published: list[Departure] = []
-        if self._board is not None:
-            with contextlib.suppress(RuntimeError):
-                published = self._board.published()
-        left = {gone.rank: gone for gone in published if gone.rank != self._rank}
-        return departed(left, {self._rank: doing}) if left else None
-
-    def leave_job(self, why: str, *, failed: bool) -> None:
-        """Publish that this rank leaves the job, where its launcher reads it."""
-        if self._board is not None:
-            self._leave(self._board, why, failed)
-
-    def _leave(self, board: Tombstones, why: str, failed: bool) -> None:
-        # The store may be gone, with the process that hosts it.
-        with contextlib.suppress(RuntimeError):
-            board.leave(Departure(self._rank, why, failed, {**self.log.counts}))
-
-
-class Watchdog(TombstoneWatcher):
+class Watchdog(Watcher):
     """Watches one rank, and lets it know why it waits.
 
-    It makes a connection of its own to the job's ``store``; ``connected`` is set while it can ask
-    and answer. If there are no ``tombstones``, nobody else says that this rank has left.
+    ``connected`` is set while it can ask and answer. Without the ``board`` of a launcher, on which
+    ranks leave tombstones, nobody else says that this rank has left.
     """
 
-    def __init__(
-        self, me: Identity, store: Any, settings: Settings, tombstones: Tombstones | None
-    ) -> None:
-        super().__init__(me.rank, tombstones)
-        self.grace, self.patience = NAMING_GRACE, FIRST_LOOK
-        self._me = me
+    grace, patience = NAMING_GRACE, FIRST_LOOK
+
+    def __init__(self, store: GuardStore, settings: Settings, board: Tombstones | None) -> None:
+        self._store, self._me, self._board = store, store.me, board
+        self.log = self.calls = CallLog()
         self.follow(settings)
-        self._says_goodbye = tombstones is None
-        # Holds the job's store as well: one that rank 0 hosts ends with its last holder.
-        self._connection = StoreConnection(store, me)
-        self._tombstones = Tombstones(store)
-        self._store = GuardStore(store, me)
-        self._use(store)  # for a last word, until there is a connection
-        self.membership = Membership(self._store, me, self.log.counts)
+        # Read until all are known; those of a large world are too many for that.
+        self._known: dict[int, RankStatus] = {}
+        self._reads_who_is_here = self._me.world_size <= ALL_ASK
+        self._all_by = math.inf
         self._open: deque[tuple[PendingCall, Diagnosis]] = deque()
         self._bell = self.log.over
         self._closed, self.connected = threading.Event(), threading.Event()
@@ -159,12 +83,7 @@ class Watchdog(TombstoneWatcher):
         self.settings = settings
         self.reports = ReportWriter(settings.report, self._me, self.log)
         if settings.report is not None and os.name == "posix":
-            report_before_sigterm(report_all)
-
-    def _use(self, store: Any) -> None:
-        """Work over a connection, or over the job's own."""
-        board: Any = PrefixStore("board", store) if self._says_goodbye else store
-        self._tombstones.store, self._store.store = board, PrefixStore("guard", store)
+            report_before_sigterm()
 
     # What the user's thread calls.
 
@@ -185,23 +104,49 @@ class Watchdog(TombstoneWatcher):
 
     look_after_loss = look  # which all ranks hear alike
 
+    def departed(self, doing: str) -> Verdict | None:
+        """Return that ranks have said that they leave, or that a launcher has said so for them."""
+        published: list[Departure] = []
+        if self._board is not None:
+            with contextlib.suppress(RuntimeError):
+                published = self._board.published()
+        left = {gone.rank: gone for gone in published if gone.rank != self._me.rank}
+        return departed(left, {self._me.rank: doing}) if left else None
+
+    def leave_job(self, why: str, *, failed: bool) -> None:
+        """Publish that this rank leaves the job, where its launcher reads it."""
+        if self._board is not None:
+            self._leave(self._board, why, failed)
+
+    def _leave(self, board: Tombstones, why: str, failed: bool) -> None:
+        # The store may be gone, with the process that hosts it.
+        with contextlib.suppress(RuntimeError):
+            board.leave(Departure(self._me.rank, why, failed, {**self.log.counts}))
+
     def gone(self) -> list[int]:
         """Return the ranks of this machine whose processes are gone."""
-        return self.membership.in_state("gone")
+        return self._in_state("gone")
+
+    def _in_state(self, *states: str) -> list[int]:
+        known = self._known.items()
+        return [rank for rank, status in known if process_state(status.process) in states]
 
     def report(self, error: BaseException) -> None:
-        """Write this rank's report, where one is wanted, and ask the error's peers for theirs."""
-        if self.reports.write(error):
-            peers = getattr(error, "peers", ())
-            self._tell(lambda: [self._store.ask(peer, report=True) for peer in peers])
+        """Write this rank's report, where one is wanted."""
+        self.reports.write(error)
 
     def break_off(self, group: str, verdict: Verdict, *, at_once: bool) -> None:
         """Tell the other ranks that a group is broken: at once, or unless this rank ends first."""
-        tell = functools.partial(self._store.decide, group, verdict)
+
+        def tell() -> None:
+            is_rank = os.getpid() == self._me.process.pid  # and not a forked child
+            if is_rank and not self._store.error and not self._closed.is_set():
+                within(_LAST, functools.partial(self._store.decide, group, verdict))
+
         if at_once:
-            self._tell(tell)
+            tell()
         else:
-            later = threading.Timer(_ENDS_WITHIN, self._tell, [tell])
+            later = threading.Timer(_ENDS_WITHIN, tell)
             later.daemon = True
             later.start()
 
@@ -213,53 +158,43 @@ class Watchdog(TombstoneWatcher):
         self._bell.set()
         atexit.unregister(self.close)
         raised = what_ended()
-        if raised is not None and self._says_goodbye:
+        if raised is not None:
             self.reports.write(raised)
         self._thread.join(_LAST)
-        if self._says_goodbye and not self._connection.error:
+        if self._board is None and not self._store.error:
             within(_FAREWELL + _LAST, lambda: self._say_goodbye(raised))
         if not self._thread.is_alive():
-            self._connection.store = self._store.store = self._tombstones.store = None
-
-    def _tell(self, tell: Callable[[], object]) -> None:
-        is_rank = os.getpid() == self._me.process.pid  # and not a forked child
-        if is_rank and not self._connection.error and not self._closed.is_set():
-            within(_LAST, tell)
+            self._store.close()
 
     def _say_goodbye(self, raised: BaseException | None) -> None:
         """Say why this rank leaves, and that it is done with the store."""
-        self._leave(self._tombstones, reason(raised), failed=raised is not None)
+        self._leave(self._store, reason(raised), failed=raised is not None)
         with contextlib.suppress(RuntimeError):
             self._store.count("bye", 1)
             # Rank 0 may host the store, in which others read a verdict, and abort if it is gone.
-            begun = time.monotonic()
+            until = time.monotonic() + _FAREWELL
             while self._me.rank == 0 and self._store.count("bye") < self._me.world_size:
-                stayed = time.monotonic() - begun
-                if stayed >= (_FAREWELL if self._do_others_wait() else _UNSEEN):
+                if time.monotonic() > until:
                     break
                 time.sleep(_MOMENT)
 
-    def _do_others_wait(self) -> bool:
-        return any(s.wait for rank, s in self._store.statuses().items() if rank != self._me.rank)
-
     def _silence(self, pending: PendingCall) -> Verdict | None:
         """Return a verdict where the store is dead, or has been silent for too long."""
-        seconds, waited = self._connection.silent_for(), time.time() - pending.started
+        seconds, waited = self._store.silent_for(), time.time() - pending.started
         if seconds < SILENT:
             return None
         is_late = seconds >= SILENT_AT_MOST or waited >= self.settings.timeout
         # Rank 0 may host the store.
-        is_down = is_late or 0 in self.membership.in_state("gone", "stopped")
-        if not is_down and not self._connection.is_dead():
+        is_down = is_late or 0 in self._in_state("gone", "stopped")
+        if not is_down and not self._store.is_dead():
             return None
-        doing, error = f"waits in {pending.call}", self._connection.error
+        doing, error = f"waits in {pending.call}", self._store.error
         return silent_store(self._me.rank, doing, seconds, error)
 
     def _diagnosis(self, pending: PendingCall) -> Diagnosis:
         group, text = pending.group, str(pending.call)
         if group != self._me.world:
             text += f"  (group of ranks {pending.members})"
-        issued = self.log.issued().get(group)
         wait = Wait(
             pending.serial,
             group,
@@ -267,38 +202,50 @@ class Watchdog(TombstoneWatcher):
             pending.number,
             pending.kind,
             text,
-            None if issued is None else issued - 1,  # this call is the last of them
-            group in self.log.counts_exactly,
+            self.log.issued().get(group, 0) - 1,  # this call is the last of them
+            self.log.counts_exactly.get(group, False),
         )
         begun, timeout = time.monotonic() - self.patience, self.settings.timeout
-        return Diagnosis(self._me, wait, timeout, self._store, self._tombstones, begun)
+        return Diagnosis(self._me, wait, timeout, self._store, begun)
 
     # What the guard's own thread does.
 
     def _watch(self) -> None:
-        self._closed.wait(self._connection.delay)
+        self._closed.wait(self._store.delay)
         while not self._closed.is_set():
-            self._connection.begin()
+            self._store.begin()
             try:
-                pause, self.grace = self._look(), NAMING_GRACE
-                self._connection.end()
+                pause = self._look()
+                self._store.end()
             except RuntimeError as error:  # of the store, which is tried again
-                self._connection.error = first_line(error)
+                self._store.error = first_line(error)
                 self.connected.clear()
-                pause, self.grace = _RETRY, OWN_WORDS
+                pause = _RETRY
             self._bell.wait(pause)
             self._bell.clear()
 
     def _look(self) -> float:
         """Do all that is to be done; return after how many seconds to look again."""
         if not self.connected.is_set():
-            self._use(self._connection.open())
-            self.membership.join()
+            self._store.connect()
             self.connected.set()
-        self.membership.read()
+        if self._reads_who_is_here:
+            self._read_who_is_here()
         delays = [self._step(pending, diagnosis) for pending, diagnosis in [*self._open]]
         self._answer()
         return min([self._store.pause, *delays])
+
+    def _read_who_is_here(self) -> None:
+        """Read who the others are, and warn of those who stay without a guard."""
+        self._known, now = self._store.statuses(), time.monotonic()
+        # In the second call of all ranks, each has made a communicator for the first.
+        if self._all_by == math.inf and self.log.counts.get(self._me.world, 0) > 1:
+            self._all_by = now + GUARDED
+        missing = {*range(self._me.world_size)} - self._known.keys()
+        self._reads_who_is_here = bool(missing) and now <= self._all_by
+        if missing and now > self._all_by:
+            why = f"it has not imported distmetrics, or {MODE}=off is set there"
+            _log.warning("no guard watches %s: %s", who(missing), why)
 
     def _step(self, pending: PendingCall, diagnosis: Diagnosis) -> float:
         """Look once at a call that lasts; return after how many seconds to look again."""
@@ -307,8 +254,7 @@ class Watchdog(TombstoneWatcher):
             diagnosis.close()
             self._open.remove((pending, diagnosis))
         elif pending.verdict is None and now >= diagnosis.due:
-            diagnosis.due = now + diagnosis.step(now)
-            pending.verdict = diagnosis.verdict
+            pending.verdict = diagnosis.step(now)
         return max(0.0, diagnosis.due - now) if pending.verdict is None else _RETRY
 
     def _answer(self) -> None:
@@ -323,18 +269,10 @@ class Watchdog(TombstoneWatcher):
         # The calls are read after what is issued, of which one may be theirs.
         where = str(place), still, place.waits_for_all
         self._store.answer(Answer(question, self.log.waits(), *where, issued, {**self.log.counts}))
-        if self._store.report_wanted():
-            self.reports.write()
 
 
 # By the group of all ranks.
 _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog] = weakref.WeakKeyDictionary()
-
-
-def report_all() -> None:
-    """Write this rank's report, where one is wanted: the process is about to be ended."""
-    for watchdog in [*_watchdogs.values()]:
-        watchdog.reports.write()
 
 
 _board: ContextVar[Tombstones | None] = ContextVar("distmetrics_board", default=None)
@@ -352,16 +290,11 @@ def leaving_by(tombstones: Tombstones) -> Iterator[None]:
 
 def watcher_of_job() -> Watcher:
     """Return who watches all groups of this rank: its guard, unless that is switched off."""
-    guard, settings = _watchdogs.get(dist.group.WORLD), current_settings()
-    if guard is None or not guard.is_used:
-        if settings.mode == "off" or dist.get_world_size() == 1:
-            return TombstoneWatcher(dist.get_rank(), _board.get())
-        try:
-            guard = guard or _guard_job(settings)
-        except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
-            text = f"distmetrics watches no rank of this job: its store says {error}"
-            warnings.warn(text, stacklevel=4)
-            return TombstoneWatcher(dist.get_rank(), _board.get())
+    settings = current_settings()
+    guard = _watchdogs.get(dist.group.WORLD) or _guard_job(settings)
+    if guard is None or (settings.mode == "off" and not guard.is_used):
+        return Watcher()
+    if not guard.is_used:
         guard.follow(settings)
         guard.is_used = True
     return guard
@@ -370,19 +303,22 @@ def watcher_of_job() -> Watcher:
 watch_by(watcher_of_job)
 
 
-def _guard_job(settings: Settings) -> Watchdog:
-    """Begin to guard this rank.
-
-    Raises:
-        RuntimeError: the job's store can't be connected to a second time.
-    """
+def _guard_job(settings: Settings) -> Watchdog | None:
+    """Begin to guard this rank, unless that is switched off, or it is alone."""
+    if settings.mode == "off" or dist.get_world_size() == 1:
+        return None
     world: Any = dist.group.WORLD
     me = Identity(dist.get_rank(), dist.get_world_size(), this_process(), world.group_name)
     board = _board.get()
-    store = world.get_group_store() if board is None else board.store
-    # At once: a rank that is gone before its guard is connected is named as well.
-    GuardStore(PrefixStore("guard", store), me).publish(None)
-    made = _watchdogs[world] = Watchdog(me, store, settings, board)
+    try:
+        of_job = PrefixStore("board", world.get_group_store()) if board is None else board.store
+        store = GuardStore(of_job, me)
+        # At once: a rank that is gone before its guard is connected is named as well.
+        store.publish(None)
+    except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
+        _log.warning("distmetrics watches no rank of this job: its store says %s", error)
+        return None
+    made = _watchdogs[world] = Watchdog(store, settings, board)
     made.log.count_by(me.world, *counter_of(world))
     weakref.finalize(world, made.close)
     return made
@@ -395,10 +331,7 @@ _init_process_group = dist.init_process_group
 def _init_and_guard(*args: Any, **kwargs: Any) -> None:
     """Guard a rank that has called nothing of ours yet: others may wait for it already."""
     _init_process_group(*args, **kwargs)
-    settings = current_settings()
-    if settings.mode != "off" and dist.get_world_size() > 1:
-        with contextlib.suppress(RuntimeError):  # which the first communicator warns of
-            _guard_job(settings)
+    _guard_job(current_settings())
 
 
 if os.environ.get(MODE, "").strip().lower() != "off":

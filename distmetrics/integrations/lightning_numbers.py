@@ -16,8 +16,7 @@ import torchmetrics
 from torch import nn
 from torchmetrics import MeanMetric
 
-from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reduce import mean
+from distmetrics.collectives.ops import gather_objects, mean
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import compose
 from distmetrics.integrations.lightning_loops import Replaced, evaluation_loops

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -12,9 +13,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.background import finish
-from distmetrics.comm.communicator import use
-from distmetrics.comm.process_group import GroupCommunicator, losses_named
-from distmetrics.guard.tombstones import Tombstones, meet
+from distmetrics.comm.communicator import Communicator, use
+from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.errors import PeerLostError
+from distmetrics.guard.store import Tombstones
 from distmetrics.guard.watchdog import leaving_by
 from distmetrics.launch.environment import Environment
 
@@ -78,6 +80,25 @@ def join_group(
     return comm
 
 
+def meet(store: Any, tombstones: Tombstones, rank: int, world_size: int) -> None:
+    """Return once every rank has called this with the same store, or raise once one has failed.
+
+    Without it a rank that fails at once would break the set-up of those that still connect.
+
+    Raises:
+        PeerLostError: a rank failed before all had come.
+    """
+    if store.add("joined", 1) == world_size:
+        store.set("all in", "")
+    while not store.check(["all in"]):
+        failed = [departure for departure in tombstones.published() if departure.failed]
+        # Looked at again: one that failed after all had come does not undo the meeting.
+        if failed and not store.check(["all in"]):
+            text = f"rank {failed[0].rank} failed before the world was complete: {failed[0].why}"
+            raise PeerLostError(text, rank=rank, peers=[failed[0].rank])
+        time.sleep(0.002)
+
+
 @contextmanager
 def taking_part(comm: GroupCommunicator) -> Iterator[None]:
     """Put a job's communicator in force; where the block raises, tell the other ranks why.
@@ -93,6 +114,23 @@ def taking_part(comm: GroupCommunicator) -> Iterator[None]:
     except BaseException as error:
         comm.leave(error)
         raise
+
+
+@contextmanager
+def losses_named(comm: Communicator) -> Iterator[None]:
+    """Name the rank whose loss breaks a collective of torch's own in the block, as DDP's are.
+
+    Raises:
+        PeerLostError: a rank failed, or its connection broke; the backend's error is the cause.
+        DivergedError: a rank returned.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        named = comm.blame(error) if isinstance(comm, GroupCommunicator) else None
+        if named is None:
+            raise
+        raise named from error
 
 
 def cores_per_rank(local_world_size: int) -> int:

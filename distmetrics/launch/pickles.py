@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import pickle
+import signal
 import sys
 import traceback
 import types
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError
 from distmetrics.preflight import find_unpicklable
 
@@ -129,3 +130,14 @@ def unpack_outcome(rank: int, data: bytes) -> Outcome:
 class _RemoteTraceback(Exception):  # noqa: N818  (never raised: shows a traceback as a cause)
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+def exit_reason(code: int) -> str:
+    """Return in a few words how a process ended.
+
+    >>> exit_reason(-9), exit_reason(3)
+    ('was killed by SIGKILL', 'ended with exit code 3')
+    """
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

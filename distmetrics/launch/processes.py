@@ -24,12 +24,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distmetrics.comm.outcome import Outcome
-from distmetrics.comm.verdict import exit_reason
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import PeerLostError, first_line
+from distmetrics.guard.report import report_all
 from distmetrics.guard.settings import current_settings, put_in_force
-from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Tombstones
-from distmetrics.guard.watchdog import report_all
+from distmetrics.guard.store import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.launch.joining import (
     Connect,
     exit_now,
@@ -39,7 +38,13 @@ from distmetrics.launch.joining import (
     taking_part,
     tombstones_in,
 )
-from distmetrics.launch.pickles import pack_outcome, pickled, unpack_outcome, without_missing_script
+from distmetrics.launch.pickles import (
+    exit_reason,
+    pack_outcome,
+    pickled,
+    unpack_outcome,
+    without_missing_script,
+)
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is

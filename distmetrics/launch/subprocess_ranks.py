@@ -15,14 +15,13 @@ import threading
 import time
 from pathlib import Path
 
-from distmetrics.comm.verdict import exit_reason
 from distmetrics.errors import ConfigurationError
+from distmetrics.guard.report import report_all
 from distmetrics.guard.settings import current_settings
-from distmetrics.guard.tombstones import LAST_WORDS, RAISING_GRACE, Tombstones
-from distmetrics.guard.watchdog import report_all
+from distmetrics.guard.store import LAST_WORDS, RAISING_GRACE, Tombstones
 from distmetrics.launch.clusters import OWN_STORE
 from distmetrics.launch.joining import cores_per_rank
-from distmetrics.launch.pickles import has_script
+from distmetrics.launch.pickles import exit_reason, has_script
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import exchange
-from distmetrics.collectives.header import Header, Problem
+from distmetrics.collectives.header import Header, Problem, agree
 from distmetrics.collectives.ops import gather_messages, meet
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.call_lock import exchanges_over, note_left, take, this_call
 from distmetrics.comm.communicator import (
     Call,
     Communicator,
     PassingCommunicator,
     SingleCommunicator,
     chosen,
+    exchanges_over,
+    note_left,
     numbered,
+    take,
+    this_call,
 )
 from distmetrics.comm.verdict import KINDS, Verdict
 from distmetrics.errors import (
@@ -31,13 +36,13 @@ from distmetrics.errors import (
     LayoutError,
     Ranks,
     StateError,
+    in_short,
 )
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, sizes_and_ranks, usual_roles
-from distmetrics.layouts.proof import Proof, far_apart, note, note_error, refusal, share
-from distmetrics.message import decode, encode, reading
+from distmetrics.layouts.proof import ERROR, Proof, far_apart, refusal, share
+from distmetrics.message import encode, parse, reading
 
-R = TypeVar("R")
-_CALL = Call("a call over a layout")
+_NO_DATA = torch.empty(0, dtype=torch.uint8)
 
 
 class _Ended(NamedTuple):
@@ -45,6 +50,7 @@ class _Ended(NamedTuple):
 
     result: Any = None
     error: Exception | None = None
+    data: Tensor = _NO_DATA  # the result, where other ranks are given it
 
 
 class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
@@ -91,19 +97,27 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         same: str = "exact",
         **roles: str | int,
     ) -> None:
-        whole, problem = chosen(comm), None
-        self._is_close = same == "close"
-        op = "layout"
+        whole, op, problem = chosen(comm), "layout", None
         try:
             sizes, members = sizes_and_ranks(mesh, whole.rank)
             if members and comm is None:
                 whole = _group(whole, members)
             self.mesh = Mesh.of(sizes, roles)
-            _check(self.mesh, same, whole.world_size)
+            ranks = len(self.mesh.ranks)
+            if ranks != whole.world_size:
+                what = f"a mesh of {self.mesh} has {ranks} ranks, and there are {whole.world_size}"
+                do = "pass sizes whose product is the number of ranks, or comm= of its ranks."
+                problem = Problem("ConfigurationError", what, do)
+            if same not in ("exact", "close"):
+                what = f'same={same!r} is none of "exact" and "close"'
+                problem = Problem("ConfigurationError", what)
             op += f" of {self.mesh}, same={same!r}"
         except (ConfigurationError, InputTypeError) as error:
             problem = Problem.of(error)
         meet(op, comm=whole, problem=problem)  # ranks that mean other groups would wait in them
+        self.wants_proof = bool(self.mesh.axes(SAME))
+        self._is_close = same == "close" and self.wants_proof
+        self.hands_over = bool(self.mesh.owned) or self._is_close
         self._connect(whole)
 
     @classmethod
@@ -137,21 +151,25 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
 
     def _connect(self, whole: Communicator) -> None:
         """Make the groups that calls need, among the ranks of the mesh."""
-        self._whole = whole
-        self.me = whole.rank
-        self._job = whole.members
-        super().__init__(self._among(self.mesh.axes(SHARD)))
-        shards = self.mesh.along(self.me, self.mesh.axes(SHARD))
-        self._members = [self._job[rank] for rank in shards]
-        self._alike = self._among(self.mesh.axes(SAME))
-        # On the others a group that is never used: all ranks are in as many, since torch may name
-        # a group of the user's by how many there are, and ranks wait for each other by its name.
-        self._owners = self._among(self.mesh.axes(SHARD, SAME))
-        self._given = self._among(self.mesh.owned)
-        self._digests: dict[str, str] | None = None  # of the call under way
+        mesh, me, self.whole = self.mesh, whole.rank, whole
+        shards, same = mesh.axes(SHARD), mesh.axes(SAME)
 
-    def _among(self, axes: Iterable[str]) -> Communicator:
-        return _group(self._whole, self.mesh.along(self.me, axes))
+        def among(axes: list[str]) -> Communicator:
+            return _group(whole, mesh.along(me, axes))
+
+        super().__init__(among(shards))
+        self.state = self.inner.state
+        self.members = [whole.members[rank] for rank in mesh.along(me, shards)]
+        # On ranks without values groups that are never used: all ranks are in as many, since torch
+        # may name a group of the user's by how many there are, and ranks wait for each other by
+        # its name.
+        self._owners = among(shards + same if same else [])
+        self._alike = among(same if self._is_close else [])
+        self._given = among(mesh.owned)
+        given = mesh.along(me, mesh.owned)
+        self._owner = [mesh.owns(rank) for rank in given].index(True)  # of these
+        self._is_in_call = False
+        self._digests: dict[str, Any] = {}  # of the call
 
     def through(self, whole: Communicator) -> layout:
         """Return the same layout over another communicator of the same ranks."""
@@ -163,112 +181,91 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
         """Return the same layout, for the background."""
         return self.through(self.whole.background())
 
-    @property
-    def members(self) -> Sequence[int]:
-        """The ranks of this rank's shards, as the job numbers them."""
-        return self._members
-
-    @property
-    def whole(self) -> Communicator:
-        """The communicator of all ranks of the mesh."""
-        return self._whole
-
-    @property
-    def hands_over(self) -> bool:  # type: ignore[override]
-        """True if some ranks are given the result of others."""
-        return bool(self.mesh.owned or (self._is_close and self.mesh.axes(SAME)))
-
-    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Pass on to the ranks of this rank's shards."""
-        return make(*sent)
-
-    @property
-    def wants_proof(self) -> bool:
-        """Whether some ranks hold the same samples, which each call proves."""
-        return self._digests is not None and bool(self.mesh.axes(SAME))
-
     def witness(self, call: bytes, tensors: Mapping[str, Tensor]) -> None:
         """Note what this rank would send in the call that is under way."""
-        if self._digests is not None:
-            note(self._digests, call, tensors)
+        for name, x in {**tensors, "the call": from_bytes(call)}.items():  # which tells least
+            # Ranks are compared by it, not guarded from each other; where the processor has no
+            # instructions for it, it is still no slower than others.
+            digest = self._digests.setdefault(name, hashlib.sha1(usedforsecurity=False))
+            digest.update(to_bytes(x.resolve_conj().resolve_neg()))
 
-    def around(self, make: Callable[[], R]) -> R:
+    def around(self, make: Callable[[], Any]) -> Any:
         """Make a call on the ranks that have values; prove that they agree; give it to the rest."""
-        if self._digests is not None:  # a part of a call that is under way
+        if self._is_in_call:  # a part of it
             return make()
-        self._digests, ended = {}, _Ended()
+        self._is_in_call, self._digests, ended = True, {}, _Ended()
         try:
-            if self.mesh.owned:
-                take(self._given, _CALL)
-            if self.mesh.owns(self.me):
+            for group in (self._given, self._owners, self._alike):
+                take(group, Call("a call over a layout"))
+            if self._given.rank == self._owner:
                 ended = self._made(make)
             if self.mesh.owned:
-                given = self.mesh.along(self.me, self.mesh.owned)
-                src = [self.mesh.owns(rank) for rank in given].index(True)
-                ended = _hand_over(self._given, src, ended)
+                ended = _hand_over(self._given, self._owner, ended)
         finally:
-            self._digests = None
+            self._is_in_call = False
         exchanges_over()
         if ended.error is not None:
             raise ended.error
-        result: R = ended.result
-        return result
+        return ended.result
 
     def _made(self, make: Callable[[], Any]) -> _Ended:
         """Make the call; of its error the other ranks must hear before it is raised."""
-        if self.mesh.axes(SAME):
-            take(self._owners, _CALL)
-        if self._is_close:
-            take(self._alike, _CALL)
         lock = this_call()
-        takes = lock.takes
+        before = lock.call
         try:
             with numbered(self):
-                ended = _Ended(make())
+                result = make()
+                mine = _Ended(result, data=self._data_of(result) if self.hands_over else _NO_DATA)
         except Exception as error:
             if not lock.exchanged and not isinstance(error, DistmetricsError):
-                if lock.takes > takes:  # others are in the midst of it
+                if lock.call is not before:  # others are in the midst of it
                     raise
                 note_left(self, error)
-            ended = _Ended(error=error)
+            mine = _Ended(error=error)
         except BaseException:
-            take(self._given if self.mesh.owned else self._owners, _CALL)  # where others still wait
+            lock.exchanged = False  # others still wait
             raise
-        if not self.mesh.axes(SAME):
-            return ended
         try:
-            return self._proved(ended)
+            return self._proved(mine)
         except Exception as error:  # noqa: BLE001  (raised by around)
             return _Ended(error=error)
 
+    def _data_of(self, result: Any) -> Tensor:
+        """Return the result as data, which alone can be given to other ranks."""
+        try:
+            return serialize(result)
+        except InputTypeError as error:
+            what = f"the result cannot be given to other ranks: {error.what}"
+            raise InputTypeError(what, rank=self.rank) from error
+
     def _proved(self, mine: _Ended) -> _Ended:
         """Return what all ranks with values have ended with; one of them may have an error."""
-        digests, ended = self._digests or {}, mine
+        digests = {name: each.hexdigest() for name, each in self._digests.items()}
+        ended = mine
         if self._is_close:
             ended = _hand_over(self._alike, 0, mine)
             digests = far_apart(ended.result, mine.result)
         if mine.error is not None:
-            note_error(digests, mine.error)
-        owners, proof = self._owners, Proof(digests)
+            text = getattr(mine.error, "compared", "") or mine.error
+            digests[ERROR] = f"{type(mine.error).__name__}: {text}"
+        owners, rank, proof = self._owners, self.whole.rank, Proof(digests)
         take(owners, Call("the proof of a layout"))
-        if not owners.all_reduce(share(self.mesh, self.me, proof).to(owners.device), "sum").any():
+        if not owners.all_reduce(share(self.mesh, rank, proof).to(owners.device), "sum").any():
             return ended
         proofs = gather_messages(owners, proof, Header("parts"), "its parts")
-        by_rank = dict(zip(self.mesh.owners, proofs, strict=True))
-        error = refusal(self.mesh, self.me, by_rank)
-        error.call_ranks(self._job)
+        error = refusal(self.mesh, rank, dict(zip(self.mesh.owners, proofs, strict=True)))
+        error.call_ranks(self.whole.members)
         raise error from ended.error
 
     def axes_of(self, job_ranks: Sequence[int]) -> dict[str, str | int]:
         """Return the axes along which some ranks of the job lie, and their roles."""
-        ranks = [self._job.index(rank) for rank in job_ranks if rank in self._job]
+        job = self.whole.members
+        ranks = [job.index(rank) for rank in job_ranks if rank in job]
         return {axis: self.mesh.roles[axis] for axis in self.mesh.varied(ranks)}
 
     def duplicates(self, shards: Sequence[int]) -> LayoutError:
-        """Return the error for shards that hold the same data, which would count several times.
-
-        It names the first ranks of these shards: ranks that hold the same must agree on it.
-        """
+        """Return the error for shards that hold the same data, which would count several times."""
+        # The first ranks of these shards: ranks that hold the same must agree on it.
         line = self.mesh.along(self.mesh.owners[0], self.mesh.axes(SHARD))
         ranks = [line[shard] for shard in shards]
         axes = self.mesh.varied(ranks)
@@ -280,22 +277,11 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
             ],
             notes=["Every rank keeps what it had."],
             do=f'say {axes[0]}="same", or deal the samples out along it.',
-            rank=self.me,
+            rank=self.whole.rank,
             peers=ranks,
         )
-        error.call_ranks(self._job)
+        error.call_ranks(self.whole.members)
         return error
-
-
-def _check(mesh: Mesh, same: str, world_size: int) -> None:
-    """Raise ConfigurationError for what a layout cannot be."""
-    if same not in ("exact", "close"):
-        raise ConfigurationError(f'same={same!r} is none of "exact" and "close"')
-    if len(mesh.ranks) != world_size:
-        raise ConfigurationError(
-            f"a mesh of {mesh} has {len(mesh.ranks)} ranks, and there are {world_size}",
-            do="pass sizes whose product is the number of ranks, or comm= of its ranks.",
-        )
 
 
 def _group(whole: Communicator, ranks: Sequence[int]) -> Communicator:
@@ -310,10 +296,9 @@ def _group(whole: Communicator, ranks: Sequence[int]) -> Communicator:
 def _told(error: Exception) -> Verdict:
     """Return what ranks without values are told of an error; of a user's class as one of ours."""
     if not isinstance(error, DistmetricsError) or error.code not in KINDS:  # of compute(), say
-        what = f"the call failed on the ranks with values: {type(error).__name__}: {error}"
-        error = StateError(what)
+        error = StateError(f"the call failed on the ranks with values: {in_short(error)}")
     return Verdict(
-        error.code,  # type: ignore[arg-type]
+        error.code,
         error.what,
         error.peers,
         error.per_rank,
@@ -324,30 +309,17 @@ def _told(error: Exception) -> Verdict:
 
 
 def _hand_over(comm: Communicator, src: int, mine: _Ended) -> _Ended:
-    """Give what rank ``src`` has ended with to all ranks of ``comm``.
-
-    One round if it fits inline, as numbers do; else one more. A result that is not data becomes an
-    error on every rank.
-    """
-    data, body = torch.empty(0, dtype=torch.uint8), b""
-    if comm.rank == src and mine.error is None:
-        try:
-            data = serialize(mine.result)
-        except InputTypeError as error:
-            what = f"the result, a {type(mine.result).__name__}, cannot be given to ranks without"
-            refused = InputTypeError(f"{what} values: {error.what}", rank=src)
-            refused.call_ranks(comm.members)
-            mine = _Ended(error=refused)
-    if comm.rank == src and mine.error is not None:
-        body = encode(_told(mine.error))
+    """Give what rank ``src`` has ended with to all ranks of ``comm``."""
+    given = mine if comm.rank == src else _Ended()
+    body = b"" if given.error is None else encode(_told(given.error))
     with numbered(comm):
-        met = exchange(comm, Header("what a layout hands over", body=body), data.to(comm.device))
-        met.agree()
-        sent, body = met.move(sparing=True)[src], met.headers()[src].body
+        header = Header("what a layout hands over", body=body)
+        met = exchange(comm, header, given.data.to(comm.device))
+        agree(met.headers(), comm.rank)
+        sent, body = met.move_from(src), met.headers()[src].body
     if comm.rank == src:
         return mine
     with reading("what it hands over", src):
         if body:
-            told = decode(Verdict, body, "what it hands over", src)
-            return _Ended(error=told.error(comm.members[comm.rank]))
-        return _Ended(deserialize(sent))
+            return _Ended(error=parse(Verdict, body).error(comm.members[comm.rank]))
+        return _Ended(deserialize(sent), data=sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +13,11 @@ import torch
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.buckets import is_dtensor
-from distmetrics.collectives.dtensor import local_of, part_of
+from distmetrics.collectives.buckets import is_dtensor, wide_dtype
+from distmetrics.collectives.dtensor import Part, local_of, part_of
 from distmetrics.collectives.header import Header, Problem, check_sendable
-from distmetrics.collectives.ops import gather_messages
-from distmetrics.collectives.reduce import reduce_large
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator, chosen
+from distmetrics.collectives.ops import gather_messages, reduce_large
+from distmetrics.comm.communicator import Communicator, chosen, one_call
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import InputError, InputTypeError, LayoutError, Ranks
 from distmetrics.layouts.communicator import layout
@@ -28,8 +27,6 @@ from distmetrics.message import Message
 
 # Elements of which the CPU's kernel makes a sum of float32: of 20 million it is wrong by 1 in 1000.
 _RUN = 1 << 14
-_DOUBLE = (torch.float64, torch.complex128)
-PLAIN = "plain gradients"
 
 
 class GradientNorm(Message, frozen=True):
@@ -40,11 +37,6 @@ class GradientNorm(Message, frozen=True):
     apart: tuple[str, ...]  # the axes of the layout along which other ranks hold other gradients
     piece: str = ""  # which one is this rank's
     norm: float = math.nan  # of this piece; NaN for a term that is still to be reduced
-    is_double: bool = False
-
-    def __post_init__(self) -> None:
-        if self.norm < 0:
-            raise ValueError(f"a norm of {self.norm}")
 
     def __str__(self) -> str:
         name = f' of the shared "{self.shared}"' if self.shared else ""
@@ -56,6 +48,7 @@ class GradientNorms(Message, frozen=True):
     """What a rank tells the others of all its gradients."""
 
     norms: tuple[GradientNorm, ...]
+    are_double: bool
 
 
 @dataclass
@@ -74,16 +67,14 @@ class _Alike:
         if self.pending is not None:
             # They are reduced in one run, so they must be in the same order.
             return self.told.but(what=f"{what}, {_digest(self.shapes)}")
-        norm = norm_of(self.locals, order)
-        is_double = any(local.dtype in _DOUBLE for local in self.locals)
-        return self.told.but(what=what, norm=norm, is_double=is_double)
+        return self.told.but(what=what, norm=norm_of(self.locals, order))
 
     def reduce(self) -> None:
         """Reduce terms over the ranks that hold them, which all must call it."""
         if self.pending is None:
             return
         run = torch.cat([local.reshape(-1) for local in self.locals])
-        run = run.float() if run.dtype.itemsize < torch.float32.itemsize else run
+        run = run.to(wide_dtype(run.dtype))
         for dim, placement in enumerate(self.pending.placements):
             if placement.is_partial():
                 group = GroupCommunicator.of(self.pending.device_mesh.get_group(dim))
@@ -92,21 +83,33 @@ class _Alike:
         self.locals, self.pending = [run], None
 
 
+def norm_of(tensors: Iterable[Tensor], order: float) -> float:
+    """Return the norm of some tensors, as if joined."""
+    runs: list[Tensor] = []
+    for tensor in tensors:
+        if not tensor.numel():  # of nothing there is no largest element
+            continue
+        if tensor.dtype.itemsize < torch.float32.itemsize:  # to which torch would round the norm
+            wide = torch.float64 if tensor.is_cpu else torch.float32
+            runs.append(torch.linalg.vector_norm(tensor, order, dtype=wide))
+        else:
+            runs += torch.split(tensor.reshape(-1), _RUN) if tensor.is_cpu else [tensor]
+    return float(torch.nn.utils.get_total_norm(runs, order))
+
+
 def _gradients(
-    parameters: Iterable[Any], shared: Mapping[str, Any], comm: Communicator, mesh: Mesh
+    parameters: Iterable[Any], names: Mapping[Any, str], comm: Communicator, mesh: Mesh
 ) -> list[_Alike]:
     """Return the gradients of parameters by placement; each parameter counts once."""
-    names = {parameter: str(name) for name, parameter in shared.items()}
     groups: dict[Any, _Alike] = {}
-    for number, parameter in enumerate(dict.fromkeys([*parameters, *names])):
+    for number, parameter in enumerate(dict.fromkeys(parameters)):
         gradient, name = parameter.grad, names.get(parameter, "")
         if gradient is None:
             continue
         where = f"the gradient of parameter {number}"
-        local, key = gradient, (name, None, ())
-        if is_dtensor(gradient):
-            local, key = local_of(gradient), (name, gradient.device_mesh, gradient.placements)
+        local = local_of(gradient) if is_dtensor(gradient) else gradient
         check_sendable(local, where)
+        key = name, getattr(gradient, "device_mesh", None), getattr(gradient, "placements", None)
         if key not in groups:
             groups[key] = _placed(gradient, name, where, comm, mesh)
         groups[key].locals.append(local)
@@ -116,76 +119,32 @@ def _gradients(
 
 def _placed(gradient: Any, name: str, where: str, comm: Communicator, mesh: Mesh) -> _Alike:
     """Return what the placements of a gradient say, without its data."""
-    if not is_dtensor(gradient):
-        return _Alike(GradientNorm(PLAIN, name, tuple(mesh.axes(SHARD))))
-    # Of FSDP2 over tensor parallelism: in which order its pieces lie does not matter here.
-    part = part_of(gradient, comm, where, also="_StridedShard")
-    held = gradient.device_mesh.mesh
+    part, what = Part(gradient), "plain gradients"
+    if is_dtensor(gradient):
+        # Of FSDP2 over tensor parallelism: in which order its pieces lie does not matter here.
+        part = part_of(gradient, comm, where, also="_StridedShard")
+        held = gradient.device_mesh.mesh
+        what = f"gradients of {part.placements} on the mesh {_digest((held - held.min()).tolist())}"
     if not {*part.pending} <= {"sum", "avg"}:
         raise InputTypeError(
             f"{where} is a DTensor of {part.placements}, whose norm is unknown",
             do="pass gradients that are whole, pieces, sums or averages.",
         )
-    what = f"gradients of {part.placements} on the mesh {_digest((held - held.min()).tolist())}"
-    apart, piece = _apart(part.holders, mesh, where), " ".join(part.pieces.values())
-    return _Alike(GradientNorm(what, name, apart, piece), gradient if part.pending else None)
-
-
-def _apart(holders: Sequence[int], mesh: Mesh, where: str) -> tuple[str, ...]:
-    """Return the axes along which ranks other than the holders of a DTensor hold another one."""
-    apart, places = [], [mesh.place(rank) for rank in holders]
-    for axis in mesh.axes(SHARD):
-        extent, size = len({place[axis] for place in places}), mesh.sizes[axis]
-        # Whether the other ranks have copies nobody knows.
-        if 1 < extent < size:
+    varied = mesh.varied(part.holders)
+    for axis in varied:
+        extent, size = len({mesh.place(rank)[axis] for rank in part.holders}), mesh.sizes[axis]
+        if extent < size and mesh.roles[axis] == SHARD:  # whether the others have copies?
             raise InputError(
                 f"{where} is a DTensor of {extent} of the {size} ranks along {axis}",
                 do=f"make a layout with the axes of its mesh, of which {axis} is made up.",
             )
-        if extent < size or size == 1:
-            apart.append(axis)
-    return tuple(apart)
+    apart = tuple(axis for axis in mesh.axes(SHARD) if axis not in varied)
+    told = GradientNorm(what, name, apart, " ".join(part.pieces.values()))
+    return _Alike(told, gradient if part.pending else None)
 
 
 def _digest(value: object) -> str:
     return hashlib.blake2b(str(value).encode(), digest_size=8).hexdigest()
-
-
-def norm_of(tensors: Iterable[Tensor], order: float) -> float:
-    """Return the norm of some tensors, as if joined."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        if not tensor.numel():  # of nothing there is no largest element
-            continue
-        alike = kinds.setdefault((tensor.device, tensor.dtype), [])
-        if tensor.is_cpu and tensor.numel() > _RUN:
-            alike += torch.split(tensor.reshape(-1), _RUN)
-        else:
-            alike.append(tensor)
-    norms: list[float] = []
-    for (device, dtype), alike in kinds.items():
-        wide = None
-        if dtype.itemsize < torch.float32.itemsize:
-            wide = torch.float64 if device.type == "cpu" else torch.float32
-        # torch's public get_total_norm rounds each norm to the gradients' own dtype.
-        norms += torch.stack(torch._foreach_norm(alike, order, dtype=wide)).tolist()
-    return joined(norms, order)
-
-
-def joined(norms: Sequence[float], order: float) -> float:
-    """Return the norm of vectors end to end from their norms, whatever their order, bit for bit.
-
-    >>> joined([3.0, 4.0], 2.0), joined([1e200, 1e200], 1.0), joined([], 2.0)
-    (5.0, 2e+200, 0.0)
-    """
-    if any(map(math.isnan, norms)):
-        return math.nan
-    largest = max(norms, default=0.0)
-    if largest in (0.0, math.inf) or order == math.inf:
-        return largest
-    # Relative to the largest, so that no power overflows.
-    powers = math.fsum(math.pow(norm / largest, order) for norm in norms)
-    return largest * math.pow(powers, 1 / order)
 
 
 def grad_norm(
@@ -247,16 +206,17 @@ def _norm(
     parameters: Any, norm_type: Any, shared: Any, mesh: Mesh, *, comm: Communicator
 ) -> Tensor:
     gradients: list[_Alike] = []
-    problem = None
-    order = math.nan  # unknown where there is a problem
+    header, order = Header("grad_norm", site=call_site()), math.nan
     try:
-        order = _order_of(norm_type)
-        gradients = _gradients(*_checked(parameters, shared, mesh), comm, mesh)
+        order, listed, names = _checked(parameters, norm_type, shared or {}, mesh)
+        header = header.but(op=f"grad_norm of order {order:g} over {mesh}")
+        gradients = _gradients(listed, names, comm, mesh)
     except InputError as error:
-        problem = Problem.of(error)
-    header = Header(f"grad_norm of order {order:g} over {mesh}", site=call_site(), problem=problem)
+        header = header.but(problem=Problem.of(error))
+    dtypes = {local.dtype.to_real() for each in gradients for local in each.locals}
     for _ in range(2):  # terms have no norm until they are reduced
-        mine = GradientNorms(tuple([each.measured(order) for each in gradients]))
+        told = tuple([each.measured(order) for each in gradients])
+        mine = GradientNorms(told, torch.float64 in dtypes)
         ranks = gather_messages(comm, mine, header, "what it tells of its gradients")
         norms = [each.norms for each in ranks]
         value = total(norms, mesh, order, comm.rank)
@@ -265,9 +225,9 @@ def _norm(
         # In an order that all ranks share which hold the terms.
         for each in sorted(gradients, key=lambda each: (each.told.what, each.told.shared)):
             each.reduce()
-    is_double = any(part.is_double for parts in norms for part in parts)
+    dtype = torch.float64 if any(each.are_double for each in ranks) else torch.float32
     device = gradients[0].locals[0].device if gradients else comm.device
-    return torch.tensor(value, dtype=torch.float64 if is_double else torch.float32, device=device)
+    return torch.tensor(value, dtype=dtype, device=device)
 
 
 def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, rank: int) -> float:
@@ -279,7 +239,7 @@ def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, ran
             stage = tuple(place[axis] for axis in mesh.sizes if axis in part.apart)
             key = (part.shared,) if part.shared else (part.what, stage)
             groups.setdefault(key, {})[holder] = part
-    counted: list[float] = []
+    counted = [0.0]
     seen: dict[tuple[str, float], int] = {}
     for holders in groups.values():
         holder, first = next(iter(holders.items()))
@@ -293,31 +253,25 @@ def total(norms: Sequence[Sequence[GradientNorm]], mesh: Mesh, order: float, ran
         for part in holders.values():
             copies.setdefault(part.piece, []).append(part.norm)
         for own in copies.values():
-            # What is not finite makes the norm so.
-            is_odd |= all(map(math.isfinite, own)) and max(own) - min(own) > RELATIVE * max(own)
-            # Their mean: each counts as its share, so that it does not matter which is taken.
-            counted += [norm * len(own) ** (-1 / order) for norm in own]
+            # Not so of what is not finite, which makes the norm so.
+            is_odd |= max(own) - min(own) > RELATIVE * max(own)
+            counted.append(sum(own) / len(own))  # so that it does not matter which is taken
         if is_odd:
             raise _differ(sorted(expected), norms, rank)
-        is_own = first.apart and not first.shared and first.what.startswith(PLAIN)
         # A number that is no integer is hardly the same by chance; a largest element may well be,
         # after a clip by value say.
-        if is_own and order < math.inf and first.norm % 1 > 0:
-            twin = seen.setdefault((first.what, first.norm), holder)
-            if twin != holder:
-                raise _are_copies(first, [twin, holder], rank)
-    return joined(counted, order)
-
-
-def _are_copies(part: GradientNorm, ranks: Sequence[int], rank: int) -> LayoutError:
-    where = f"grad_norm: along {' and '.join(part.apart)}, said to hold other parameters, "
-    return LayoutError(
-        [where, Ranks(ranks), f" hold {part}: they would be counted twice"],
-        do='say "same" of an axis along which gradients are reduced; a layout of data is not one '
-        "of parameters. Weights that stages tie: shared={name: weight}.",
-        rank=rank,
-        peers=ranks,
-    )
+        if first.apart and not first.shared and order < math.inf and first.norm % 1 > 0:
+            ranks = [seen.setdefault((first.what, first.norm), holder), holder]
+            if ranks[0] != holder:
+                where = f"along {' and '.join(first.apart)}, said to hold other parameters, "
+                raise LayoutError(
+                    ["grad_norm: ", where, Ranks(ranks), f" hold {first}: it would count twice"],
+                    do='say "same" of an axis along which gradients are reduced; a layout of data '
+                    "is not one of parameters. Weights that stages tie: shared={name: weight}.",
+                    rank=rank,
+                    peers=ranks,
+                )
+    return float(torch.linalg.vector_norm(torch.tensor(counted, dtype=torch.float64), order))
 
 
 def _differ(
@@ -335,23 +289,19 @@ def _differ(
     )
 
 
-def _order_of(norm_type: Any) -> float:
-    try:
+def _checked(
+    parameters: Any, norm_type: Any, shared: Mapping[str, Any], mesh: Mesh
+) -> tuple[float, list[Tensor], dict[Tensor, str]]:
+    """Return what :func:`grad_norm` was given, as it is used: the order, weights, and names."""
+    order = math.nan
+    with contextlib.suppress(TypeError, ValueError):
         order = float(norm_type)
-    except (TypeError, ValueError):
-        order = math.nan
     if not order >= 1:
         raise InputError(f"norm_type must be a number from 1 on, or inf, got {norm_type!r}")
-    return order
-
-
-def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Mapping[str, Tensor]]:
-    """Return what :func:`grad_norm` was given, as it is used."""
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
-    listed, shared = [*parameters], {} if shared is None else shared
-    tensors = [*listed, *(shared.values() if isinstance(shared, Mapping) else [[shared]])]
-    for each in tensors:
+    listed = [*parameters, *(shared.values() if isinstance(shared, Mapping) else [shared])]
+    for each in listed:
         if not isinstance(each, Tensor):
             raise InputTypeError(
                 f"parameters must be tensors, got a {type(each).__name__}",
@@ -364,4 +314,4 @@ def _checked(parameters: Any, shared: Any, mesh: Mesh) -> tuple[list[Tensor], Ma
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )
-    return listed, shared
+    return order, listed, {parameter: str(name) for name, parameter in shared.items()}

@@ -95,14 +95,10 @@ class Mesh:
 
 
 def _checked(axis: str, size: int, role: Any) -> Role:
-    if role in (SHARD, SAME):
-        return str(role)
-    if role == "first":
-        return 0
-    if role == "last":
-        return size - 1
-    if isinstance(role, int) and not isinstance(role, bool) and 0 <= role < size:
-        return role
+    """Return a role; of an owner its number."""
+    number: Role = {"first": 0, "last": size - 1}.get(str(role), role)
+    if number in (SHARD, SAME) or (type(number) is int and 0 <= number < size):
+        return number
     raise ConfigurationError(
         f"{axis}={role!r} is no role for an axis of {size}",
         do=f"say {_ROLES} from 0 to {size - 1}.",

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import to_bytes
 from distmetrics.errors import LayoutError, Ranks
 from distmetrics.layouts.mesh import SAME, Mesh
 from distmetrics.message import Message, encode, not_ours
@@ -25,31 +24,13 @@ from distmetrics.tree import flatten
 # Sums of bfloat16 in another order differ by about one part in a thousand.
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
 _WORDS = struct.Struct("<4q")
-_CALL, _ERROR = "the call", "an error"
+ERROR = "an error"  # it is compared as what is sent is
 
 
 class Proof(Message, frozen=True):
     """What a rank would send in a call: of each state or leaf a hash, or the value in short."""
 
     digests: Mapping[str, str]
-
-
-def note(digests: dict[str, str], call: bytes, tensors: Mapping[str, Tensor]) -> None:
-    """Add to digests what would be sent: the call, without the line that makes it, and data."""
-    sent: list[tuple[str, Any]] = [*tensors.items(), (_CALL, call)]  # which tells least of all
-    for name, x in sent:
-        data = x if isinstance(x, bytes) else to_bytes(x.resolve_conj().resolve_neg())
-        # Ranks are compared by it, not guarded from each other; where the processor has no
-        # instructions for it, it is still no slower than others.
-        digest = hashlib.sha1(digests.get(name, "").encode(), usedforsecurity=False)
-        digest.update(data)
-        digests[name] = digest.hexdigest()
-
-
-def note_error(digests: dict[str, str], error: Exception) -> None:
-    """Add an error of this rank, to be compared with that of others."""
-    text = getattr(error, "compared", "") or str(error)
-    digests[_ERROR] = f"{type(error).__name__}: {text}"
 
 
 def far_apart(first: Any, mine: Any) -> dict[str, str]:
@@ -98,28 +79,26 @@ def share(mesh: Mesh, rank: int, proof: Proof) -> Tensor:
 
 def refusal(mesh: Mesh, rank: int, proofs: Mapping[int, Proof]) -> LayoutError:
     """Return the error for ranks that are said to hold the same samples and do not."""
-    axis, name, digests = _first_difference(mesh, proofs)
-    where = f'along the axis {axis}, said to hold the "same" samples, {name} differs between '
-    return LayoutError(
-        [where, Ranks(digests)],
-        per_rank={place: f"{name}: {digest[:200]}" for place, digest in digests.items()},
-        notes=["Every rank keeps what it had."],
-        likely=f"the ranks along {axis} hold other samples, or only one of them has values.",
-        do=f'say {axis}="shard", or which coordinate has the values; where the samples are '
-        'the same and only rounding differs, same="close".',
-        rank=rank,
-        peers=digests,
-    )
-
-
-def _first_difference(mesh: Mesh, proofs: Mapping[int, Proof]) -> tuple[str, str, dict[int, str]]:
-    """Return the axis, the name and the digest of each rank of the first difference."""
     names = [name for proof in proofs.values() for name in proof.digests]
     # An error tells more than what it has kept from being sent.
-    for name in dict.fromkeys([_ERROR, *names]):
-        for axis, rank in itertools.product(mesh.axes(SAME), proofs):
-            line = mesh.along(rank, [axis])
+    for name in dict.fromkeys([ERROR, *names]):
+        for axis, start in itertools.product(mesh.axes(SAME), proofs):
+            line = mesh.along(start, [axis])
             digests = {each: proofs[each].digests.get(name, "nothing") for each in line}
-            if len({*digests.values()}) > 1:
-                return axis, name, digests
+            if len({*digests.values()}) == 1:
+                continue
+            where = (
+                f'along the axis {axis}, said to hold the "same" samples, {name} differs between '
+            )
+            return LayoutError(
+                [where, Ranks(line)],
+                per_rank={each: f"{name}: {digest[:200]}" for each, digest in digests.items()},
+                notes=["Every rank keeps what it had."],
+                likely=f"the ranks along {axis} hold other samples, or only one of them has "
+                "values.",
+                do=f'say {axis}="shard", or which coordinate has the values; where the samples are '
+                'the same and only rounding differs, same="close".',
+                rank=rank,
+                peers=line,
+            )
     raise not_ours("proofs that are the same, whose sum is not zero")

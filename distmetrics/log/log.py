@@ -10,15 +10,14 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, library
 
-from distmetrics.arguments import check
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.background import Handle, start
 from distmetrics.comm.communicator import Communicator, chosen
-from distmetrics.errors import DistmetricsError, StateError, in_short
+from distmetrics.errors import ConfigurationError, DistmetricsError, StateError, in_short
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.window import Window, WindowSnapshot
-from distmetrics.log.writers import WRITERS, Writer, write
+from distmetrics.log.writers import Writer, write
 
 # Compiled code notes values by the number of a window.
 _WINDOWS: WeakValueDictionary[int, Window] = WeakValueDictionary()
@@ -82,7 +81,11 @@ class Log:
     """
 
     def __init__(self, comm: Communicator | None = None, *, writers: Sequence[Writer] = ()) -> None:
-        check("Log", {"writers": writers}, {"writers": WRITERS})
+        if not all(callable(each) or hasattr(each, "log_metrics") for each in writers):
+            raise ConfigurationError(
+                f"Log: writers must be a list of functions of a row and a step, or of loggers, got "
+                f"{writers!r}"
+            )
         self._comm = comm
         self._writers = [*writers]
         self._flushes = 0
@@ -185,17 +188,17 @@ class Log:
         unasked = self._end_flush()
         # Some ranks may have asked, and flush as usual: so all are told once more, by a StateError.
         of_all = isinstance(unasked, DistmetricsError) and not isinstance(unasked, StateError)
-        if of_all and self._window.problem is None:
+        if of_all:
             what = f"the flush before failed, and nobody has asked: {in_short(unasked)}"
-            self._window.problem = Problem("StateError", what)
+            self._window.problem = self._window.problem or Problem("StateError", what)
         try:
             row = self._flushed(step, wait=wait)
         except Exception as error:
             if unasked is None:
                 raise
-            if isinstance(error, DistmetricsError) and not of_all:
-                raise error from unasked
-            raise unasked from error
+            if of_all:
+                raise unasked from error
+            raise error from unasked
         if unasked is not None:
             if isinstance(row, Handle):
                 row.is_heard = of_all
@@ -210,16 +213,16 @@ class Log:
         if comm.whole.rank == 0 and self._writers:
             step = self._flushes if step is None else step
             then = partial(write, self._writers, step=step)
-        flush = partial(flushed, mine, self._known)
-        handle = None if wait else start(lambda comm: flush(comm=comm), comm, then)
+        known = self._known
+        handle = None if wait else start(lambda twin: flushed(mine, known, comm=twin), comm, then)
         self._window.clear()
         if handle is not None:
             self._flush = handle, mine
             return handle
         try:
-            row = flush(comm=comm)
+            row = flushed(mine, known, comm=comm)
         except DistmetricsError:  # on every rank: nobody has counted it
-            self._window.add(mine.names, mine.numbers)
+            self._window.add(mine.totals)
             raise
         if then is not None:
             then(row)
@@ -235,7 +238,7 @@ class Log:
         (handle, mine), self._flush = self._flush, None
         handle.wait()
         if isinstance(handle.error, DistmetricsError):
-            self._window.add(mine.names, mine.numbers)
+            self._window.add(mine.totals)
         if not handle.is_heard:
             try:
                 handle.result()

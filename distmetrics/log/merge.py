@@ -12,14 +12,12 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import from_bytes, to_bytes
 from distmetrics.collectives.exchange import check_memory, exchange, inline_capacity
-from distmetrics.collectives.header import Header
-from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reduce import reduce_large
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator
+from distmetrics.collectives.header import Header, agree
+from distmetrics.collectives.ops import gather_objects, reduce_large
+from distmetrics.comm.communicator import Communicator, one_call
 from distmetrics.errors import MismatchError, Site
-from distmetrics.log.kinds import SQUARES, growth, is_same
-from distmetrics.log.names import Names, folded, join, placed
+from distmetrics.log.kinds import SQUARES, growth
+from distmetrics.log.names import Names, Totals, folded, join
 from distmetrics.log.window import WindowSnapshot
 from distmetrics.log.writers import numbers as numbers_of
 from distmetrics.message import Message, Size, decode, encode, reading
@@ -48,12 +46,12 @@ class Known:
 @one_call
 def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[str, Any]:
     """Return the row of a flush; see :func:`merged`."""
-    sent, call, union = mine.checked(), Header("Log.flush", site=mine.site), known.union
-    if union is not None and mine.names.kinds.items() <= union.kinds.items():
-        sent = sent._replace(names=union, numbers=placed(mine.numbers, mine.names, union))
+    sent, call, union = mine, Header("Log.flush", site=mine.site), known.union
+    if union is not None and mine.totals.names.kinds.items() <= union.kinds.items():
+        sent = sent._replace(totals=Totals(union, mine.totals.among(union)))
     row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
     if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
-        whole, _ = join(dict.fromkeys(per_rank))
+        whole, _ = join(tuple({*per_rank}))
         is_needed = len({*per_rank}) > 1 or whole.is_marked
         is_new = len(whole.kinds) <= 2 * len(row) + _SPARE
         known.union = whole.but(is_marked=True) if is_needed and is_new else None
@@ -74,19 +72,20 @@ def merged(
     Every rank gets the same bits, or the same error. ``known``: names by digest, of earlier flushes
     among these ranks; changes. ``label``: returns what errors call the value of a name.
     """
-    names, numbers = mine.names, mine.numbers
+    mine = mine.checked()
+    names, numbers = mine.totals
     digest = hashlib.blake2b("".join(sorted(known)).encode(), digest_size=8).hexdigest()
     announced = Announced(names.digest, len(names.data), digest)
     header = call.but(problem=mine.problem, body=encode(announced))
     if comm.wants_proof:  # one for each name takes its time
-        tensors = {label(name): torch.cat(names.of_name(numbers, name)) for name in names.kinds}
+        tensors = {label(name): numbers[place] for name, place in names.places.items()}
         comm.witness(header.content(), tensors)
     data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
-    met.agree()
+    agree(met.headers(), comm.rank)
     runs = met.move()
     per_rank = _learn(comm, met.headers(), names, known)
-    union, unlike = join(dict.fromkeys(per_rank))
+    union, unlike = join(tuple(dict.fromkeys(per_rank)))
     if unlike:
         name = unlike[0]
         raise refusal(
@@ -102,7 +101,7 @@ def merged(
     else:
         # It is peers who say how many numbers there are; all ranks' shares are those of the union.
         check_memory(comm, -(-union.size * numbers.itemsize // comm.world_size))
-        whole = _reduced(comm, placed(numbers, names, union), union)
+        whole = _reduced(comm, mine.totals.among(union), union)
     return _row(comm, mine, union, whole.tolist()), per_rank
 
 
@@ -116,7 +115,7 @@ def _learn(
     is_known = len({each.known for each in received.values()}) == 1
     if not is_known or len(known) > _MOST_KNOWN + comm.world_size:
         known.clear()
-    if len({each.digest for each in received.values()}) == 1:
+    if len(received) == 1:
         known[names.digest] = names
     for body, each in received.items():
         if each.digest in known:
@@ -135,23 +134,25 @@ def _learn(
 
 def _inline(runs: Sequence[Tensor], per_rank: Sequence[Names], union: Names) -> Tensor:
     """Return all ranks' numbers together, from those that came inline."""
-    parts = []
+    parts: list[Totals] = []
     for rank, (run, names) in enumerate(zip(runs, per_rank, strict=True)):
         with reading("what it logged", rank):
             numbers = run.view(torch.float64)
             if len(numbers) != names.size:
                 raise ValueError(f"{len(numbers)} numbers, for which it has other names")
-            parts.append(placed(numbers, names, union))
+            parts.append(Totals(names, numbers))
     return folded(parts, union)
 
 
 def _reduced(comm: Communicator, mine: Tensor, union: Names) -> Tensor:
     """Return all ranks' numbers together, reduced by the transport."""
-    sums = reduce_large(comm, mine[: union.sums], "sum")
-    if len(centred := union.centred.to(mine.device)):
-        grown = reduce_large(comm, growth(mine, sums, centred), "sum")
-        sums = sums.index_add(0, centred + SQUARES, grown)
-    return torch.cat([sums, reduce_large(comm, mine[union.sums :], "max")])
+    compared, centred = (x.to(mine.device) for x in (union.compared, union.centred))
+    added = ~compared
+    whole = mine.masked_scatter(added, reduce_large(comm, mine[added], "sum"))
+    if len(centred):
+        grown = reduce_large(comm, growth(mine, whole, centred), "sum")
+        whole.index_add_(0, centred + SQUARES, grown)
+    return whole.masked_scatter(compared, reduce_large(comm, mine[compared], "max"))
 
 
 def _row(
@@ -160,11 +161,11 @@ def _row(
     """Return what users get, from the numbers of all ranks together."""
     row: dict[str, Any] = {}
     taken: set[str] = set()  # also by elements of arrays, as loggers get them
-    for name, kind in union.kinds.items():
-        sums, maxima = union.of_name(whole, name)
-        if union.is_marked and maxima[-1] < 0:
+    for (name, kind), mark in zip(union.kinds.items(), union.marks, strict=True):
+        if union.is_marked and whole[mark] < 0:
             continue
-        if kind.rule.is_latest and not is_same(maxima[: kind.maxima]):
+        own = whole[union.places[name]]
+        if kind.rule.is_latest and own[::2] != [-each for each in own[1::2]]:
             raise refusal(
                 comm,
                 f"{name!r} was logged as the same on all ranks, and is not",
@@ -173,9 +174,9 @@ def _row(
                 do="log.mean, .sum, .max or .min what differs between ranks.",
                 site=mine.site,
             )
-        values = kind.read(name, sums, maxima)
-        own = values.keys() | numbers_of(values)
-        if twice := own & taken:
+        values = kind.read(name, own)
+        names = values.keys() | numbers_of(values)
+        if twice := names & taken:
             raise refusal(
                 comm,
                 f"the row would have two values of {min(twice)!r}",
@@ -184,22 +185,23 @@ def _row(
                 do="log one of them under another name, in a new Log.",
                 site=mine.site,
             )
-        taken |= own
+        taken |= names
         row |= values
     return row
 
 
 def own_value(mine: WindowSnapshot, name: str) -> Any:
     """Return what this rank alone has logged under a name, or None."""
-    if name not in mine.sites:
+    names, numbers = mine.totals
+    if name not in names.kinds:
         return None
-    sums, maxima = (part.tolist() for part in mine.names.of_name(mine.numbers, name))
-    return mine.names.kinds[name].read(name, sums, maxima).get(name)
+    return names.kinds[name].read(name, numbers[names.places[name]].tolist()).get(name)
 
 
 def _lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
     """Return what each rank has logged under a name, and at which line first."""
-    line = f"{own}, first at {mine.sites[name]}" if name in mine.sites else "not logged"
+    is_mine = name in mine.totals.names.kinds
+    line = f"{own}, first at {mine.slots[name].site}" if is_mine else "not logged"
     return gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
 
 

@@ -10,23 +10,23 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.buckets import from_bytes
 from distmetrics.comm.communicator import fold
 from distmetrics.log.kinds import SQUARES, Kind, growth
 from distmetrics.message import Message, encode
 
-S = TypeVar("S", Sequence[float], Tensor)
-
 
 class Names(Message, frozen=True, eq=False, dict=True):
-    """Names and kinds, in the order in which their numbers travel: all sums, then all maxima."""
+    """Names and kinds, in the order in which their numbers travel; marks are the last."""
 
     kinds: dict[str, Kind]  # by name, sorted
-    # Whether each name has one maximum more, its mark: 1 if it was logged, else -inf.
+    # Whether each name has a mark, of which the largest counts: 1 if it was logged, else -inf.
     is_marked: bool = False
 
     @classmethod
@@ -45,42 +45,75 @@ class Names(Message, frozen=True, eq=False, dict=True):
         return hashlib.blake2b(self.data, digest_size=16).hexdigest()
 
     @cached_property
-    def sums(self) -> int:
-        """The count of numbers that are added up."""
-        return sum(kind.sums for kind in self.kinds.values())
-
-    @cached_property
     def size(self) -> int:
         """The count of all numbers."""
-        return self.sums + sum(kind.maxima + self.is_marked for kind in self.kinds.values())
+        return sum(kind.count for kind in self.kinds.values()) + len(self.kinds) * self.is_marked
 
     @cached_property
-    def places(self) -> dict[str, tuple[slice, slice]]:
-        """Where the sums of each name lie, and its maxima, of which a mark is the last."""
-        places, sums, maxima = {}, 0, self.sums
-        for name, kind in self.kinds.items():
-            ends = sums + kind.sums, maxima + kind.maxima + self.is_marked
-            places[name] = slice(sums, ends[0]), slice(maxima, ends[1])
-            sums, maxima = ends
-        return places
+    def places(self) -> dict[str, slice]:
+        """Where the numbers of each name lie."""
+        ends = accumulate(kind.count for kind in self.kinds.values())
+        own = zip(self.kinds.items(), ends, strict=True)
+        return {name: slice(end - kind.count, end) for (name, kind), end in own}
+
+    @property
+    def marks(self) -> range:
+        """Where the mark of each name lies, if there are marks."""
+        return range(self.size - len(self.kinds), self.size)
+
+    @cached_property
+    def compared(self) -> Tensor:
+        """Whether of a number the largest counts, [size]; else it is added up."""
+        own = b"".join([kind.compared for kind in self.kinds.values()])
+        return from_bytes(own.ljust(self.size, b"\1")).bool()
 
     @cached_property
     def centred(self) -> Tensor:
-        """Where the sums start of the names that have squares about a mean."""
+        """Where the numbers start of the names that have squares about a mean."""
         names = [name for name, kind in self.kinds.items() if kind.rule.is_centred]
-        starts = [self.places[name][0].start for name in names]
+        starts = [self.places[name].start for name in names]
         return torch.tensor(starts, dtype=torch.int64, device="cpu")
 
     def nothing(self, device: torch.device) -> Tensor:
         """Return the numbers of who has logged none of them."""
-        numbers = torch.full((self.size,), -math.inf, dtype=torch.float64, device=device)
-        numbers[: self.sums] = 0.0
-        return numbers
+        numbers = torch.zeros(self.size, dtype=torch.float64, device=device)
+        return numbers.masked_fill_(moved(self.compared, device), -math.inf)
 
-    def of_name(self, numbers: S, name: str) -> tuple[S, S]:
-        """Return the sums of a name among all numbers, and its maxima."""
-        sums, maxima = self.places[name]
-        return numbers[sums], numbers[maxima]
+
+class Totals(NamedTuple):
+    """What was logged under some names."""
+
+    names: Names
+    numbers: Tensor  # float64, in the order of the names
+
+    def among(self, union: Names) -> Tensor:
+        """Return the numbers in the places of the union's; nothing where none was logged.
+
+        >>> largest = Kind("max")
+        >>> logged = Totals(Names.of({"a": largest}), torch.ones(1, dtype=torch.float64))
+        >>> logged.among(Names.of({"a": largest, "b": largest}, is_marked=True)).tolist()
+        [1.0, -inf, 1.0, -inf]
+        """
+        names, numbers = self
+        if names.size == union.size:  # then they are the same names
+            return numbers
+        if union.is_marked and not names.is_marked:
+            numbers = torch.cat([numbers, numbers.new_ones(len(names.kinds))])
+        whole = union.nothing(numbers.device)
+        whole[_places_among(names, union, numbers.device)] = numbers
+        return whole
+
+
+@lru_cache(maxsize=64)
+def _places_among(names: Names, union: Names, device: torch.device) -> Tensor:
+    """Return where the numbers of names lie among those of more names, marks where these have."""
+    places = list[int]()
+    for name in names.kinds:
+        places += range(union.size)[union.places[name]]
+    if union.is_marked:
+        marks = zip(union.kinds, union.marks, strict=True)
+        places += [mark for name, mark in marks if name in names.kinds]
+    return moved(torch.tensor(places, dtype=torch.int64, device="cpu"), device)
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
@@ -92,41 +125,8 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def within(names: Names, union: Names, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the numbers of names lie among those of more names, and the marks of these."""
-    sums, maxima, marks = list[int](), list[int](), list[int]()
-    for name, kind in names.kinds.items():
-        first, second = union.places[name]
-        sums += range(first.start, first.stop)
-        maxima += range(second.start, second.start + kind.maxima + names.is_marked)
-        marks.append(second.stop - 1)
-    own, marked = (torch.tensor(x, dtype=torch.int64, device="cpu") for x in (sums + maxima, marks))
-    return moved(own, device), moved(marked, device)
-
-
-def placed(numbers: Tensor, names: Names, union: Names) -> Tensor:
-    """Return one rank's numbers in the places of the union's; nothing where it logged nothing.
-
-    >>> largest = Kind("max")
-    >>> union = Names.of({"a": largest, "b": largest}, is_marked=True)
-    >>> placed(torch.ones(1, dtype=torch.float64), Names.of({"a": largest}), union).tolist()
-    [1.0, 1.0, -inf, -inf]
-    """
-    if names.size == union.size:  # then they are the same names
-        return numbers
-    own, marks = within(names, union, numbers.device)
-    whole = union.nothing(numbers.device)
-    if union.is_marked and not names.is_marked:
-        whole.index_fill_(0, marks, 1.0)
-    whole[own] = numbers
-    return whole
-
-
-def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
+def join(parts: tuple[Names, ...]) -> tuple[Names, Sequence[str]]:
     """Return the names of all parts, and those that were logged in two ways."""
-    parts = [*parts]
-    if len(parts) == 1:
-        return parts[0], []
     kinds: dict[str, Kind] = {}
     unlike = set[str]()
     for part in parts:
@@ -135,10 +135,11 @@ def join(parts: Iterable[Names]) -> tuple[Names, list[str]]:
     return Names.of(kinds, is_marked=any(part.is_marked for part in parts)), sorted(unlike)
 
 
-def folded(parts: Sequence[Tensor], union: Names) -> Tensor:
+def folded(parts: Iterable[Totals], union: Names) -> Tensor:
     """Return the numbers of several parts together, each of them in the places of the union."""
-    centred = moved(union.centred, parts[0].device)
-    sums = fold([part[: union.sums] for part in parts], "sum")
-    for part in parts if len(centred) else ():
-        sums.index_add_(0, centred + SQUARES, growth(part, sums, centred))
-    return torch.cat([sums, fold([part[union.sums :] for part in parts], "max")])
+    rows = [part.among(union) for part in parts]
+    compared, centred = (moved(x, rows[0].device) for x in (union.compared, union.centred))
+    whole = torch.where(compared, fold(rows, "max"), fold(rows, "sum"))
+    for row in rows if len(centred) else ():
+        whole.index_add_(0, centred + SQUARES, growth(row, whole, centred))
+    return whole

@@ -11,27 +11,27 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
-from torch.func import debug_unwrap
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.dtensor import WHOLE, replica
 from distmetrics.collectives.header import Problem
 from distmetrics.errors import InputError, InputTypeError, Site
-from distmetrics.log.kinds import LARGEST_ARRAY, SQUARES, Kind, growth, squares_of
-from distmetrics.log.names import Names, folded, moved, placed, within
+from distmetrics.log.kinds import LARGEST_ARRAY, SQUARES, Kind, squares_of
+from distmetrics.log.names import Names, Totals, folded, join, moved
 from distmetrics.message import convert
 
 _MOST = 1 << 17  # elements that wait to be added up
 _OF_A_CALL = 128  # how many a call counts as, so that at most 1024 calls wait: each keeps memory
 
+_NO_NAMES = Names.of({})
 CPU = torch.device("cpu")
 Number = Tensor | float
-_FLAWED = 2.0  # the mark of a name of which a weight was negative or not finite
 
 
 def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = False) -> Number:
@@ -53,7 +53,7 @@ def number_of(name: Any, value: Any, what: str = "value", *, or_array: bool = Fa
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputTypeError(
             f"the {what} of {name!r} is no number: {error!s:.200}",
-            do="log float(x) of a text, and torch.stack(x) of a list of tensors.",
+            do="log a plain tensor, float(x) of a text, and torch.stack(x) of a list of tensors.",
         ) from error
 
 
@@ -72,16 +72,12 @@ def _plain(value: Any, *, or_array: bool) -> Tensor:
             "a metric.",
         )
     value = value.detach() if value.requires_grad else value
-    try:
-        size = value.untyped_storage().nbytes()
-    except NotImplementedError:
-        what = "a sparse tensor, or one of a function that torch.func transforms"
-        raise InputError(what, do="log a plain tensor, outside of that function.") from None
     if is_number and value.ndim:
         value = value.reshape(())
     # A part of a tensor keeps all of it, and is changed with it; what was made in inference mode
     # counts no changes.
-    plain: Tensor = value.clone() if size > value.nbytes or value.is_inference() else value
+    is_part = value.untyped_storage().nbytes() > value.nbytes
+    plain: Tensor = value.clone() if is_part or value.is_inference() else value
     return plain
 
 
@@ -96,16 +92,14 @@ def weight_of(name: Any, weight: Any) -> Number:
     return number
 
 
-def stacked(values: Sequence[Any]) -> Tensor | None:
+def _stacked(values: Sequence[Any]) -> Number | None:
     """Return several tensors of one number as one, [n]; None unless they are all of one sort."""
-    if len(values) < 2 or {*map(type, values)} != {Tensor}:
+    if {*map(type, values)} != {Tensor} or values[0].ndim or len({*map(_sort_of, values)}) > 1:
         return None
-    if any(x.ndim for x in values) or len({(x.dtype, x.device) for x in values}) > 1:
-        return None
-    return _plain(torch.stack([*values]), or_array=True)
+    return number_of("", torch.stack([*values]), or_array=True)
 
 
-def changes_of(*numbers: Number) -> int:
+def _changes(*numbers: Number) -> int:
     """Return how often numbers were changed in place, all together; it never falls."""
     changes = 0
     for each in numbers:
@@ -114,13 +108,12 @@ def changes_of(*numbers: Number) -> int:
     return changes
 
 
-def together(numbers: Sequence[Number], device: torch.device) -> Tensor:
+def _column(numbers: Sequence[Number], device: torch.device) -> Tensor:
     """Return numbers, or tensors of one sort, as float64 on a device, [n, k]."""
-    rows: Any = [*numbers]
-    if isinstance(rows[0], Tensor):
-        whole = torch.stack(rows)
+    if isinstance(numbers[0], Tensor):
+        whole = torch.stack([*numbers])  # type: ignore[list-item]
     else:
-        whole = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        whole = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     whole = whole if whole.ndim > 1 else whole.unsqueeze(1)
     return moved(whole, device).to(torch.float64)
 
@@ -128,20 +121,19 @@ def together(numbers: Sequence[Number], device: torch.device) -> Tensor:
 class WindowSnapshot(NamedTuple):
     """What a rank has logged in a window."""
 
-    names: Names
-    numbers: Tensor  # float64, in the order of the names
-    marks: Tensor  # of each name, whether a weight was wrong; on the device
-    sites: Mapping[str, Site | None]  # the lines that logged each name first
+    totals: Totals
+    flaws: Flaws
+    slots: Mapping[str, Slot]  # by name; of other windows too
     problem: Problem | None  # of a value that could not be counted
     site: Site | None  # the line that asks for the flush
 
     def checked(self) -> WindowSnapshot:
         """Return the same, with the problem of weights that are on the device; waits for it."""
-        for name, mark in zip(self.names.kinds, self.marks.tolist(), strict=True):
-            if mark == _FLAWED and self.problem is None:
+        for slots, flaws in self.flaws.items():
+            for slot in compress(slots, flaws.tolist()):
                 what = "a weight is negative or not finite, first logged at"
-                problem = Problem("InputError", f"{name!r}: {what} {self.sites[name]}")
-                return self._replace(problem=problem)
+                problem = Problem("InputError", f"{slot.name!r}: {what} {slot.site}")
+                return self._replace(problem=self.problem or problem)
         return self
 
 
@@ -157,32 +149,52 @@ class Slot:
 # Slots, one value of theirs, or one of each, [n]; its weight; how often these had been changed in
 # place.
 _Noted = tuple[tuple[Slot, ...], Number, Number, int]
+Flaws = dict[tuple[Slot, ...], Tensor]  # for each of some slots, whether a weight was wrong
 
 
 @lru_cache(maxsize=64)
-def _places(slots: tuple[Slot, ...], names: Names, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return where the sums and maxima of each element start, [n, size]; a number's size is 1."""
-    rule = slots[0].kind.rule
-    starts = [[run.start for run in names.places[slot.name]] for slot in slots]
-    sums, maxima = torch.tensor(starts, device="cpu").unsqueeze(2).unbind(1)
-    elements = torch.arange(slots[0].kind.size or 1, device="cpu")
-    sums, maxima = sums + elements * rule.sums, maxima + elements * rule.maxima
-    return moved(sums, device), moved(maxima, device)
+def _places(slots: tuple[Slot, ...], device: torch.device) -> tuple[Names, Tensor]:
+    """Return the names of n slots of one kind, and where their elements start, [n, size or 1]."""
+    names = Names.of({slot.name: slot.kind for slot in slots})
+    starts = torch.tensor([[names.places[slot.name].start] for slot in slots], device="cpu")
+    kind = slots[0].kind
+    elements = torch.arange(0, kind.count, kind.rule.count, device="cpu")
+    return names, moved(starts + elements, device)
 
 
-@lru_cache(maxsize=64)
-def _names_of(slots: tuple[Slot, ...]) -> Names:
-    return Names.of({slot.name: slot.kind for slot in slots})
+def _totals(slots: tuple[Slot, ...], values: Tensor, weights: Tensor) -> Totals:
+    """Add up values of n slots of one kind, [n, k], with weights, [n or 1, k or 1]."""
+    names, starts = _places(slots, values.device)
+    rule, numbers = slots[0].kind.rule, names.nothing(values.device)
+    starts = starts.expand_as(values).flatten()
+    weights, values = weights.expand_as(values).flatten(), values.flatten()
+    added, compared = rule.parts(values, weights)
+    for offset, column in enumerate(added):
+        where = starts + (rule.bucket(values) if rule.bucket else offset)
+        # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
+        numbers.index_put_((where,), column, accumulate=True)
+    if rule.is_centred:
+        squares = squares_of(values, weights, numbers, starts)
+        numbers.index_put_((starts + SQUARES,), squares, accumulate=True)
+    for offset, column in enumerate(compared, rule.sums):
+        numbers.scatter_reduce_(0, starts + offset, column, "amax")
+    return Totals(names, numbers)
 
 
-@lru_cache(maxsize=256)
-def _array_of(kind: Kind, size: int) -> Kind:
-    return kind.but(size=size)
+def _together(older: Totals, *newer: Totals) -> Totals:
+    """Return all numbers together; of a kind of which the latest value counts, the newer ones."""
+    device = newer[0].numbers.device
+    names, numbers = older.names, moved(older.numbers, device).clone()
+    for name, kind in names.kinds.items():
+        if kind.rule.is_latest and any(name in each.names.kinds for each in newer):
+            numbers[names.places[name]] = -math.inf
+    union, _ = join((names, *[each.names for each in newer]))
+    return Totals(union, folded([Totals(names, numbers), *newer], union))
 
 
 def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
     """Return how a value is combined that may be an array."""
-    shape, of_weight = _shape_of(value), _shape_of(weight)
+    shape, of_weight = _sort_of(value)[2], _sort_of(weight)[2]
     if of_weight and of_weight != shape:
         shapes = f"of shape {[*shape]}, and its weight of shape {[*of_weight]}"
         raise InputError(f"the value of {name!r} is {shapes}")
@@ -191,39 +203,32 @@ def _kind_of(name: Any, kind: Kind, value: Number, weight: Number) -> Kind:
     if not 0 < shape[0] <= LARGEST_ARRAY:
         what = f"an array of {shape[0]} elements, and one has 1 to {LARGEST_ARRAY}"
         raise InputError(f"the value of {name!r} is {what}")
-    return _array_of(kind, shape[0])
+    return kind.but(size=shape[0])
 
 
-def _shape_of(number: Number) -> Sequence[int]:
-    return number.shape if isinstance(number, Tensor) else ()
-
-
-def _sort_of(number: Number) -> Any:
-    """Return what numbers that are made one tensor have in common."""
-    return (number.dtype, number.device, number.shape) if isinstance(number, Tensor) else None
+def _sort_of(number: Number) -> tuple[Any, torch.device, Sequence[int]]:
+    """Return what numbers that are made one tensor have in common: dtype, device, shape."""
+    if isinstance(number, Tensor):
+        return number.dtype, number.device, number.shape
+    return None, CPU, ()
 
 
 class Window:
     """The values that this rank has logged since the last flush."""
 
-    problem: Problem | None  # of the first value that could not be counted
-    _numbers: Tensor  # of all names, here and now
-
     def __init__(self) -> None:
         self._slots: dict[str, Slot] = {}
-        self._names = Names.of({}, is_marked=True)  # that have been logged in any window
         self._device = CPU  # of the numbers; that of the latest value of another one than the host
         self._noted: list[_Noted] = []
         self._latest: dict[Slot, _Noted] = {}  # of kinds of which the latest value counts
         self._waiting = 0  # elements of these
         self.clear()
 
-    @torch.inference_mode(False)
     def clear(self) -> None:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
-        self.problem = None
-        self._counted = set[Slot]()  # of which there are values
-        self._numbers = self._names.nothing(self._device)
+        self.problem: Problem | None = None  # of the first value that could not be counted
+        self._flaws: Flaws = {}
+        self._totals = Totals(_NO_NAMES, _NO_NAMES.nothing(CPU))  # of what was added up
 
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
@@ -233,15 +238,17 @@ class Window:
                 kind = _kind_of(name, kind, number, scale)
             self.put((self.slot(name, kind),), number, scale)
         except InputError as error:
-            what = f"{error.what}, at {call_site()}"
-            self.problem = self.problem or Problem("InputError", what, error.do)
+            self._refuse(f"{error.what}, at {call_site()}", error.do)
+
+    def _refuse(self, what: str, do: str) -> None:
+        self.problem = self.problem or Problem("InputError", what, do)
 
     def note_all(self, values: Mapping[Any, Any], kind: Kind, weight: Any = 1.0) -> None:
-        """Take a value of each of several names, which weigh the same; tensors are stacked."""
+        """Take a value of each of some names, which weigh the same; tensors are stacked."""
         try:
-            numbers = None if kind.rule.is_latest else stacked([*values.values()])
+            numbers = None if kind.rule.is_latest else _stacked([*values.values()])
             scale = weight_of("", weight)
-            if numbers is not None and not _shape_of(scale):
+            if numbers is not None and not _sort_of(scale)[2]:
                 self.put(tuple([self.slot(name, kind) for name in values]), numbers, scale)
                 return
         except InputError:
@@ -251,16 +258,15 @@ class Window:
 
     def put(self, slots: tuple[Slot, ...], value: Number, weight: Number = 1.0) -> None:
         """Take a checked value of one slot, or one of each of several; it is added up later."""
-        changes = -1 if type(value) is type(weight) is float else changes_of(value, weight)
+        changes = -1 if type(value) is type(weight) is float else _changes(value, weight)
+        noted = slots, value, weight, changes
         if slots[0].kind.rule.is_latest:
-            self._latest[slots[0]] = slots, value, weight, changes
+            self._latest[slots[0]] = noted
         else:
-            self._noted.append((slots, value, weight, changes))
+            self._noted.append(noted)
         self._waiting += _OF_A_CALL + (value.numel() if isinstance(value, Tensor) else 1)
         if self._waiting >= _MOST:
-            probe = torch.empty(0, device="cpu")
-            if debug_unwrap(probe) is probe:  # else torch.func transforms: it may change no buffers
-                self.settle()
+            self.settle()
 
     def slot(self, name: Any, kind: Kind) -> Slot:
         """Return where values of a name go; raise InputError if it cannot be logged so."""
@@ -276,87 +282,51 @@ class Window:
             raise InputError(f"{first}; now as a {kind}")
         return known
 
-    @torch.inference_mode(False)  # else numbers could not be changed when that mode ends
     def settle(self) -> None:
         """Add up what was noted; nothing waits for a device."""
         noted = [*self._noted, *self._latest.values()]
         self._noted, self._latest, self._waiting = [], {}, 0
-        groups: dict[tuple[Any, Any, Any], list[_Noted]] = defaultdict(list)
+        groups: dict[Any, list[_Noted]] = defaultdict(list)
         for each in noted:
             slots, value, weight, changes = each
-            first = slots[0]
-            if changes >= 0 and changes != changes_of(value, weight):
-                what = f"the value or weight of {first.name!r} was changed in place since, first"
-                what, do = f"{what} logged at {first.site}", "log a copy, value.clone()."
-                self.problem = self.problem or Problem("InputError", what, do)
+            first, sorts = slots[0], (_sort_of(value), _sort_of(weight))
+            if changes >= 0 and changes != _changes(value, weight):
+                what = f"the value or weight of {first.name!r} was changed in place since"
+                self._refuse(f"{what}, first logged at {first.site}", "log a copy, value.clone().")
                 continue
-            self._counted.update(slots)
-            alike = first.kind if len(slots) == 1 else slots
-            groups[alike, _sort_of(value), _sort_of(weight)].append(each)
-        for _, *sorts in groups:
-            for sort in sorts:
-                if sort is not None and sort[1] != CPU:
-                    self._device = sort[1]
-        if len(self._names.kinds) < len(self._slots):
-            kinds = {slot.name: slot.kind for slot in self._slots.values()}
-            names = Names.of(kinds, is_marked=True)
-            self._numbers = placed(self._numbers, self._names, names)
-            self._names = names
-        self._numbers = moved(self._numbers, self._device)
-        for (alike, _, of_weight), group in groups.items():
+            groups[first.kind if len(slots) == 1 else slots, sorts].append(each)
+            for _, device, _ in sorts:
+                self._device = self._device if device == CPU else device
+        totals = []
+        for (alike, _), group in groups.items():
             per_value, values, weights, _ = zip(*group, strict=True)
-            numbers, scales = (together(each, self._device) for each in (values, weights))
+            numbers, scales = (_column(each, self._device) for each in (values, weights))
             if isinstance(alike, tuple):  # [steps, names]
                 slots, numbers, scales = alike, numbers.T, scales.T
             else:
                 slots = tuple([slot for (slot,) in per_value])
-            self._add(slots, numbers, scales, is_checked=of_weight is None)
-
-    def _add(
-        self, slots: tuple[Slot, ...], values: Tensor, weights: Tensor, *, is_checked: bool
-    ) -> None:
-        """Add up values of n slots of a kind, [n, k], with weights, [n or 1, k or 1]."""
-        rule, numbers = slots[0].kind.rule, self._numbers
-        places = _places(slots, self._names, self._device)
-        starts, tops = (each.expand_as(values).flatten() for each in places)
-        weights = weights.expand_as(values).flatten()
-        values = values.flatten()
-        if not is_checked:
-            is_good = (weights >= 0) & weights.isfinite()
-            weights = torch.where(is_good, weights, 0.0)
-            numbers.scatter_reduce_(0, tops, (~is_good).to(torch.float64) * _FLAWED, "amax")
-        added, compared = rule.parts(values, weights)
-        before = numbers.clone() if rule.is_centred else numbers
-        for offset, column in enumerate(added):
-            where = starts + (rule.bucket(values) if rule.bucket else offset)
-            # Unlike index_add_, on CUDA it adds in one order each time: runs give the same bits.
-            numbers.index_put_((where,), column, accumulate=True)
-        if rule.is_centred:
-            own = _places(tuple(dict.fromkeys(slots)), self._names, self._device)[0].flatten()
-            squares = squares_of(values, weights, numbers, starts)
-            numbers.index_add_(0, own + SQUARES, growth(before, numbers, own))
-            numbers.index_put_((starts + SQUARES,), squares, accumulate=True)
-        for offset, column in enumerate(compared):
-            if rule.is_latest:  # what was there before does not count
-                numbers.index_copy_(0, tops + offset, column)
-            else:
-                numbers.scatter_reduce_(0, tops + offset, column, "amax")
+            if isinstance(weights[0], Tensor):
+                is_good = (scales >= 0) & scales.isfinite()
+                scales = torch.where(is_good, scales, 0.0)
+                flaws = (~is_good).any(1).expand(len(slots))
+                self._flaws[slots] = moved(self._flaws.get(slots, flaws), self._device) | flaws
+            totals.append(_totals(slots, numbers, scales))
+        if totals:
+            self._totals = _together(self._totals, *totals)
 
     def snapshot(self, device: torch.device) -> WindowSnapshot:
         """Return what was logged, with nothing that later calls change."""
         self.settle()
-        slots = tuple([slot for slot in self._slots.values() if slot in self._counted])
-        names = _names_of(slots)
-        own, marks = within(names, self._names, self._device)
-        numbers, marked = self._numbers[own].to(device), self._numbers[marks]
-        sites = {slot.name: slot.site for slot in slots}
-        return WindowSnapshot(names, numbers, marked, sites, self.problem, call_site())
+        names, numbers = self._totals
+        totals = Totals(names, numbers.to(device))
+        return WindowSnapshot(totals, self._flaws, self._slots, self.problem, call_site())
 
     def state(self) -> dict[str, Any]:
         """Return what was logged, of plain types; see :meth:`load`."""
         logged = self.snapshot(CPU).checked()
-        kinds, problem = msgspec.to_builtins([logged.names.kinds, logged.problem])
-        return {"kinds": kinds, "numbers": logged.numbers, "problem": problem}
+        names, numbers = logged.totals
+        kinds, problem = msgspec.to_builtins([names.kinds, logged.problem])
+        return {"kinds": kinds, "numbers": numbers, "problem": problem}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned; raise InputError if it does not fit."""
@@ -369,18 +339,12 @@ class Window:
                 likely="another version of distmetrics has saved it.",
                 do="load it with that version, or go on without it.",
             ) from error
-        self.add(names, state["numbers"])
+        self.add(Totals(names, state["numbers"]))
         self.problem = self.problem or problem
 
-    @torch.inference_mode(False)
-    def add(self, names: Names, numbers: Tensor) -> None:
-        """Count the numbers of a snapshot; raise InputError if a name is of another kind here."""
-        slots = [self.slot(name, kind) for name, kind in names.kinds.items()]
+    def add(self, totals: Totals) -> None:
+        """Count what a snapshot has; raise InputError if a name is of another kind here."""
+        for name, kind in totals.names.kinds.items():
+            self.slot(name, kind)
         self.settle()
-        numbers = moved(numbers, self._device).clone()
-        for slot in slots:
-            if slot.kind.rule.is_latest and slot in self._counted:  # what is there counts
-                names.of_name(numbers, slot.name)[1].fill_(-math.inf)
-        self._counted.update(slots)
-        numbers = placed(numbers, names, self._names)
-        self._numbers = folded([self._numbers, numbers], self._names)
+        self._totals = _together(totals, self._totals)

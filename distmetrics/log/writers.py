@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import csv
 import importlib.util
 import json
 import math
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from distmetrics.arguments import PATH, TEXT, Takes, check, whole
 from distmetrics.errors import MissingDependencyError
 
 
@@ -54,22 +56,11 @@ def write(writers: Sequence[Any], row: Mapping[str, Any], step: int, place: int 
         else:
             writer(own, step)
     except Exception as error:
-        name = getattr(writer, "__qualname__", type(writer).__name__)
-        which = f"writer {place + 1} of {len(writers)}, {name}, at step {step}"
+        which = f"writer {place + 1} of {len(writers)}, {writer!r}, at step {step}"
         error.add_note(f"Raised by {which}; the other writers went on.")
         raise
     finally:
         write(writers, row, step, place + 1)
-
-
-WRITERS = Takes(
-    lambda value: (
-        isinstance(value, list | tuple)
-        and all(callable(each) or hasattr(each, "log_metrics") for each in value)
-    ),
-    "a list of functions of a row and a step, or of loggers",
-    'pass [CSVLogger("runs")], say, or [lambda row, step: print(step, row)].',
-)
 
 
 class Logger:
@@ -108,15 +99,6 @@ class Logger:
         """Called after a run with "success" or "failed"; more runs may follow."""
 
 
-_TAKES = {
-    "save_dir": PATH,
-    "name": Takes(lambda value: isinstance(value, str), "a text"),
-    "version": Takes(
-        lambda value: whole(value, 0) or TEXT.fits(value), "a number from 0 on, or a text"
-    ).or_none("None for the next that is free"),
-}
-
-
 class FolderLogger(Logger):
     """A logger with a folder of its own for each run: ``save_dir/name/version``, as Lightning's."""
 
@@ -128,10 +110,8 @@ class FolderLogger(Logger):
         name: str = "distmetrics_logs",
         version: int | str | None = None,
     ) -> None:
-        who = type(self).__name__
         if self.package and importlib.util.find_spec(self.package) is None:
-            raise MissingDependencyError.of(self.package, who)
-        check(who, locals(), _TAKES)
+            raise MissingDependencyError.of(self.package, type(self).__name__)
         self.save_dir = Path(save_dir).absolute()
         self.name = name
         if version is not None:
@@ -231,19 +211,16 @@ class TensorBoardLogger(FolderLogger):
     """
 
     package = "tensorboard"
-    _writer: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_writer": None}
+        return {name: value for name, value in vars(self).items() if name != "experiment"}
 
-    @property
+    @cached_property
     def experiment(self) -> Any:
         """Torch's ``SummaryWriter``, for images and what else it takes; use it on rank 0 alone."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(self.log_dir)
-        return self._writer
+        return SummaryWriter(self.log_dir)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Add a point to each curve."""
@@ -257,11 +234,84 @@ class TensorBoardLogger(FolderLogger):
 
     def save(self) -> None:
         """Flush the writer."""
-        if self._writer is not None:
-            self._writer.flush()
+        self.experiment.flush()
 
     def finalize(self, status: str) -> None:
         """Close the writer; a later value opens it anew."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
+        self.experiment.close()
+
+
+class LiveTable:
+    """A writer that shows the latest value of each name, and what it has changed by.
+
+    Of an array it shows the least and the largest element.
+
+    On a terminal, where rich is installed, it is a table that is drawn anew in its place, below
+    what is printed meanwhile. Anywhere else each row is a line.
+
+    Args:
+        file: where to; default standard error.
+
+    >>> table = LiveTable(sys.stdout)
+    >>> table({"loss": 0.5, "tokens": 81920.0}, 50)
+    step 50  loss 0.5  tokens 81,920
+    """
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file
+        self._values: dict[str, float] = {}
+        self._cells: dict[str, tuple[str, str, str]] = {}  # latest values, their changes, steps
+        self._step, self._moment = 0, math.nan  # of the row before
+        self._live: Any = None
+
+    def __call__(self, row: Mapping[str, Any], step: int) -> None:
+        """Show a row."""
+        now = time.monotonic()
+        speed = (step - self._step) / max(now - self._moment, 1e-9)
+        self._moment, self._step = now, step
+        title = f"step {step:,}" + (f"  {speed:,.6g} steps/s" if speed > 0 else "")
+        line = title
+        for name, value in row.items():
+            change = ""
+            if isinstance(value, list):
+                is_known = not any(map(math.isnan, value))
+                text = f"{min(value):,.6g} to {max(value):,.6g}" if is_known else "nan"
+            else:
+                text, before = f"{value:,.6g}", self._values.get(name, value)
+                change = f"{value - before:+,.6g}" if abs(value - before) > 0 else ""
+                self._values[name] = value
+            self._cells[name] = text, change, f"{step:,}"
+            line += f"  {name} {text}" + f" ({change})" * bool(change)
+        file = self._file or sys.stderr
+        if file.isatty() and importlib.util.find_spec("rich") is not None:
+            self._draw(file, title)
+        else:
+            print(line, file=file, flush=True)
+
+    def close(self) -> None:
+        """Leave the table as it is; a later row begins another. Python's end does it as well."""
+        if self._live is not None:
+            self._live.stop()
+        self._live = None
+
+    def _draw(self, file: TextIO, title: str) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.live import Live
+        from rich.table import Column, Table
+        from rich.text import Text
+
+        columns = [Column(each, justify="right") for each in ("value", "change", "step")]
+        table = Table("name", *columns, title=title, box=SIMPLE_HEAD)
+        for name, cells in self._cells.items():
+            table.add_row(Text(name), *cells)
+        if self._live is None:
+            # Only what would show up among the lines of the table is written above it.
+            self._live = Live(
+                console=Console(file=file),
+                redirect_stdout=sys.stdout.isatty(),
+                auto_refresh=False,
+            )
+            self._live.start()
+            atexit.register(self.close)  # or the cursor stays hidden
+        self._live.update(table, refresh=True)

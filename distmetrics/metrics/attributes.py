@@ -1,9 +1,8 @@
-"""Attributes that an update sets and that are not states.
+"""Attributes that an update sets and that are not states: the dtype of the last input, say.
 
-Some metrics set attributes in update() that are not states: the dtype of the last input, a shape
-that they have seen. A rank without data lacks them. So where its attributes are not those of the
-ranks with data, all ranks tell each other theirs. If all ranks with data agree on an attribute, the
-rank without data takes it over for as long as the state of all ranks is in.
+A rank without data lacks them. So where its attributes are not those of the ranks with data, all
+ranks tell each other theirs. If all ranks with data agree on an attribute, the rank without data
+takes it over for as long as the state of all ranks is in.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ class Attribute(NamedTuple):
     """What ranks compare of an attribute."""
 
     text: str = ""  # equal where values are; "" where there is no such attribute
-    # Plain values, small tensors, and lists, tuples, sets and dicts of such travel.
-    travels: bool = True
-    value: Any = None  # what travels
+    travels: bool = True  # plain values, small tensors, and containers of such
+    value: Any = None
 
 
 def described(value: Any, depth: int = 0) -> Attribute:
@@ -74,39 +72,28 @@ def described(value: Any, depth: int = 0) -> Attribute:
 
 
 def borrow(
-    plan: SyncPlan, every: Sequence[Target], header: Header, comm: Communicator
+    plan: SyncPlan, targets: Sequence[Target], header: Header, comm: Communicator
 ) -> dict[int, dict[str, Any]]:
     """Return the attributes that metrics without an update take over, by the metric's place."""
-    targets = [every[place] for place in plan.borrowing]
     mine = []
-    for target in targets:
-        attributes = target.adapter.attributes(target.metric)
+    for place in plan.borrowing:
+        attributes = targets[place].adapter.attributes(targets[place].metric)
         mine.append({name: tuple(described(value)) for name, value in attributes.items()})
     about = header.name, header.site
-    per_rank = gather_objects(mine, _read, *about, comm=comm, op="attributes of metrics")
+    per_rank = gather_objects(mine, list, *about, comm=comm, op="attributes of metrics")
     result = {}
     with reading("attributes"):  # of as many metrics
-        for target, place, *column in zip(targets, plan.borrowing, *per_rank, strict=True):
+        for place, *column in zip(plan.borrowing, *per_rank, strict=True):
             updated = plan.updated[place]
-            values = agreed(target.path, column, updated, header, comm.rank)
+            values = agreed(targets[place].path, column, updated, header, comm.rank)
             if comm.rank not in updated:
                 result[place] = values
     return result
 
 
-def _read(data: Any) -> list[dict[str, Attribute]]:
-    return [
-        {
-            str(name): Attribute(str(text), bool(travels), value)
-            for name, (text, travels, value) in attributes.items()
-        }
-        for attributes in data
-    ]
-
-
 def agreed(
     path: str,
-    per_rank: Sequence[Mapping[str, Attribute]],
+    per_rank: Sequence[Mapping[str, Sequence[Any]]],
     updated: Sequence[int],
     header: Header,
     rank: int,
@@ -114,27 +101,27 @@ def agreed(
     """Return what ranks without an update take over of one metric, by name; or raise StateError."""
     result: dict[str, Any] = {}
     for name in sorted({name for r in updated for name in per_rank[r]}):
-        column = [attributes.get(name, Attribute()) for attributes in per_rank]
+        column = [Attribute(*attributes.get(name, ())) for attributes in per_rank]
         if len({each.text for each in column}) == 1:
             continue
         have = [column[r] for r in updated]
         can_be_sent = all(each.travels for each in have)
-        if not can_be_sent or len({each.text for each in have}) > 1:
-            why = "differs between ranks with data" if can_be_sent else "cannot be sent"
-            texts = {r: f"{name} = {column[r].text[:_SHOWN]}" for r in updated}
-            where = f"{path}.{name}".lstrip(".")
-            raise StateError(
-                f"{header.call().op}: the attribute {where} is no state, {why}, and is missing on "
-                "ranks without data",
-                per_rank={r: texts.get(r, "no update") for r in range(len(column))},
-                notes=["Every metric keeps its local state."],
-                likely=f"update() sets {name} and compute() reads it, so ranks without data lack "
-                "it.",
-                do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to '
-                "it that every rank has data.",
-                rank=rank,
-                peers=updated,
-                site=header.site,
-            )
-        result[name] = have[-1].value
+        if can_be_sent and len({each.text for each in have}) == 1:
+            result[name] = have[0].value
+            continue
+        why = "differs between ranks with data" if can_be_sent else "cannot be sent"
+        texts = {r: f"{name} = {column[r].text[:_SHOWN]}" for r in updated}
+        where = f"{path}.{name}".lstrip(".")
+        raise StateError(
+            f"{header.call().op}: the attribute {where} is no state, {why}, and is missing on "
+            "ranks without data",
+            per_rank={r: texts.get(r, "no update") for r in range(len(column))},
+            notes=["Every metric keeps its local state."],
+            likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",
+            do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to it '
+            "that every rank has data.",
+            rank=rank,
+            peers=updated,
+            site=header.site,
+        )
     return result

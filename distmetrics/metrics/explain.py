@@ -10,13 +10,21 @@ import torch
 from torch import Tensor
 
 from distmetrics.collectives.exchange import frame_size, inline_capacity
-from distmetrics.comm.communicator import current
+from distmetrics.comm.communicator import SingleCommunicator, current
 from distmetrics.errors import InputError, StateError
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
 from distmetrics.metrics.adapters.base import communicator_of, parts_of, targets
-from distmetrics.metrics.cost import Cost, count_of, gathered, reduced, size_of
 from distmetrics.metrics.metric_set import MetricSet, describe
-from distmetrics.metrics.plan import FIXED, SyncPlan, plan
+from distmetrics.metrics.plan import (
+    FIXED,
+    Cost,
+    SyncPlan,
+    count_of,
+    gathered,
+    plan,
+    reduced,
+    size_of,
+)
 
 _PROOF = 32  # bytes
 _FLAT = ""  # the axis of a world without a layout
@@ -98,11 +106,11 @@ def explain(
       sum   int64       1 tensors          8 bytes  in the first round
       sum   float32     2 tensors          8 bytes  in the first round
     """
-    local = MetricSet(targets(metrics))
-    if not local.targets:
+    found = targets(metrics)
+    if not found:
         raise StateError(f"a {type(metrics).__name__} holds no metric that distmetrics knows")
     if world_size is None:
-        comm = communicator_of(local.targets, current())
+        comm = communicator_of(found, current())
         world_size = max(2, comm.world_size)
         layout = layout or (None if comm.whole is comm else comm)
     if world_size < 2:
@@ -116,28 +124,29 @@ def explain(
         mesh = Mesh.of(layout, usual_roles(layout) | roles)
     shards, owners, ranks = _along(mesh, SHARD), _along(mesh, SHARD, SAME), len(mesh.ranks)
     world_size = max(2, shards)
+    local = MetricSet(found, SingleCommunicator())
     with torch.no_grad():
-        local.updates = [1] * len(local.targets)  # as if each had been updated
+        local.updates = [1] * len(found)  # as if each had been updated
         blobs = (describe(local, "", None)[0].encode(),) * world_size
     made = plan(blobs, local.order, 0, inline_capacity(world_size))
     given = ranks // owners
     return Explanation(
         made,
-        sum(bool(target.states) for target in local.targets),
+        sum(bool(target.states) for target in found),
         shards,
         owners,
         ranks,
         made.cost if shards > 1 else Cost(),
         reduced(_PROOF, owners) if mesh.axes(SAME) and owners > 1 else Cost(),
         gathered(frame_size(given), given) if given > 1 else Cost(),
-        _state_by_state([value for *_, value in local.states], world_size),
-        tuple(path for path, _, spec, _ in local.states if spec.kind not in FIXED),
+        _state_by_state([state.value for state in local.states], world_size),
+        tuple(state.path for state in local.states if state.spec.kind not in FIXED),
         mesh,
     )
 
 
 def _along(mesh: Mesh, *roles: str) -> int:
-    """Return the number of ranks that differ along the axes with some roles."""
+    """Return how many ranks differ along the axes with some roles."""
     return math.prod(mesh.sizes[axis] for axis in mesh.axes(*roles))
 
 
@@ -155,16 +164,12 @@ def _axes(mesh: Mesh) -> Iterator[str]:
 
 
 def _state_by_state(states: Iterable[Any], world_size: int) -> Cost:
-    """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9).
-
-    For every tensor a barrier, a gather of its sizes unless it is a number, and a gather of the
-    data.
-    """
+    """Return what torchmetrics' own sync costs (``gather_all_tensors`` of version 1.9)."""
     total = Cost()
     for value in states:
         for x in parts_of(value):
             if isinstance(x, Tensor):
-                total += Cost(rounds=1) + gathered(x.nbytes, world_size)
+                total += Cost(rounds=1) + gathered(x.nbytes, world_size)  # after a barrier
                 if x.ndim:
-                    total += gathered(8 * x.ndim, world_size)
+                    total += gathered(8 * x.ndim, world_size)  # of sizes
     return total

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain
-from numbers import Integral, Real
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from distmetrics.collectives.header import tensor_of
 from distmetrics.comm.communicator import fold
-from distmetrics.errors import InputError, InputTypeError, StateError
+from distmetrics.errors import InputError, StateError
 from distmetrics.metrics.adapters.base import Adapter, StateSpec, parts_of
 
 Reduction = Literal["sum", "mean", "max", "min", "cat"]
@@ -68,7 +68,6 @@ class FunctionMetric(Generic[T]):
         self, compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
     ) -> None:
         self.reduce = dict(reduce)
-        self._states: dict[str, Literal["sum", "max", "min", "cat"]] = {}  # a mean is two sums
         for name, reduction in reduce.items():
             if reduction not in get_args(Reduction):
                 known = ", ".join(get_args(Reduction))
@@ -80,9 +79,6 @@ class FunctionMetric(Generic[T]):
                     "from_function: beside a mean, weight is an argument of update",
                     do="give the value another name.",
                 )
-            self._states[name] = "sum" if reduction == "mean" else reduction
-            if reduction == "mean":
-                self._states[weight_of(name)] = "sum"
         self._compute = compute
         self._held: dict[str, Any] = {}
         self.reset()
@@ -96,14 +92,15 @@ class FunctionMetric(Generic[T]):
         >>> total.compute()
         tensor(0)
         """
-        self._held = {COUNT: 0, SYNCED: False, **{name: [] for name in self._states}}
+        self._held = {COUNT: 0, SYNCED: False, **{name: [] for name in self.reduce}}
 
     @property
     def device(self) -> torch.device:
-        """Where the values are: the first device that is not the CPU, if there is one."""
+        """Where the values are: on an accelerator, if some are."""
         parts = chain.from_iterable(map(parts_of, self._held.values()))
-        devices = [part.device for part in parts if isinstance(part, Tensor)]
-        return next((x for x in devices if x.type != "cpu"), torch.device("cpu"))
+        cpu = torch.device("cpu")
+        devices = {part.device for part in parts if isinstance(part, Tensor)} - {cpu}
+        return devices.pop() if devices else cpu
 
     def update(self, **values: Tensor | float) -> None:
         """Add values of one batch, tensors or numbers.
@@ -134,11 +131,10 @@ class FunctionMetric(Generic[T]):
             for name, value in values.items():
                 if name not in self.reduce:
                     raise InputError(f"update: {name!r} is none of {', '.join(self.reduce)}")
-                parts = {name: _tensor(name, value)}
+                x = tensor_of(value, f"update: {name!r}").detach()
                 if self.reduce[name] == "mean":
-                    parts = _weighted(name, parts[name], weight)
-                for state, x in parts.items():
-                    added[state] = _joined(name, self._states[state], self._held[state], x)
+                    x = _weighted(name, x, weight)
+                added[name] = _joined(name, self.reduce[name], self._held[name], x)
         self._held |= added
         self._held[COUNT] += 1
 
@@ -156,38 +152,22 @@ class FunctionMetric(Generic[T]):
             return torch.cat(value) if value else torch.empty(0, device=self.device)
         if isinstance(value, list):  # no rank has brought any
             return torch.tensor(_WITHOUT_DATA[reduction], device=self.device)
-        return value / self._held[weight_of(name)] if reduction == "mean" else value.clone()
+        return value[0] / value[1] if reduction == "mean" else value.clone()
 
 
-def _weighted(name: str, x: Tensor, weight: Any) -> dict[str, Tensor]:
-    """Return what one value of a mean adds to which states."""
-    if weight is None:
+def _weighted(name: str, x: Tensor, weight: Any) -> Tensor:
+    """Return what one value of a mean adds to its two sums, of weighted values and of weights."""
+    number = math.nan if weight is None else float(weight)
+    if not 0 <= number < math.inf:
         raise InputError(
-            f"update: the mean {name!r} needs a weight, or batches of different size would count "
-            "the same",
+            f"update: the mean {name!r} needs a weight, a finite number, 0 or more, got {weight!r}",
+            likely="without it, batches of different size would count the same.",
             do=f"update({name}=…, weight=len(batch)), or divide a sum by a count in the function.",
         )
-    number = float(weight)
-    if not 0 <= number < math.inf:
-        raise InputError(f"update: weight must be a finite number, 0 or more, got {weight!r}")
-    x = _wide(x.float() if not x.dtype.is_floating_point else x)
+    x = _wide(x if x.dtype.is_floating_point else x.float())
     # The mean of no samples is NaN most often.
     total = x * number if number else torch.zeros_like(x)
-    return {name: total, weight_of(name): torch.tensor(number, dtype=x.dtype, device=x.device)}
-
-
-def weight_of(name: str) -> str:
-    """Return the name of the state that holds the weight of a mean."""
-    return f"{name} (weight)"
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, Real):
-        dtype = torch.int64 if isinstance(value, Integral) else torch.float64  # bool too
-        return torch.tensor(value, dtype=dtype, device="cpu")
-    raise InputTypeError(f"update: {name!r} is a {type(value).__name__}; give a tensor or a number")
+    return torch.stack([total, torch.full_like(total, number)])
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -200,20 +180,21 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
 
 
-def _joined(name: str, op: Any, held: Any, x: Tensor) -> Any:
+def _joined(name: str, reduction: Reduction, held: Any, x: Tensor) -> Any:
     """Return ``held`` and ``x`` together, neither changed; ``[]`` holds nothing."""
-    if op == "cat":
+    if reduction == "cat":
         return [*held, x.reshape(1) if x.ndim == 0 else x.clone()]
-    x = _wide(x) if op == "sum" else x
+    x = _wide(x) if reduction == "sum" else x
     if isinstance(held, list):
         return x.clone()
     if held.shape != x.shape:
+        own = int(reduction == "mean")  # dimensions that are ours
+        old, new = list(held.shape[own:]), list(x.shape[own:])
         raise InputError(
-            f"update: {name!r} had the shape {list(held.shape)} and now has {list(x.shape)}; a "
-            f"{op} is elementwise",
+            f"update: {name!r} had the shape {old} and now has {new}; a {reduction} is elementwise",
             do=f"reduce over the batch first, such as {name}=x.sum(0), or declare it as cat.",
         )
-    return fold([held, x.to(held.device)], op)
+    return fold([held, x.to(held.device)], "sum" if reduction == "mean" else reduction)
 
 
 class FunctionAdapter(Adapter):
@@ -229,11 +210,15 @@ class FunctionAdapter(Adapter):
 
     def states(self, metric: FunctionMetric[Any]) -> list[StateSpec]:
         """Return the states in the order in which they were declared."""
-        return [StateSpec(name, op) for name, op in metric._states.items()]
+        return [StateSpec(k, "sum" if op == "mean" else op) for k, op in metric.reduce.items()]
 
     def storage(self, metric: FunctionMetric[Any]) -> dict[str, Any]:
         """Return what the metric holds."""
         return metric._held
+
+    def arguments(self, metric: FunctionMetric[Any]) -> dict[str, Reduction]:
+        """Return the reductions: a mean is a state that is summed, too."""
+        return metric.reduce
 
     def updates(self, metric: FunctionMetric[Any]) -> int:
         """Return 0, since it is asked where the counter says nothing."""

@@ -6,27 +6,28 @@ import copy
 import functools
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pickle import PicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distmetrics.collectives.buckets import Bucket, short_name, unsendable
+from distmetrics.collectives.buckets import short_name, unsendable, wide_dtype
 from distmetrics.collectives.dtensor import Shared
+from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.collectives.header import Header, Problem, shorten
-from distmetrics.collectives.reduce import reduce_large, wide_dtype
+from distmetrics.collectives.ops import reduce_large
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.communicator import Communicator, Op, fold
+from distmetrics.comm.communicator import Communicator, fold
 from distmetrics.errors import Site, StateError
 from distmetrics.message import encode, reading
 from distmetrics.metrics.adapters.base import WHOLE, StateSpec, Target, are_equal, parts_of
 from distmetrics.metrics.attributes import PLAIN, described
 from distmetrics.metrics.plan import (
-    REDUCED,
+    OPS,
     UPDATES,
     MetricRecord,
     Sent,
@@ -35,90 +36,105 @@ from distmetrics.metrics.plan import (
     StatePlan,
     SyncPlan,
     SyncSchema,
-    is_reducible,
     sent_by,
     sizes_of,
 )
-from distmetrics.metrics.ragged import cut, join
 
 ABSENT = object()  # read in place of an attribute that is not in a metric's storage
-OPS: dict[str, Op] = {"max": "max", "min": "min"}
 Values = list[dict[str, Any]]  # for each metric, values by the names in its storage
-# What pickling and joining a metric's own values may raise: the metric's fault, to be told to all
-# ranks.
-_UNSENDABLE = (RuntimeError, TypeError, ValueError, AttributeError, PicklingError)
+
+
+class State(NamedTuple):
+    """One state of a metric, and its local value."""
+
+    path: str
+    place: int  # of its metric
+    spec: StateSpec
+    value: Any
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to send."""
+        return self.value is ABSENT or (isinstance(self.value, list) and not self.value)
 
 
 class MetricSet:
     """Metrics that are synced together, in an order that all ranks share."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], comm: Communicator) -> None:
         self.targets = targets
+        self.comm = comm  # over which they are synced
         self.problem: Problem | None = None  # why they cannot be synced: all ranks must hear of it
         self.plan: SyncPlan | None = None
         self.before: Values = [dict(target.storage) for target in targets]
         self.shared: list[Shared] = []  # states that are DTensors
         self.updates: list[int] = []  # most metrics say it in their storage
-        # Path, metric's place, description and local value of every state.
-        self.states: list[tuple[str, int, StateSpec, Any]] = []
+        self.states: list[State] = []
         for place, (target, storage) in enumerate(zip(targets, self.before, strict=True)):
             count = storage.get(target.adapter.counter)
             self.updates.append(count or target.adapter.updates(target.metric))
             for spec in target.states:
                 path = f"{target.path}.{spec.name}" if target.path else spec.name
                 value = storage if spec.name == WHOLE else storage.get(spec.name, ABSENT)
-                self.states.append((path, place, spec, value))
+                self.states.append(State(path, place, spec, value))
 
     @property
     def order(self) -> tuple[str, ...]:
         """Return the paths of all states, that of the update counts first."""
-        return (UPDATES, *[path for path, _, _, _ in self.states])
+        return (UPDATES, *[state.path for state in self.states])
+
+    def held(self, place: int) -> list[Any]:
+        """Return the local values of one metric's states."""
+        return [self.before[place].get(spec.name) for spec in self.targets[place].states]
 
     @contextmanager
     def holding(self, values: Values) -> Iterator[None]:
         """Hold other values inside the block; the local state is put back whatever happens.
 
         Everything was read before the first change, so an interrupt at any point loses nothing.
+        What is reset in the block is reset afterwards, unless the block raises.
         """
+        reset = []
         try:
             for target, new in zip(self.targets, values, strict=True):
                 target.storage.update(new)
             yield
+            reset = [x.metric for x in self.targets if x.adapter.flag and not x.is_synced]
         finally:
             try:
                 self._put_back(values)
             except BaseException:  # a handler of a signal may raise half-way
                 self._put_back(values)
                 raise
+        for metric in reset:
+            metric.reset()
 
     def _put_back(self, written: Values) -> None:
         """Put back what ``written`` has replaced, and undo all that an update changed meanwhile."""
         for target, before, new in zip(self.targets, self.before, written, strict=True):
-            counter = target.adapter.counter
-            names: Collection[str] = new
-            if not counter or target.storage.get(counter) != new[counter]:
-                names = {*target.storage, *before}
-            for name in names:
+            storage, counter = target.storage, target.adapter.counter
+            is_updated = not counter or storage.get(counter) != new[counter]
+            for name in {*storage, *before} if is_updated else new:
                 if name in before:
-                    target.storage[name] = before[name]
+                    storage[name] = before[name]
                 else:
-                    target.storage.pop(name, None)
-
-    def reset_meanwhile(self) -> list[Any]:
-        """Return the metrics that were reset while they held the state of all ranks."""
-        return [each.metric for each in self.targets if each.adapter.flag and not each.is_synced]
+                    storage.pop(name, None)
 
     def placed(self, combined: Mapping[str, Any], updates: Sequence[int]) -> Values:
         """Return the combined states by metric and name, as each metric's code expects them."""
         values: Values = [{} for _ in self.targets]
         devices = [target.device for target in self.targets]
+        states = self.plan.states if self.plan is not None else {}
         for path, place, spec, value in self.states:
-            if self.plan is not None and path in self.plan.states:
-                state = self.plan.states[path]
+            if (state := states.get(path + spec.piece)) is not None:
                 whole = on_device(combined[state.path], devices[place])
                 new = _as_before(spec, value, whole, len(state.ranks))
             elif value is not ABSENT:  # no rank has touched it, or this is a world of one
-                new = _copied(spec, value)
+                # Some metrics change their state as they compute.
+                whole = value.clone() if isinstance(value, Tensor) else copy.copy(value)
+                if spec.merge is not None:
+                    whole = [copy.deepcopy(spec.start(value))]
+                new = _as_before(spec, value, whole, 1)
             else:
                 continue
             values[place].update(new if spec.name == WHOLE else {spec.name: new})
@@ -128,15 +144,6 @@ class MetricSet:
             if target.adapter.counter:
                 new[target.adapter.counter] = count
         return values
-
-
-def _copied(spec: StateSpec, value: Any) -> Any:
-    """Copy a local state that computing will see: some metrics change theirs as they compute."""
-    if spec.merge is not None:
-        return spec.merge(value, [copy.deepcopy(spec.start(value))])
-    if isinstance(value, list):
-        return list(value)
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
@@ -153,7 +160,7 @@ def _as_before(spec: StateSpec, local: Any, combined: Any, ranks: int) -> Any:
 def on_device(value: Any, device: torch.device) -> Any:
     """Return a tensor, or what lists, tuples and dicts hold, on ``device``; the rest as it is."""
     if isinstance(value, Tensor):
-        return value if value.device == device else value.to(device)
+        return value.to(device)
     if type(value) in (list, tuple):
         return type(value)([on_device(item, device) for item in value])
     if type(value) is dict:
@@ -169,32 +176,24 @@ def describe(
 ) -> tuple[Header, Sent, dict[str, Tensor]]:
     """Return what this rank sends: the header, where each tensor lies, and the tensors by path.
 
-    A metric that was never updated here sends no state: its default state is not data, and must be
-    neither averaged nor counted in. What cannot be sent becomes the header's problem, so that
-    every rank raises.
+    What cannot be sent becomes the header's problem, so that every rank raises.
     """
-    records: tuple[MetricRecord, ...] = ()
-    entries: list[StateEntry] = []
-    tensors: dict[str, Tensor] = {}
-
-    def add(path: str, tensor: Tensor, kind: SentKind, piece: str = "") -> None:
-        about = tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta
-        entries.append(_entry(path, kind, piece, *about))
-        tensors[path] = tensor
-
-    add(UPDATES, torch.tensor(metrics.updates, device="cpu"), "sum")
+    records: list[MetricRecord] = []
+    entries = [StateEntry(UPDATES, "int64", (len(metrics.updates),))]
+    tensors = {UPDATES: torch.tensor(metrics.updates, dtype=torch.int64, device="cpu")}
     try:
         shows = _shown(metrics)
-        for path, place, spec, value in metrics.states:
-            is_empty = value is ABSENT or (isinstance(value, list) and not value)
-            is_shown = metrics.targets[place].path in shows  # what another metric sends
-            if is_empty or is_shown or not metrics.updates[place]:
+        for state in metrics.states:
+            is_shown = metrics.targets[state.place].path in shows  # what another metric sends
+            # The default state of a metric without an update is no data.
+            if state.is_empty or is_shown or not metrics.updates[state.place]:
                 continue
-            tensor, kind, sizes = _sendable(value, spec, path, allow_pickle)
-            add(path, tensor, kind, spec.piece)
-            if sizes is not None:
-                add(sizes_of(path), sizes, "sizes")
-        records = _records(metrics, shows)
+            for path, kind, x in _sendable(state, allow_pickle):
+                about = x.dtype, x.shape, x.layout, x.is_meta
+                entries.append(_entry(path, kind, state.spec.piece, *about))
+                tensors[path] = x
+        for target, updates in zip(metrics.targets, metrics.updates, strict=True):
+            records.append(_record(target, updates > 0, shows.get(target.path, "")))
     except StateError as error:  # no data will be moved then
         metrics.problem = metrics.problem or Problem.of(error)
     sent = tuple(entries)
@@ -204,35 +203,34 @@ def describe(
         site=site,
         problem=metrics.problem,
         allow_pickle=allow_pickle,
-        body=encode(SyncSchema(records, sent, tuple(metrics.shared))),
+        dtensors=tuple(metrics.shared),
+        body=encode(SyncSchema(tuple(records), sent)),
         detail=shorten(sent),
     )
-    return header, sent_by(sent), tensors
+    return header, sent_by(sent, inline_capacity(metrics.comm.world_size)), tensors
 
 
-def _sendable(
-    value: Any, spec: StateSpec, path: str, allow_pickle: bool
-) -> tuple[Tensor, SentKind, Tensor | None]:
-    """Return a state as one tensor, its kind, and the sizes of its items; or raise StateError."""
+def _sendable(state: State, allow_pickle: bool) -> list[tuple[str, SentKind, Tensor]]:
+    """Return a state as tensors, with paths and kinds; or raise StateError."""
+    path, spec, value = state.path + state.spec.piece, state.spec, state.value
     try:
         if spec.kind == "each":
-            return serialize(spec.start(value), allow_pickle=allow_pickle), "each", None
-        if isinstance(value, Tensor) and spec.kind != "items":
-            rows = value.reshape(1) if spec.kind == "cat" and value.ndim == 0 else value
-            return rows, spec.kind, None
+            return [(path, "each", serialize(spec.start(value), allow_pickle=allow_pickle))]
+        if isinstance(value, Tensor) and spec.kind not in ("cat", "items"):
+            return [(path, spec.kind, value)]
         if isinstance(value, list | Tensor):
             items = parts_of(value)
-            if not all(isinstance(item, Tensor) for item in items):
-                return serialize(items, allow_pickle=allow_pickle), "object", None
-            if spec.kind == "cat":
-                rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
-                # A metric that keeps numbers may count them.
-                return rows, "cat" if any(item.ndim for item in items) else "items", None
-            if len({item.dtype for item in items}) == 1:
+            dtypes = {item.dtype if isinstance(item, Tensor) else None for item in items}
+            if None in dtypes or (len(dtypes) > 1 and spec.kind != "cat"):
+                return [(path, "object", serialize(items, allow_pickle=allow_pickle))]
+            if spec.kind != "cat":
                 joined, sizes = join(items)
-                return joined, "items", sizes
-            raise StateError(f"the items of the list state {path} have more than one dtype")
-    except _UNSENDABLE as error:
+                return [(path, "items", joined), (sizes_of(path), "sizes", sizes)]
+            rows = torch.cat([item.reshape(1) if item.ndim == 0 else item for item in items])
+            # A metric that keeps numbers may count them.
+            return [(path, "cat" if any(item.ndim for item in items) else "items", rows)]
+    # What pickling and joining a metric's own values may raise.
+    except (RuntimeError, TypeError, ValueError, AttributeError, PicklingError) as error:
         what = f"the state {path} cannot be sent: {getattr(error, 'what', error)}"
         raise StateError(what, do=getattr(error, "do", "")) from error
     raise StateError(
@@ -253,31 +251,22 @@ def _entry(
 ) -> StateEntry:
     """Describe a tensor; raise StateError if it cannot be sent, or not be reduced in its way."""
     why, do = unsendable(dtype, layout, is_meta)
-    if not why and not is_reducible(kind, dtype):
-        why = f"is {short_name(dtype)}, of which torch has no {kind}"
-        do = "keep it in another dtype."
-    if why:
-        raise StateError(f"the state {path} {why}", do=do)
-    return StateEntry(path, short_name(dtype), tuple(shape), kind=kind, piece=piece)
-
-
-def _records(metrics: MetricSet, shows: Mapping[str, str]) -> tuple[MetricRecord, ...]:
-    """Return what the other ranks must know of each metric."""
-    records = []
-    for target, updates in zip(metrics.targets, metrics.updates, strict=True):
-        kind = type(target.metric).__name__
-        label = f"{target.path}: {kind}" if target.path else kind
-        # Of a state that the library merges itself, the arguments say all that there is to say.
-        states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
-        attributes = target.adapter.attributes(target.metric)
-        arguments = target.adapter.arguments(target.metric)
+    if not why:
         try:
-            digest = digest_of(attributes)
-        except _UNSENDABLE as error:  # of a number of thousands of digits, say
-            raise StateError(f"{label} cannot be described to the other ranks: {error}") from error
-        about = label, states, tuple(arguments.items()), digest, updates > 0
-        records.append(MetricRecord(*about, shows.get(target.path, "")))
-    return tuple(records)
+            return StateEntry(path, short_name(dtype), tuple(shape), kind=kind, piece=piece)
+        except ValueError as error:
+            why, do = str(error), "keep it in another dtype."
+    raise StateError(f"the state {path} {why}", do=do)
+
+
+def _record(target: Target, is_updated: bool, shows: str) -> MetricRecord:
+    """Return what the other ranks must know of a metric."""
+    kind = type(target.metric).__name__
+    # Of a state that the library merges itself, the arguments say all that there is to say.
+    states = tuple([(x.name, x.kind, tuple(x.shape)) for x in target.states if x.merge is None])
+    arguments = tuple(target.adapter.arguments(target.metric).items())
+    digest = digest_of(target.adapter.attributes(target.metric))
+    return MetricRecord(target.path, kind, states, arguments, digest, is_updated, shows)
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
@@ -288,25 +277,43 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     return hashlib.blake2b(repr(texts).encode(), digest_size=8).hexdigest()
 
 
-def _shown(metrics: MetricSet) -> dict[str, str]:
-    """Return, by the paths of metrics, those of the metrics whose state they show.
+def join(items: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Join tensors of one dtype, unbroken: their elements, and the sizes that :func:`cut` needs.
 
-    Members of a group that hold different states, as someone has updated them one by one, are no
-    group.
+    The lengths of rows that are alike (boxes, scores, labels of an image each), which one operation
+    cuts; else ``[dimensions, *shape, 0…]`` of each item.
     """
+    shapes = [item.shape for item in items]
+    if all(shapes) and len({shape[1:] for shape in shapes}) == 1:
+        return torch.cat([*items]), torch.tensor([shape[0] for shape in shapes], device="cpu")
+    most = max(map(len, shapes))
+    sizes = [[len(shape), *shape, *[0] * (most - len(shape))] for shape in shapes]
+    return torch.cat([item.reshape(-1) for item in items]), torch.tensor(sizes, device="cpu")
+
+
+def cut(elements: Tensor, sizes: Tensor | None) -> list[Tensor]:
+    """Return the items that were joined, as views of ``elements``; without sizes its rows."""
+    if sizes is None:
+        return list(elements.unbind())
+    if sizes.ndim == 1:
+        return list(elements.split_with_sizes(sizes.tolist()))
+    shapes = [row[1 : 1 + row[0]] for row in sizes.tolist()]
+    pieces = elements.split_with_sizes([math.prod(shape) for shape in shapes])
+    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _shown(metrics: MetricSet) -> dict[str, str]:
+    """Return, by the paths of metrics, those of the metrics whose state they show."""
     places = {id(target.metric): place for place, target in enumerate(metrics.targets)}
-    held: list[list[Any]] = [[] for _ in metrics.targets]
-    for _, place, _, value in metrics.states:
-        held[place].append(value)
     shown = {}
     for target in metrics.targets:
         for group in target.adapter.groups(target.metric):
             first, *others = [places[id(metric)] for metric in group]
-            one = metrics.targets[first]
-            for place in others:
-                other = metrics.targets[place]
-                if one.states == other.states and are_equal(held[first], held[place]):
-                    shown[other.path] = one.path
+            for other in others:
+                # Members with other states were updated one by one, and are no group.
+                one, two = metrics.targets[first], metrics.targets[other]
+                if one.states == two.states and are_equal(metrics.held(first), metrics.held(other)):
+                    shown[two.path] = one.path
     # A metric of two collections may be in two groups.
     return {path: first for path, first in shown.items() if first not in shown}
 
@@ -317,11 +324,10 @@ def _shown(metrics: MetricSet) -> dict[str, str]:
 def combine(
     plan: SyncPlan, runs: Sequence[tuple[Tensor, Tensor]], inline: Tensor, comm: Communicator
 ) -> dict[str, Any]:
-    """Return the combined state for each of the plan's paths.
+    """Return the combined state for each of the plan's paths: a tensor, or a list of items.
 
-    A tensor; a list for "items" and "object"; for "each" a list of what the ranks sent. ``runs``
-    is what every rank has sent, inline and bulk; ``inline`` are this rank's reduced states, to be
-    reduced here where they do not ride along.
+    ``runs``: what every rank has sent, inline and bulk; ``inline``: this rank's reduced states, to
+    be reduced here where they do not ride along.
     """
     rows = []
     lists = []
@@ -332,11 +338,25 @@ def combine(
             lists.append(sent.bulk.unpack(bulk))
     if not plan.is_inline:
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
-    result = _combine_fixed(rows, plan, comm)
+    result: dict[str, Any] = {}
+    for bucket in plan.agreed.layout.buckets:  # one operation each, then one view a state
+        op, dtype = OPS[bucket.key], bucket.dtype
+        wide = [bucket.view(row).to(wide_dtype(dtype)) for row in rows]
+        whole = fold(wide, op) if plan.is_inline else reduce_large(comm, wide[0], op)
+        if bucket.key != "mean":
+            whole = whole.to(dtype)  # of bools the sum is "any", as it is within one process
+        for index, part in bucket.split(whole).items():
+            path = plan.agreed.paths[index]
+            if bucket.key == "mean":
+                count = len(plan.states[path].ranks)
+                part = part / count if count > 1 else part.to(dtype)
+                if dtype.is_floating_point or dtype.is_complex:  # that of integers is no integer
+                    part = part.to(dtype)
+            result[path] = part
     for path, state in plan.states.items():
-        if path == state.path and state.kind not in REDUCED:
-            with reading(f"the lists of {state.path}"):
-                result[state.path] = _combine_lists(state, lists, plan, comm)
+        if path == state.path and state.kind not in OPS:
+            with reading(f"the lists of {path}"):
+                result[path] = _combine_lists(state, lists, plan, comm)
     return result
 
 
@@ -366,36 +386,6 @@ def _neutral(state: StatePlan, device: torch.device) -> Tensor:
             ends = (torch.iinfo(state.dtype).min, torch.iinfo(state.dtype).max)
         value = ends[state.kind == "min"]
     return torch.full(state.shape, value, dtype=state.dtype, device=device)
-
-
-def _combine_fixed(rows: Sequence[Tensor], plan: SyncPlan, comm: Communicator) -> dict[str, Any]:
-    """Fold the reduced states: one operation a bucket, then one view a state."""
-    result: dict[str, Any] = {}
-    for bucket in plan.agreed.layout.buckets:
-        whole = _fold([bucket.view(row) for row in rows], bucket, plan.is_inline, comm)
-        for index, part in zip(bucket.members, bucket.split(whole), strict=True):
-            path = plan.agreed.paths[index]
-            if bucket.key == "mean":
-                part = _mean(part, len(plan.states[path].ranks), bucket.dtype)
-            result[path] = part
-    return result
-
-
-def _mean(total: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    mean = total / count if count > 1 else total.to(dtype)
-    # The mean of integers is no integer.
-    return mean.to(dtype) if dtype.is_floating_point or dtype.is_complex else mean
-
-
-def _fold(views: Sequence[Tensor], bucket: Bucket, is_inline: bool, comm: Communicator) -> Tensor:
-    """Reduce a bucket, wide; a mean is left as the sum that is to be divided.
-
-    The sum of bools is "any", as it is within one process.
-    """
-    op: Op = OPS.get(bucket.key, "sum")
-    wide = [view.to(wide_dtype(bucket.dtype)) for view in views]
-    whole = fold(wide, op) if is_inline else reduce_large(comm, wide[0], op)
-    return whole if bucket.key == "mean" else whole.to(bucket.dtype)
 
 
 def _combine_lists(

@@ -8,7 +8,9 @@ the last one plans nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -23,65 +25,70 @@ from distmetrics.collectives.buckets import (
     short_name,
     unpack,
 )
-from distmetrics.collectives.dtensor import Shared
-from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size, header_of
-from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree
+from distmetrics.collectives.exchange import HASH_BYTES, LARGE_WORLD, frame_size
+from distmetrics.collectives.header import Header, agree_on_dtensors, agree_on_tree, header_of
+from distmetrics.comm.communicator import Op, fold
 from distmetrics.errors import MismatchError, StateError
 from distmetrics.message import Message, Shape, decode, reading
 from distmetrics.metrics.adapters.base import Kind
-from distmetrics.metrics.cost import Cost, count_of, gathered, reduced
 
-REDUCED = ("sum", "mean", "max", "min")  # kinds of states that are folded to one tensor
-FIXED = (*REDUCED, "stack")  # of a size that does not depend on the data
 UPDATES = "(updates)"  # a state of ours: how often each metric was updated, on all ranks together
 SentKind = Kind | Literal["sizes"]  # which travels beside "items"
-_CAN_BE_ADDED = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-})  # fmt: skip
+# How the kinds of states that are folded to one tensor are; a mean is divided afterwards.
+OPS: Mapping[str, Op] = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
+FIXED = (*OPS, "stack")  # kinds of a size that does not depend on the data
 
 
 class StateEntry(LeafSpec, frozen=True):
     """One tensor that a rank sends: a state, or the sizes of the items of a list."""
 
     kind: SentKind = "sum"
-    piece: str = ""  # of a DTensor: which one, and of which whole
+    piece: str = ""  # of a DTensor: which one, and of which whole; its path ends in it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind in OPS and not _can_reduce(dtype_of(self.dtype), OPS[self.kind]):
+            raise ValueError(f"is {self.dtype}, of which torch has no {self.kind}")
+        if self.kind == "sizes" and self.dtype != "int64":
+            raise ValueError(f"has sizes of {self.dtype}")
 
     def __str__(self) -> str:
-        return f"{super().__str__()} {self.kind} {self.piece}".rstrip()
+        return f"{super().__str__()} {self.kind}"
+
+
+@functools.cache
+def _can_reduce(dtype: torch.dtype, op: Op) -> bool:
+    x = torch.zeros(1, dtype=dtype, device="cpu")
+    try:
+        fold([x, x], op)
+    except RuntimeError:  # that torch has no such operation
+        return False
+    return True
 
 
 class MetricRecord(Message, frozen=True):
     """What the other ranks must know of one rank's metric."""
 
-    label: str  # path and class
+    path: str  # where the metric is, "" for one that was passed itself
+    kind: str  # its class
     states: tuple[tuple[str, str, Shape], ...]  # name, kind, and shape before the first update
     arguments: tuple[tuple[str, str], ...]
     attributes: str  # a digest, the arguments among them
     is_updated: bool
     shows: str = ""  # the path of another metric whose state it shows
 
-    @property
-    def path(self) -> str:
-        """Where the metric is, "" for one that was passed itself."""
-        return self.label.rpartition(": ")[0]
-
     def __str__(self) -> str:
         states = [f"{name} {kind}{list(shape) or ''}" for name, kind, shape in self.states]
         arguments = [f"{name}={text}" if name else text for name, text in sorted(self.arguments)]
-        return f"{self.label}({', '.join([*states, *arguments])})"
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.kind}({', '.join([*states, *arguments])})"
 
     def may_become(self, other: MetricRecord) -> bool:
-        """Return True if an update may have made ``other`` of this, which has seen none.
-
-        An argument that was left out, and the shapes of states, may come from the first batch.
-        """
-        same_kinds = [state[:2] for state in self.states] == [state[:2] for state in other.states]
+        """True if an update, which may bring arguments, may have made ``other`` of this."""
         return (
-            self.label == other.label
-            and same_kinds
+            (self.path, self.kind) == (other.path, other.kind)
+            and [state[:2] for state in self.states] == [state[:2] for state in other.states]
             and dict(self.arguments).items() <= dict(other.arguments).items()
-            and (self.attributes != other.attributes or str(self) == str(other))
         )
 
 
@@ -90,54 +97,101 @@ class SyncSchema(Message, frozen=True):
 
     metrics: tuple[MetricRecord, ...]
     states: tuple[StateEntry, ...]
-    shared: tuple[Shared, ...] = ()  # its states that are DTensors
 
 
-def check_states(states: Sequence[StateEntry], order: Collection[str], rank: int) -> None:
-    """Check what a rank with the same metrics tells of its states, whose paths are ``order``."""
-    with reading("its states", rank):
-        for state in states:
-            is_known = state.path in order and is_reducible(state.kind, dtype_of(state.dtype))
-            if state.kind == "sizes":
-                is_known = state.dtype == "int64"
-            if not is_known:
-                raise ValueError(f"a state {state}")
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A number of collectives, and the bytes that one rank receives in them.
+
+    So a large state that can be reduced must be, and a small one is better gathered: a gather of a
+    frame costs one latency, and needs no agreement before it.
+    """
+
+    rounds: int = 0
+    received: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.rounds + other.rounds, self.received + other.received)
+
+    def __str__(self) -> str:
+        return f"{count_of(self.rounds, 'collective')}, {size_of(self.received)}"
 
 
-@functools.cache
-def is_reducible(kind: str, dtype: torch.dtype) -> bool:
-    """Return True if torch can reduce tensors of this dtype in this way, or need not."""
-    if kind in ("max", "min") and dtype.is_complex:
-        return False
-    return kind not in REDUCED or dtype in _CAN_BE_ADDED
+def gathered(nbytes: int, world_size: int) -> Cost:
+    """Return the cost of an all_gather: every other rank's bytes."""
+    return Cost(1, (world_size - 1) * nbytes)
+
+
+def reduced(nbytes: int, world_size: int) -> Cost:
+    """Return the cost of an all_reduce as a ring, which hardly depends on the world's size.
+
+    Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+    """
+    return Cost(1, -(-2 * (world_size - 1) * nbytes // world_size))
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def size_of(nbytes: float) -> str:
+    """Return a number of bytes in words, as 1.5 MiB."""
+    if nbytes < 1024:
+        return f"{nbytes:.0f} bytes"
+    power = min(int(math.log2(nbytes)) // 10, 3)
+    return f"{nbytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def agree_on_metrics(
     headers: Sequence[Header], schemas: Sequence[SyncSchema], rank: int
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Check that all ranks have the same metrics; return who has updated each, and which borrow.
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[str, str]]:
+    """Check that all ranks have the same metrics, where an update may have made differences.
 
-    A metric that was never updated need not be as one that was: an update may have set attributes,
-    and taken shapes from the data.
+    Returns: which ranks have updated each metric; which metrics borrow attributes; and, by the
+        paths of states that some metrics show, those of the metrics that hold them.
     """
     records = [[*schema.metrics] for schema in schemas]
-    updated = []
-    borrowing = []
+    updated, borrowing = [], []
     for place, column in enumerate([*zip(*records, strict=False)]):
         ranks = tuple(r for r, record in enumerate(column) if record.is_updated)
         updated.append(ranks)
-        if not 0 < len(ranks) < len(column):
+        if not ranks:
             continue
-        if len({record.attributes for record in column}) > 1:
+        if len(ranks) < len(column) and len({record.attributes for record in column}) > 1:
             borrowing.append(place)
         for r, record in enumerate(column):
             if not record.is_updated and record.may_become(column[ranks[0]]):
                 records[r][place] = column[ranks[0]]
     trees = ["; ".join(map(str, each)) for each in records]
     compared = [each.but(tree=tree) for each, tree in zip(headers, trees, strict=True)]
-    agree_on_tree(compared, rank, [[record.path for record in each] for each in records])
-    agree_on_dtensors([schema.shared for schema in schemas], headers, rank)
-    return tuple(updated), tuple(borrowing)
+    agree_on_tree(compared, rank)
+    agree_on_dtensors(headers, rank)
+    shown = {}
+    for place, ranks in enumerate(updated):
+        shows = {r: records[r][place].shows for r in ranks}
+        for r in ranks[:1]:
+            metric = records[r][place]
+            if len({*shows.values()}) > 1:
+                raise _lost(metric.path, shows, headers[rank], rank)
+            for name, *_ in metric.states if metric.shows else ():
+                shown[f"{metric.path}.{name}"] = f"{metric.shows}.{name}"
+    return tuple(updated), tuple(borrowing), shown
+
+
+def _lost(path: str, shows: Mapping[int, str], header: Header, rank: int) -> StateError:
+    return StateError(
+        f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
+        "its own; other ranks with data differ",
+        per_rank={r: f"{path} has the state of {x or 'no other'}" for r, x in shows.items()},
+        notes=["No data was moved; every metric keeps its local state."],
+        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
+        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
+        do="make the collection with compute_groups=False.",
+        rank=rank,
+        peers=[r for r, other in shows.items() if other],
+        site=header.site,
+    )
 
 
 class StatePlan(NamedTuple):
@@ -145,23 +199,27 @@ class StatePlan(NamedTuple):
 
     path: str
     kind: SentKind
-    ranks: tuple[int, ...]  # that have something to add; of a piece, that hold it
+    ranks: tuple[int, ...]  # that have something to add
     dtype: torch.dtype  # to which all ranks' values can be promoted
     shape: tuple[int, ...]  # of one rank's value, for kinds of a fixed size
-    piece: str = ""
 
 
-def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: int) -> StatePlan:
-    """Return how one state becomes one; raise ValueError or RuntimeError if it cannot."""
+def plans_of(leaves: Mapping[int, StateEntry], world_size: int) -> dict[str, StatePlan]:
+    """Return how a state, or each piece of it, becomes one; raise an error if it cannot."""
+    pieces = dict.fromkeys(leaf.piece for leaf in leaves.values())
+    if {*pieces} != {""} and ("" in pieces or len(leaves) < world_size):
+        raise ValueError("pieces on some ranks alone")
+    return {
+        piece: _plan_of({r: leaf for r, leaf in leaves.items() if leaf.piece == piece})
+        for piece in pieces
+    }
+
+
+def _plan_of(leaves: Mapping[int, StateEntry]) -> StatePlan:
     kinds = {leaf.kind for leaf in leaves.values()}
     if "cat" in kinds:  # items without dimensions are rows where others have rows
         kinds -= {"items"}
     (kind,) = kinds
-    pieces = {leaf.piece for leaf in leaves.values()}
-    if pieces != {""}:  # ranks that hold the same one reduce it
-        if "" in pieces or len(leaves) < world_size:
-            raise ValueError("pieces on some ranks alone")
-        leaves = {r: leaf for r, leaf in leaves.items() if leaf.piece == leaves[rank].piece}
     ranks = tuple(leaves)
     # Ranks without elements have the dtype and shape of a filler, and those are not to be compared.
     filled = tuple(r for r, leaf in leaves.items() if 0 not in leaf.shape) or ranks[:1]
@@ -175,24 +233,7 @@ def plan_of(path: str, leaves: Mapping[int, StateEntry], rank: int, world_size: 
         raise ValueError("shapes")
     dtype = functools.reduce(torch.promote_types, [dtype_of(leaves[r].dtype) for r in filled])
     first = leaves[ranks[0]]
-    return StatePlan(path, kind, ranks, dtype, first.shape, first.piece)
-
-
-def _uneven(
-    path: str, leaves: Mapping[int, StateEntry], headers: Sequence[Header], rank: int
-) -> MismatchError:
-    return MismatchError(
-        f"{headers[rank].call().op}: the state {path} has values on different ranks that do "
-        "not go together",
-        per_rank={r: f"{leaf}  {headers[r].site or ''}" for r, leaf in leaves.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="metrics made with different arguments (num_classes, thresholds), or inputs of "
-        "different width or kind.",
-        do="make the metric with the same arguments on every rank.",
-        rank=rank,
-        peers=leaves,
-        site=headers[rank].site,
-    )
+    return StatePlan(first.path, kind, ranks, dtype, first.shape)
 
 
 class Run(NamedTuple):
@@ -206,11 +247,6 @@ class Run(NamedTuple):
         """Lay described tensors out by kind."""
         kinds = [each.kind for each in tensors]
         return cls(layout(tensors, kinds), tuple(each.path for each in tensors))
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the run."""
-        return self.layout.nbytes
 
     def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """Copy the tensors that belong into a run."""
@@ -226,10 +262,13 @@ class Sent(NamedTuple):
 
     inline: Run  # the states that are reduced
     bulk: Run  # the rest, and the sizes of lists' items
+    start: int  # of bulk: all that are reduced are sent inline, or none
 
-    def inline_bytes(self, capacity: int) -> int:
-        """Return how many bytes of states that are reduced are sent: all that fit, or none."""
-        return self.inline.nbytes if self.inline.nbytes <= capacity else 0
+    def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the states that are reduced, also where they do not fit, and all that is sent."""
+        inline, bulk = self.inline.pack(tensors, device), self.bulk.pack(tensors, device)
+        sent = inline[: self.start]
+        return inline, torch.cat([sent, bulk]) if bulk.numel() else sent
 
 
 class SyncPlan(NamedTuple):
@@ -243,21 +282,17 @@ class SyncPlan(NamedTuple):
     follow: int  # bytes of the longest run in a second round, where lists do not fit
     updated: tuple[tuple[int, ...], ...]  # for each metric, the ranks that have updated it
     borrowing: tuple[int, ...]  # places of metrics that take over attributes on some rank
-    pieces: tuple[StatePlan, ...]
     allow_pickle: bool
 
     @property
     def cost(self) -> Cost:
-        """What the sync costs, without the bytes of attributes, of pieces, and of long headers.
-
-        In a large world lists are taken to have other lengths on other ranks, so that the hashes
-        differ and frames are sent as well.
-        """
+        """What the sync costs, without the bytes of attributes and of long headers."""
         world_size = len(self.sent)
         frames = gathered(frame_size(world_size), world_size)
         total = frames
         if world_size > LARGE_WORLD:
             total = reduced(2 * HASH_BYTES, world_size)
+            # Lists, which have other lengths on other ranks, make the hashes differ.
             if any(state.kind not in FIXED for state in self.states.values()):
                 total += frames
         if self.follow:
@@ -268,7 +303,7 @@ class SyncPlan(NamedTuple):
                 # NaN is reduced apart.
                 if bucket.key in ("max", "min") and bucket.dtype.is_floating_point:
                     total += reduced(size // bucket.dtype.itemsize, world_size)
-        return total + Cost(bool(self.borrowing) + len(self.pieces))
+        return total + Cost(int(bool(self.borrowing)))
 
     def describe(self) -> str:
         """Write the plan as a table: buckets, bytes, rounds."""
@@ -277,9 +312,9 @@ class SyncPlan(NamedTuple):
         lines = [f"{states} states, {len(self.sent)} ranks, {rounds}"]
         how = "in the first round" if self.is_inline else "in a round of its own"
         for bucket in self.agreed.layout.buckets:
-            kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.members):4} tensors"
+            kind = f"{bucket.key:5} {short_name(bucket.dtype):8} {len(bucket.shapes):4} tensors"
             lines.append(f"  {kind} {bucket.stop - bucket.start:10} bytes  {how}")
-        if longest := max(sent.bulk.nbytes for sent in self.sent):
+        if longest := max(sent.bulk.layout.nbytes for sent in self.sent):
             nth = "second" if self.follow else "first"
             lines.append(f"  lists and rows of up to {longest} bytes a rank  in the {nth} round")
         return "\n".join(lines)
@@ -294,86 +329,63 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
     """
     first = {blob: blobs.index(blob) for blob in dict.fromkeys(blobs)}
     headers = [header_of(blob, first[blob]) for blob in blobs]
-    if len({header.op for header in headers}) > 1:  # another call tells nothing of metrics
-        agree_on_tree(headers, rank)
+    agree_on_tree(headers, rank)  # another call tells nothing of metrics
     known = {
         blob: decode(SyncSchema, headers[sender].body, "its metrics", sender)
         for blob, sender in first.items()
     }
     schemas = [known[blob] for blob in blobs]
-    updated, borrowing = agree_on_metrics(headers, schemas, rank)
+    updated, borrowing, shown = agree_on_metrics(headers, schemas, rank)
     by_path: dict[str, dict[int, StateEntry]] = {path: {} for path in order}
-    for blob, sender in first.items():
-        check_states(known[blob].states, by_path.keys(), sender)
     for r, schema in enumerate(schemas):
-        for entry in schema.states:
-            if entry.kind != "sizes":
-                by_path[entry.path][r] = entry
-    own = {}
+        with reading("its states", r):  # of these paths
+            for entry in schema.states:
+                if entry.kind != "sizes":
+                    by_path[entry.path.removesuffix(entry.piece)][r] = entry
+    made = {}  # by path and piece
     for path, leaves in by_path.items():
-        if leaves:
-            try:
-                own[path] = plan_of(path, leaves, rank, len(headers))
-            except (RuntimeError, ValueError) as error:
-                raise _uneven(path, leaves, headers, rank) from error
-    agreed = Run.of([state for state in own.values() if state.kind in REDUCED and not state.piece])
-    sent = tuple(sent_by(schema.states) for schema in schemas)
-    longest = max(each.inline_bytes(capacity) + each.bulk.nbytes for each in sent)
+        if not leaves:
+            continue
+        try:
+            made[path] = plans_of(leaves, len(headers))
+        except (RuntimeError, ValueError) as error:
+            raise MismatchError(
+                f"{headers[rank].call().op}: the state {path} has values on different ranks that "
+                "do not go together",
+                per_rank={r: f"{leaf}  {headers[r].site or ''}" for r, leaf in leaves.items()},
+                notes=["No data was moved; every metric keeps its local state."],
+                likely="metrics made with different arguments (num_classes, thresholds), or inputs "
+                "of different width or kind.",
+                do="make the metric with the same arguments on every rank.",
+                rank=rank,
+                peers=leaves,
+                site=headers[rank].site,
+            ) from error
+    states = {path + piece: x for path, each in made.items() for piece, x in each.items()}
+    agreed = Run.of([x for x in states.values() if x.kind in OPS])
+    for path, source in shown.items():
+        states |= {path + piece: x for piece, x in made.get(source, {}).items()}
+    sent = tuple(sent_by(schema.states, capacity) for schema in schemas)
+    longest = max(each.start + each.bulk.layout.nbytes for each in sent)
     return SyncPlan(
-        own | _shown(own, schemas, updated, headers[rank], rank),
+        states,
         agreed,
         sent,
-        max(agreed.nbytes, *[each.inline.nbytes for each in sent]) <= capacity,
+        max(run.layout.nbytes for run in [agreed, *[x.inline for x in sent]]) <= capacity,
         longest if longest > capacity else 0,
         updated,
         borrowing,
-        tuple(state for state in own.values() if state.piece),
         headers[rank].allow_pickle,
     )
 
 
-def _shown(
-    states: Mapping[str, StatePlan],
-    schemas: Sequence[SyncSchema],
-    updated: Sequence[tuple[int, ...]],
-    header: Header,
-    rank: int,
-) -> dict[str, StatePlan]:
-    """Return the states of metrics that show those of another, by their own paths."""
-    shown = {}
-    for place, ranks in enumerate(updated):
-        column = {r: schemas[r].metrics[place] for r in ranks}
-        if len({metric.shows for metric in column.values()}) > 1:
-            raise _lost(column, header, rank)
-        for metric in [column[r] for r in ranks[:1]]:
-            for name, *_ in metric.states:
-                if (source := f"{metric.shows}.{name}") in states:
-                    shown[f"{metric.path}.{name}"] = states[source]
-    return shown
-
-
-def _lost(column: Mapping[int, MetricRecord], header: Header, rank: int) -> StateError:
-    path = next(iter(column.values())).path
-    return StateError(
-        f"{header.call().op}: on some ranks {path} shows the state of another metric, and has lost "
-        "its own; other ranks with data differ",
-        per_rank={r: f"{path} has the state of {x.shows or 'no other'}" for r, x in column.items()},
-        notes=["No data was moved; every metric keeps its local state."],
-        likely="compute groups: MetricCollection merges metrics whose states are equal after a "
-        "rank's first batch, and updates one of them alone (Lightning-AI/torchmetrics#2596).",
-        do="make the collection with compute_groups=False.",
-        rank=rank,
-        peers=[r for r, metric in column.items() if metric.shows],
-        site=header.site,
-    )
-
-
 @functools.lru_cache(maxsize=64)
-def sent_by(entries: tuple[StateEntry, ...]) -> Sent:
+def sent_by(entries: tuple[StateEntry, ...], capacity: int) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
-    inline = [entry for entry in entries if entry.kind in REDUCED and not entry.piece]
-    bulk = [entry for entry in entries if entry.kind not in REDUCED]
-    return Sent(Run.of(inline), Run.of(bulk))
+    inline = [entry for entry in entries if entry.kind in OPS]
+    bulk = [entry for entry in entries if entry.kind not in OPS]
+    first, rest = Run.of(inline), Run.of(bulk)
+    return Sent(first, rest, first.layout.nbytes if first.layout.nbytes <= capacity else 0)
 
 
 def sizes_of(path: str) -> str:

@@ -1,32 +1,33 @@
 """Warn where samples count more than once: loaders that repeat some, ranks that hold the same data.
 
-No metric knows where its data came from. But the loader that was read last is known, and it has as
-many batches as a metric that it fed has updates. In doubt nothing is said: a right program must
-never be warned.
-
-A sync over ranks that hold the same data, as those of a tensor-parallel group do, counts each
-sample as often as there are such ranks. What the ranks have sent shows it. Small counts may be
-equal by chance, and one number may be the same everywhere by nature, as a learning rate is: so
-there must be several numbers, or many large counts.
+The loader that was read last is known, and has as many batches as a metric that it fed has updates.
+Ranks that hold the same data have sent the same: several numbers, or many large counts, since small
+counts may be equal by chance, and one number by nature, as a learning rate is. In doubt nothing is
+said: a right program must never be warned.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.buckets import to_bytes
 from distmetrics.collectives.header import Problem
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.rank_loader import reading
-from distmetrics.data.repeats import Pass, RepeatedSamplesWarning
+from distmetrics.data.repeats import RepeatedSamplesWarning, Repeats, check
+from distmetrics.data.unwrap import active_loader, inner_loader
 from distmetrics.errors import Site, StateError, rank_ranges
-from distmetrics.guard.settings import current_settings
+from distmetrics.guard.settings import MODE, current_settings
 from distmetrics.metrics.metric_set import MetricSet
 from distmetrics.metrics.plan import SyncPlan
 
@@ -36,34 +37,76 @@ _LOOKED_AT = 4096  # numbers of each state: far more than it takes
 _ENOUGH = 60  # bits
 _FRACTION = 20  # bits of a number that is no integer
 _SHOWN = 4  # groups of ranks in a warning
+_INSTEAD = {  # what of ours is for the loaders of a framework
+    "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
+    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
+    "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
+    "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
+    "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
+}
 _shown_already: dict[Any, Any] = {}  # as Python keeps it for each module
+_told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
+
+
+class Pass(NamedTuple):
+    """A pass over a loader that repeats samples."""
+
+    loader: weakref.ref[Any]
+    data: str  # the type of its data set
+    known: Repeats
+    is_asked: bool  # the user says that it fed the metrics
+
+
+def note(loader: Any, *, is_asked: bool = False) -> None:
+    """Note for the next sync of this rank that it reads a loader, or says that it did."""
+    reading.last = None
+    try:
+        known = check(loader)
+        is_told = loader in _told
+    except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
+        return
+    # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
+    is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
+    if known.repeated and not is_told and (is_asked or not is_unsure):
+        reading.last = Pass(weakref.ref(loader), type(loader.dataset).__name__, known, is_asked)
+
+
+_iter = DataLoader.__iter__
+
+
+def _iter_and_note(self: DataLoader[Any]) -> Iterator[Any]:
+    active = active_loader()
+    note(self if inner_loader(active) is not self else active)
+    return _iter(self)
+
+
+if os.environ.get(MODE, "").strip().lower() != "off":
+    DataLoader.__iter__ = _iter_and_note  # type: ignore[method-assign,assignment]
 
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     """Warn once of a loader that repeats samples, if it fed the metrics."""
-    seen = reading.last
-    if seen is None or seen.world_size != comm.world_size or not _fed(metrics, seen):
+    seen: Pass | None = reading.last
+    if seen is None or seen.known.world_size != comm.world_size or not _fed(metrics, seen):
         return None
-    problem = _warned(seen.what, seen.do, comm)
+    own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
+    what = f"{seen.known.repeated} of {seen.known.dealt} samples that a loader of a {seen.data} "
+    what += "dealt out are repeats"
+    do = f"evaluate with distmetrics.{', or distmetrics.'.join(['data.exact(loader)', *own])}."
+    problem = _warned(what, do, comm)
     if problem is None:
-        seen.told()
+        reading.last = None
+        if (loader := seen.loader()) is not None:
+            _told.add(loader)
     return problem
 
 
 def _fed(metrics: MetricSet, seen: Pass) -> bool:
-    """True if metrics have as many updates as the loader has batches, as far as they count them.
-
-    Those that were synced before in this pass go on counting, as metrics of training do.
-    """
-    if seen.batches is None or seen.is_going_on():
-        return seen.batches is None
-    fed = False
-    for target, count in zip(metrics.targets, metrics.updates, strict=True):
-        if target.adapter.counter and 0 < count < seen.batches:
-            seen.going_on.add(id(target.metric))
-        is_new = id(target.metric) not in seen.going_on
-        fed |= is_new and (count == seen.batches or not target.adapter.counter)
-    return fed
+    """True if a metric has as many updates as the loader has batches, or does not count them."""
+    if seen.is_asked or active_loader() is seen.loader() is not None:  # Accelerate's loop goes on
+        return seen.is_asked
+    counters = [target.adapter.counter for target in metrics.targets]
+    return not all(counters) or seen.known.batches in metrics.updates
 
 
 def _warned(what: str, do: str, comm: Communicator) -> Problem | None:
@@ -74,8 +117,8 @@ def _warned(what: str, do: str, comm: Communicator) -> Problem | None:
     if mode == "strict" or _is_error(text, site):
         return Problem("StateError", what, do)
     if comm.rank == 0:
-        kind = RepeatedSamplesWarning
-        warnings.warn_explicit(text, kind, site.file, site.line, registry=_shown_already)
+        where = site.file, site.line
+        warnings.warn_explicit(text, RepeatedSamplesWarning, *where, registry=_shown_already)
     return None
 
 
@@ -101,19 +144,14 @@ def warn_of_duplicates(plan: SyncPlan, runs: Runs, comm: Communicator) -> None:
     if (refusal := comm.duplicates(groups[0])) is not None:
         raise refusal
     shown = [rank_ranges(comm.members[rank] for rank in group) for group in groups[:_SHOWN]]
-    more = " and so on" if len(groups) > _SHOWN else ""
-    what = f"ranks {' and '.join(shown)}{more} hold the same data"
-    what += f": it is counted {len(groups[0])} times"
+    what = f"ranks {' and '.join(shown)} hold the same data: it is counted {len(groups[0])} times"
     do = "say distmetrics.layout(...) what the ranks hold, or deal the samples out to all of them."
     if _warned(what, do, comm) is not None:
         raise StateError(what, do=do, rank=comm.rank)
 
 
 def _duplicates(plan: SyncPlan, runs: Runs) -> list[list[int]]:
-    """Return the groups of ranks that hold the same data; [] unless all ranks are in such groups.
-
-    Ranks without an update have no data, and are in none: other pipeline stages than the last, say.
-    """
+    """Return the groups of ranks that hold the same data; [] unless all with data are in some."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for start in (-_SAMPLE, None):  # a few bytes first: most ranks differ in them
         groups = {}

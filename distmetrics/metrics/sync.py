@@ -1,4 +1,4 @@
-"""Make metrics see the data of all ranks: for the length of a block, or for one computation.
+"""Make metrics see the data of all ranks: for one computation, for a block, or in the background.
 
 Describe local state → agree → plan → move → combine → put the global state in → compute → put the
 local state back, whatever happened. One collective for all sum, mean, max and min states together,
@@ -7,26 +7,28 @@ two where there are lists.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from distmetrics.call_site import call_site
 from distmetrics.collectives.exchange import exchange, inline_capacity
 from distmetrics.collectives.header import Problem, agree
-from distmetrics.comm.call_lock import exchanges_over, one_call
-from distmetrics.comm.communicator import Communicator, chosen, numbered
-from distmetrics.data.repeats import note
+from distmetrics.collectives.ops import meet
+from distmetrics.comm.background import Handle, start
+from distmetrics.comm.communicator import Communicator, chosen, exchanges_over, numbered, one_call
 from distmetrics.errors import LayoutError, StateError
-from distmetrics.metrics.adapters.base import communicator_of, compute, targets
+from distmetrics.metrics.adapters.base import communicator_of, compute, parts_of, targets
 from distmetrics.metrics.attributes import borrow
-from distmetrics.metrics.dtensor import compute_replicated, reduce_pieces, take_parts
+from distmetrics.metrics.dtensor import compute_replicated, take_parts
 from distmetrics.metrics.metric_set import MetricSet, Values, combine, describe, on_device
 from distmetrics.metrics.plan import UPDATES, SyncPlan, plan
-from distmetrics.metrics.repeated_samples import warn_of_duplicates, warn_of_repeats
+from distmetrics.metrics.repeated_samples import note, warn_of_duplicates, warn_of_repeats
 
 _in_sync: set[int] = set()  # identities of the metrics that some thread is syncing
 _lock = threading.Lock()
@@ -80,10 +82,11 @@ def sync_and_compute(
     """
     if loader is not None:
         note(loader, is_asked=True)
-    with synced(metrics, allow_pickle=allow_pickle, comm=comm, name=name) as sync_plan:
-        if sync_plan is not None and sync_plan.pieces:
-            return compute_replicated(metrics)
-        return compute(metrics)
+    local = read(metrics, comm)
+    with _marked(local):
+        values = sync_states(local, name, allow_pickle)
+        with local.holding(values):
+            return compute_replicated(metrics) if local.shared else compute(metrics)
 
 
 @contextmanager
@@ -107,53 +110,45 @@ def synced(
 
     Raises: as :func:`sync_and_compute`.
     """
-    local, talking = read(metrics, comm)
+    local = read(metrics, comm)
     with _marked(local):
-        values = global_values(local, talking, name, allow_pickle=allow_pickle, comm=chosen(comm))
-        if len(local.targets) != len(values):
+        values = _synced_states(local, name, allow_pickle, comm=chosen(comm))
+        if len(values) != len(local.targets):  # which a layout has handed over
             raise StateError(
                 f"this rank has {len(local.targets)} metrics, and those with values {len(values)}",
-                do="pass the same metrics on every rank, or use sync_and_compute, which gives "
-                "results.",
+                do="pass the same metrics on every rank.",
             )
         with local.holding(values):
             yield local.plan
-            reset = local.reset_meanwhile()
-    for metric in reset:  # as it would be in one process; what a wrapper's compute resets as well
-        metric.reset()
 
 
-def read(metrics: Any, comm: Communicator | None) -> tuple[MetricSet, Communicator]:
-    """Return the metrics and who syncs them; what is wrong with them, all ranks must hear."""
-    local, talking = MetricSet([]), chosen(comm)
+def read(metrics: Any, comm: Communicator | None) -> MetricSet:
+    """Read the metrics; what is wrong with them becomes a problem, of which all ranks hear."""
+    local = MetricSet([], chosen(comm))
     try:
-        local = MetricSet(targets(metrics))
-        if comm is None:
-            talking = communicator_of(local.targets, talking)
-        _check_syncable(local, type(metrics).__name__)
-        take_parts(local, talking)
+        found = targets(metrics)
+        local = MetricSet(found, communicator_of(found, local.comm) if comm is None else comm)
+        take_parts(local)
     except (LayoutError, StateError) as error:
         local.states = []  # of which no data moves
         local.problem = Problem.of(error)
-    return local, talking
-
-
-def _check_syncable(local: MetricSet, kind: str) -> None:
-    """Raise StateError for what cannot be synced, whatever the other ranks have."""
-    if not local.targets:
-        raise StateError(
-            f"a {kind} holds no metric that distmetrics knows",
-            do="pass a metric of torchmetrics, torcheval or from_function, or a mapping, "
-            "sequence or module of some; register_adapter makes other metrics known.",
+        return local
+    if not found:
+        local.problem = Problem(
+            "StateError",
+            f"a {type(metrics).__name__} holds no metric that distmetrics knows",
+            "pass a metric of torchmetrics, torcheval or from_function, or a mapping, sequence or "
+            "module of some; register_adapter makes other metrics known.",
         )
-    for target in local.targets:
+    for target in found:
         if target.is_synced:
-            raise StateError(
-                f"the metric {target.path or type(target.metric).__name__} holds the state of all "
-                "ranks already",
-                do="inside a block of synced(…), or at an epoch's end under SyncMetrics, call "
+            local.problem = Problem(
+                "StateError",
+                f"the metric {target.name} holds the state of all ranks already",
+                "inside a block of synced(…), or at an epoch's end under SyncMetrics, call "
                 "compute() alone; a second sync would count every rank again.",
             )
+    return local
 
 
 @contextmanager
@@ -178,43 +173,85 @@ def _marked(local: MetricSet) -> Iterator[None]:
             _in_sync.difference_update(identities)
 
 
-@one_call
-@torch.no_grad()
-def global_values(
-    metrics: MetricSet, talking: Communicator, name: str, *, allow_pickle: bool, comm: Communicator
-) -> Values:
-    """Return what each metric holds while the state of all ranks is in; the plan is set.
-
-    Describe → agree → plan → move → combine, over ``talking``, which may be of the metrics' own
-    process group.
-    """
-    comm = talking
-    if comm.world_size > 1 and metrics.problem is None:
-        metrics.problem = warn_of_repeats(metrics, comm)
-    header, sent, tensors = describe(metrics, name, call_site(), allow_pickle=allow_pickle)
-    if comm.wants_proof:
-        comm.witness(header.content(), tensors)
-    if comm.world_size == 1:
-        agree([header], comm.rank)  # raises its problem
-        return metrics.placed({}, metrics.updates)
-    inline = sent.inline.pack(tensors, comm.device)
-    bulk = sent.bulk.pack(tensors, comm.device)
-    capacity = inline_capacity(comm.world_size)
-    own = inline[: sent.inline_bytes(capacity)]
-    with numbered(comm):
-        met = exchange(comm, header, torch.cat([own, bulk]) if bulk.numel() else own)
-        metrics.plan = sync_plan = plan(met.blobs, metrics.order, comm.rank, capacity)
-        runs = []
-        for theirs, run in zip(sync_plan.sent, met.move(), strict=True):
-            start = theirs.inline_bytes(capacity)
-            runs.append((run[:start], run[start:]))
-        combined = combine(sync_plan, runs, inline, comm)
-        if sync_plan.pieces:
-            combined |= reduce_pieces(sync_plan.pieces, tensors, comm)
-        warn_of_duplicates(sync_plan, runs, comm)
-        borrowed = borrow(sync_plan, metrics.targets, header, comm) if sync_plan.borrowing else {}
+def sync_states(local: MetricSet, name: str, allow_pickle: bool) -> Values:
+    """Return what each metric holds while the state of all ranks is in; the plan is set."""
+    comm = local.comm
+    with torch.no_grad(), numbered(comm):
+        if comm.world_size > 1 and local.problem is None:
+            local.problem = warn_of_repeats(local, comm)
+        header, sent, tensors = describe(local, name, call_site(), allow_pickle=allow_pickle)
+        if comm.wants_proof:
+            comm.witness(header.content(), tensors)
+        if comm.world_size == 1:
+            agree([header], comm.rank)  # raises its problem
+            return local.placed({}, local.updates)
+        inline, data = sent.pack(tensors, comm.device)
+        met = exchange(comm, header, data)
+        capacity = inline_capacity(comm.world_size)
+        local.plan = made = plan(met.blobs, local.order, comm.rank, capacity)
+        starts = [theirs.start for theirs in made.sent]
+        runs = [(run[:at], run[at:]) for at, run in zip(starts, met.move(), strict=True)]
+        combined = combine(made, runs, inline, comm)
+        warn_of_duplicates(made, runs, comm)
+        borrowed = borrow(made, local.targets, header, comm) if made.borrowing else {}
     exchanges_over()
-    values = metrics.placed(combined, combined[UPDATES].tolist())
+    values = local.placed(combined, combined[UPDATES].tolist())
     for place, attributes in borrowed.items():
-        values[place].update(on_device(attributes, metrics.targets[place].device))
+        values[place].update(on_device(attributes, local.targets[place].device))
     return values
+
+
+@one_call
+def _synced_states(
+    local: MetricSet, name: str, allow_pickle: bool, *, comm: Communicator
+) -> Values:
+    """Do the same as a call of its own: over a layout ``comm``, ranks without values get them."""
+    return sync_states(local, name, allow_pickle)
+
+
+def sync_async(
+    metrics: Any, *, allow_pickle: bool = False, comm: Communicator | None = None, name: str = ""
+) -> Handle[Any]:
+    """Begin what :func:`~distmetrics.sync_and_compute` does; return a handle of its result.
+
+    The metrics are copied, and free at once: they may be updated or reset. Every rank must call it,
+    in the same order with its other calls in the background. A few may be under way; the next one
+    waits for the first of them.
+
+    Args:
+        metrics: as for :func:`~distmetrics.sync_and_compute`.
+        allow_pickle: likewise.
+        comm: likewise. The exchange has a process group of its own.
+        name: shown in errors.
+
+    Returns: a handle; ``result()`` returns the values, or raises on every rank what
+        :func:`~distmetrics.sync_and_compute` raises.
+
+    >>> from torchmetrics import MeanMetric
+    >>> def score(comm):
+    ...     metric = MeanMetric()
+    ...     metric.update(torch.arange(1 + 2 * comm.rank))
+    ...     handle = sync_async(metric, comm=comm)
+    ...     metric.reset()
+    ...     return handle.result()
+    >>> run(2, score)
+    [tensor(0.7500), tensor(0.7500)]
+    """
+    local = read(metrics, comm)
+    # Copied here: copying a tensor by deepcopy takes ten times as long, and mean average precision
+    # has thousands.
+    parts = [part for *_, value in local.states for part in parts_of(value)]
+    copies = {id(part): part.detach().clone() for part in parts if type(part) is Tensor}
+    snapshot, problem = None, None
+    try:
+        snapshot = copy.deepcopy(metrics, copies)
+    except Exception as error:  # noqa: BLE001  (of the metrics' own; result() raises it)
+        what = f"a {type(metrics).__name__} cannot be copied: {type(error).__name__}: {error}"
+        problem = Problem("StateError", what, "keep what cannot be copied out of the metric.")
+
+    def work(comm: Communicator) -> Any:
+        if problem is not None:  # of which all ranks hear, and which is raised on each
+            meet("sync of metrics", name, comm=comm, problem=problem)
+        return sync_and_compute(snapshot, allow_pickle=allow_pickle, comm=comm, name=name)
+
+    return start(work, local.comm)

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.comm.process_group import losses_named
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
+from distmetrics.launch.joining import losses_named
 from distmetrics.runner.checks import (
     check_data,
     check_flags,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.comm.process_group import losses_named
 from distmetrics.errors import ConfigurationError
+from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of

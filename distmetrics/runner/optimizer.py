@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.comm.process_group import losses_named
+from distmetrics.launch.joining import losses_named
 from distmetrics.runner.model import RunnerModule, itself
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.tensors import parameters_of

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from distmetrics.arguments import FLAG, PATH, SEED, check, whole
 from distmetrics.call_site import call_site
-from distmetrics.collectives import ops, reduce
+from distmetrics.collectives import ops
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import Communicator
@@ -173,8 +173,8 @@ class RunnerWorld:
                 do="all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike.",
             )
         if weight is not None:
-            return reduce.mean(tree, weight, comm=comm)
-        return reduce.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
+            return ops.mean(tree, weight, comm=comm)
+        return ops.all_reduce(tree, op, comm=comm)  # type: ignore[arg-type]
 
     def broadcast(self, obj: T, src: int = 0, *, allow_pickle: bool = False) -> T:
         """Return rank ``src``'s object on every rank: a tree of tensors, or other data.

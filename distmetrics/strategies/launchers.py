@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from distmetrics.comm.outcome import settle
 from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.processes import launch
 from distmetrics.launch.script import join

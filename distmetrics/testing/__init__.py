@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.verdict import Outcome
 from distmetrics.testing.world import outcomes, run
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler
 
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.outcome import settle
+from distmetrics.comm.verdict import settle
 from distmetrics.data.sharding import clone, has_order
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch

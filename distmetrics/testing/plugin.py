@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from distmetrics.comm.outcome import Outcome, blame, settle
+from distmetrics.comm.verdict import Outcome, blame, settle
 from distmetrics.errors import (
     ConfigurationError,
     InputTypeError,

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import PeerLostError
 from distmetrics.launch.pickles import pickled
 from distmetrics.launch.processes import launch

@@ -21,7 +21,7 @@ from _pytest._code.code import (
 )
 from _pytest.assertion import util
 
-from distmetrics.comm.outcome import Outcome, blame
+from distmetrics.comm.verdict import Outcome, blame
 from distmetrics.errors import DistmetricsError, first_line, who
 
 Element = tuple[ReprTraceback, ReprFileLocation | None, str | None]

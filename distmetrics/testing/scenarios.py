@@ -14,13 +14,13 @@ import torch
 
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.launch.pickles import pickled
 from distmetrics.layouts.communicator import layout
 from distmetrics.metrics.adapters import targets
 from distmetrics.metrics.sync import sync_and_compute, synced
 from distmetrics.testing.batches import Batch
+from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.subject import Subject
 
 

@@ -8,15 +8,15 @@ from itertools import chain
 from typing import Any
 
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
-from distmetrics.comm.outcome import Outcome
-from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.comm.process_group import is_connection_error
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.comm.work import is_connection_error
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
 from distmetrics.testing.equality import BITWISE, Equality
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.pool import pools
+from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.scenarios import Rank, Scenario, plain
 from distmetrics.testing.shards import in_runs
 from distmetrics.testing.subject import Subject

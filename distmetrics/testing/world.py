@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 from distmetrics.comm.communicator import Communicator, use
-from distmetrics.comm.outcome import Outcome, settle
 from distmetrics.comm.threads import ThreadWorld
+from distmetrics.comm.verdict import Outcome, settle
 from distmetrics.launch.processes import launch
 from distmetrics.layouts.communicator import layout as layout_of
 from distmetrics.testing.faults import Fault

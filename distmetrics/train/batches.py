@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader, IterableDataset
 
 from distmetrics.call_site import call_site
-from distmetrics.collectives.ops import gather_objects
-from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.ops import all_reduce, gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.train.config import Limit

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distmetrics.collectives.ops import gather_objects
-from distmetrics.comm.call_lock import one_call
-from distmetrics.comm.communicator import Communicator
+from distmetrics.comm.communicator import Communicator, one_call
 from distmetrics.errors import MismatchError, who
 from distmetrics.log.merge import refusal
 from distmetrics.message import reading

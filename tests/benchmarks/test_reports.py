@@ -12,7 +12,7 @@ import pytest
 from benchmarks import reports
 from benchmarks.reports.__main__ import COLUMNS, kept
 from distmetrics import DivergedError
-from distmetrics.comm.outcome import Outcome
+from distmetrics.comm.verdict import Outcome
 
 REPORTS = reports.reports()
 THREADS = [name for name, report in REPORTS.items() if report.BACKEND == "threads"]

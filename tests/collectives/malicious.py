@@ -15,13 +15,13 @@ from torch import Tensor
 
 from distmetrics.collectives import exchange
 from distmetrics.collectives.buckets import from_bytes, to_bytes
-from distmetrics.collectives.header import Header
+from distmetrics.collectives.header import COMPRESSED, Header
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.errors import PeerLostError
 
 _MOST = 1 << 27
 BODY = Header.__struct_fields__.index("body")
-ROOM = exchange.header_area(2) - exchange._HEAD.size
+ROOM = exchange.HEADER_AREA - exchange._HEAD.size
 Craft = Callable[[bytes], tuple[bytes, bytes]]  # from a frame to another, and what follows it
 
 
@@ -79,7 +79,7 @@ def with_header(frame: bytes, blob: bytes) -> tuple[bytes, bytes]:
     """The frame with other bytes in place of its header, and those that do not fit into it."""
     head = head_of(frame)
     head[1] = len(blob)
-    area = (exchange._HEAD.pack(*head) + blob[:ROOM]).ljust(exchange.header_area(2), b"\0")
+    area = (exchange._HEAD.pack(*head) + blob[:ROOM]).ljust(exchange.HEADER_AREA, b"\0")
     return area + frame[len(area) :], blob[ROOM:]
 
 
@@ -87,7 +87,7 @@ def with_data(frame: bytes, data: bytes) -> bytes:
     """The frame with other data, announced as it is."""
     head = head_of(frame)
     head[2] = len(data)
-    start = exchange.header_area(2)
+    start = exchange.HEADER_AREA
     return (with_head(frame, head)[:start] + data).ljust(len(frame), b"\0")
 
 
@@ -95,7 +95,7 @@ def bomb(size: int) -> bytes:
     """A compressed header of ``size`` bytes."""
     squeezed = zlib.compressobj(9)
     body = b"".join(squeezed.compress(bytes(1 << 20)) for _ in range(size >> 20)) + squeezed.flush()
-    return exchange._COMPRESSED + body
+    return COMPRESSED + body
 
 
 class ExecutedError(Exception):

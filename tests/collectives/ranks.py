@@ -10,7 +10,7 @@ import torch
 import distmetrics as dm
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.comm.ranks import DTYPES, odd_tensors, of_rank, same_bits
 
 

@@ -10,8 +10,8 @@ import torch
 
 import distmetrics as dm
 from distmetrics.collectives import exchange
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.collectives import ranks
 from tests.collectives.cases import CASES
 from tests.metrics.samples import SAMPLES, batches

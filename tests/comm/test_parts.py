@@ -14,9 +14,9 @@ import torch.distributed as dist
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.communicator import Call, brief, current_call, fold, in_call
-from distmetrics.comm.recording import Recorded, RecordingCommunicator, counted_torch_calls
 from distmetrics.errors import Site
 from distmetrics.testing import run
+from distmetrics.testing.recording import Recorded, RecordingCommunicator, counted_torch_calls
 
 
 def test_use_is_nested_and_undone_by_exceptions() -> None:
@@ -128,7 +128,7 @@ def test_raise_site_is_the_innermost_line_of_the_user() -> None:
 
 def test_calls_are_named_by_the_users_call() -> None:
     """A report says "all_reduce "val/f1"", not which transport operation it is made of."""
-    with in_call(Call('all_reduce "val/f1"', "float32[10]", Site("train.py", 8, ""))):
-        assert str(current_call("all_gather", torch.ones(3))) == 'all_reduce "val/f1" float32[10]  train.py:8'
+    with in_call(Call('all_reduce "val/f1"', "float32[10]", Site("train.py", 8, "main"))):
+        assert str(current_call("all_gather", torch.ones(3))) == 'all_reduce "val/f1" float32[10]  train.py:8 in main'
     assert current_call("all_gather", torch.ones(3)).op == "all_gather"
     assert brief(torch.bfloat16, ()) == "bfloat16[]"

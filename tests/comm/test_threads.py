@@ -120,7 +120,7 @@ def test_a_slow_rank_is_waited_for() -> None:
     def work(comm: Communicator) -> int:
         others_wait.wait()
         if comm.rank == 2:
-            while len(comm._me.meetings._waiting) < 2:  # type: ignore[attr-defined]  # until the others are in the collective
+            while len(comm._me.meetings.going) > 1:  # type: ignore[attr-defined]  # until the others are in the collective
                 threading.Event().wait(0.001)
         return int(comm.all_reduce(torch.tensor(comm.rank), "sum"))
 

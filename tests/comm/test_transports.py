@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from distmetrics import Communicator, DivergedError, MismatchError, PeerLostError, SingleCommunicator, ThreadWorld
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends, same_error
 from tests.comm import ranks
 

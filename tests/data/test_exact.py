@@ -62,7 +62,7 @@ def test_equal_batches_leave_the_counted_rows(count, size, world, stream):
     loader = list(plain) if stream else plain
     kept, lengths = [], set()
     for rank in range(world):
-        part = part_of(unwrap(loader), world, rank, fill=True)
+        part = part_of(unwrap(loader), world, rank, equal_batches=True)
         rows = [fresh(batch) for batch in part]
         lengths |= {len(rows), len(part)}
         kept.append([batch.tolist() for batch in rows])
@@ -158,7 +158,7 @@ class Slow(Dataset[int]):
 def test_batches_come_in_order() -> None:
     """Which rows count follows from the number of a batch, so workers may not change it."""
     loader = DataLoader(Slow(), batch_size=1, num_workers=2, in_order=False)
-    assert read(part_of(unwrap(loader), 2, 0, in_rounds=True, fill=True)) == [[0], [2], [4], [6]]
+    assert read(part_of(unwrap(loader), 2, 0, in_rounds=True, equal_batches=True)) == [[0], [2], [4], [6]]
 
 
 def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
@@ -166,7 +166,7 @@ def test_workers_that_persist_give_each_sample_once_in_every_pass() -> None:
         parts = []
         for rank in range(2):
             loader = DataLoader(range(7), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
-            parts.append(part_of(unwrap(loader), 2, rank, fill=equal))
+            parts.append(part_of(unwrap(loader), 2, rank, equal_batches=equal))
         for _ in range(2):
             assert sorted(flat([[fresh(batch).tolist() for batch in part] for part in parts])) == list(range(7))
 
@@ -237,15 +237,6 @@ def test_what_cannot_be_dealt_out_is_an_error_on_every_rank(make: Any, text: str
         return str(refused.value)
 
     assert all(text in error for error in run(2, job))
-
-
-def test_loaders_that_are_read_in_turn_keep_their_rows_apart() -> None:
-    def job(comm: Any) -> list[list[int]]:
-        long = exact(DataLoader(range(4), batch_size=1))
-        short = exact(DataLoader(range(3), batch_size=1), equal_batches=True)
-        return [fresh(b).tolist() for _, b in zip(long, short, strict=True)]
-
-    assert sorted(flat(run(2, job))) == [0, 1, 2]
 
 
 def test_fresh_does_not_guess_between_loaders_that_are_read_in_turn() -> None:

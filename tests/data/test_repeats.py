@@ -171,7 +171,7 @@ def test_what_repeats_nothing() -> None:
     assert check(whole).repeated == 0
     assert check(exact(whole)).repeated == 0
     assert check(part_of(unwrap(whole), 2, 1)).repeated == 0
-    assert check(part_of(unwrap(whole), 2, 1, fill=True)).repeated == 0
+    assert check(part_of(unwrap(whole), 2, 1, equal_batches=True)).repeated == 0
     assert check(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
     assert check(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
 

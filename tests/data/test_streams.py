@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, get_worker_in
 
 import distmetrics
 from distmetrics.data import exact, fresh
-from distmetrics.data.same_stream import checksum
+from distmetrics.data.checksum import checksum
 from distmetrics.errors import InputError
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distmetrics.comm.verdict import Verdict
 from distmetrics.errors import rank_ranges
 from distmetrics.guard.diagnosis import FIRST_LOOK, Diagnosis
 from distmetrics.guard.process_info import ProcessId
 from distmetrics.guard.store import Answer, GuardStore, Identity, Wait
-from distmetrics.guard.tombstones import Tombstones
 
 
 class CountedStore:
@@ -21,6 +21,9 @@ class CountedStore:
     def __init__(self) -> None:
         self.store = dist.HashStore()
         self.calls: Counter[str] = Counter()
+
+    def clone(self) -> CountedStore:
+        return self
 
     def __getattr__(self, name: str) -> Any:
         self.calls[name] += 1
@@ -35,8 +38,8 @@ class Rank:
         self.me = Identity(rank, job.world_size, ProcessId("machine", rank, "then"), "world")
         self.store = GuardStore(job.store, self.me)
         self.diagnosis: Diagnosis | None = None
+        self.verdict: Verdict | None = None
         self.serial = 0
-        self.next = 0.0
         self.where = f"is at train.py:{rank} in main"
         self.still, self.for_all, self.issued, self.calls = 0.0, True, {"world": 3}, {"world": 0}
         self.deaf, self.alone = False, True
@@ -62,16 +65,14 @@ class Rank:
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
         wait = Wait(self.serial, group, members, call, kind, text, issued, counts_exactly)
         begun = self.job.now + after
-        self.diagnosis = Diagnosis(
-            self.me, wait, timeout, self.store, Tombstones(self.job.store), begun, state_of=self.job.state_of
-        )
-        self.next = begun + FIRST_LOOK
+        due = begun + FIRST_LOOK
+        self.diagnosis = Diagnosis(self.me, wait, timeout, self.store, begun, due, self.job.state_of)
 
     def go_on(self) -> None:
         """The wait is over."""
         assert self.diagnosis is not None
         self.diagnosis.close()
-        self.diagnosis = None
+        self.diagnosis = self.verdict = None
 
     def answer(self) -> None:
         """Answer what was asked, as the thread of a rank does."""
@@ -102,16 +103,12 @@ class Job:
             self.now += 0.05
             for rank in self.ranks:
                 diagnosis = rank.diagnosis
-                if diagnosis is not None and diagnosis.verdict is None and self.now >= rank.next:
-                    rank.next = self.now + diagnosis.step(self.now)
+                if diagnosis is not None and rank.verdict is None and self.now >= diagnosis.due:
+                    rank.verdict = diagnosis.step(self.now)
             for rank in self.ranks:
                 rank.answer()
 
     @property
     def verdicts(self) -> list[str | None]:
         """The first line of each rank's verdict."""
-        found = []
-        for rank in self.ranks:
-            verdict = None if rank.diagnosis is None else rank.diagnosis.verdict
-            found.append(None if verdict is None else verdict.what)
-        return found
+        return [None if rank.verdict is None else rank.verdict.what for rank in self.ranks]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from distmetrics.comm.outcome import Outcome, settle
-from distmetrics.comm.verdict import Departure
+from distmetrics.comm.verdict import Departure, Outcome, settle
 from distmetrics.errors import DivergedError, PeerLostError
-from distmetrics.guard.tombstones import Tombstones, meet
+from distmetrics.guard.store import Tombstones
+from distmetrics.launch.joining import meet
 
 
 def test_departures_are_handed_out_in_order() -> None:

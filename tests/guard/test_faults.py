@@ -52,14 +52,6 @@ def test_a_rank_that_is_ended_by_who_started_it_reports_before(tmp_path: Path) -
     assert "tests/guard/ranks.py" in busy["where"][0]
 
 
-def test_ranks_that_ask_each_other_for_reports_keep_their_own(tmp_path: Path) -> None:
-    """Both raise, and each asks the other."""
-    with use_settings(report=tmp_path):
-        outcomes(2, ranks.groups_in_another_order, backend="gloo", limit=60)
-    read = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert [found["error"]["kind"] for found in read] == ["DivergedError"] * 2
-
-
 def test_watched_collectives_that_torch_makes_in_other_ways() -> None:
     """Uneven ones; objects; inside torch's coalescing manager a call has no work of its own to wait for."""
     first, second = run(2, ranks.watched, backend="gloo", limit=60)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distmetrics.guard.postmortem import describe, merge, read
+from distmetrics.cli.postmortem import describe, merge, read
 from tests import warm
 from tests.guard.scripts import SCRIPT, ended
 

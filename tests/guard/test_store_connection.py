@@ -17,11 +17,11 @@ import pytest
 import torch.distributed as dist
 
 from distmetrics.comm.communicator import Call
-from distmetrics.comm.work import PendingCall
+from distmetrics.comm.process_group import PendingCall
 from distmetrics.guard import watchdog
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.settings import Settings
-from distmetrics.guard.store import Identity, StoreConnection
+from distmetrics.guard.store import GuardStore, Identity
 from distmetrics.guard.watchdog import Watchdog
 
 
@@ -75,14 +75,14 @@ def guard_of(host: Host) -> Iterator[Make]:
 
     def make() -> Watchdog:
         me = Identity(0, 2, this_process().but(machine=""), "world")
-        made.append(Watchdog(me, host.store, Settings(), None))
+        made.append(Watchdog(GuardStore(host.store, me), Settings(), None))
         return made[-1]
 
     yield make
     for each in made:
         each._closed.set()
         each._bell.set()
-        each._says_goodbye = False
+        each._store.error = "over"  # so it says no goodbye
     host.process.kill()  # nobody who waits for an answer gets one any more
     for each in made:
         each._thread.join(10)
@@ -156,14 +156,14 @@ def test_a_broken_connection_is_made_again(guard_of: Make) -> None:
     guard._store.store = broken
     guard._bell.set()
     assert eventually(lambda: guard._store.store is not broken)
-    assert eventually(lambda: not guard._connection.error)
+    assert eventually(lambda: not guard._store.error)
 
 
 def test_ranks_connect_one_after_the_other(host: Host) -> None:
     """At once in a small world, and within seconds in a large one."""
 
     def delay(rank: int, world_size: int) -> float:
-        return StoreConnection(host.store, Identity(rank, world_size, this_process(), "world")).delay
+        return GuardStore(host.store, Identity(rank, world_size, this_process(), "world")).delay
 
     delays = [delay(rank, 16) for rank in range(16)]
     assert delays == sorted({*delays})
@@ -175,5 +175,8 @@ def test_all_hear_of_a_rank_without_a_guard(
 ) -> None:
     """Here rank 1 of two: both have made the second call, and it has not said who it is."""
     monkeypatch.setattr(watchdog, "GUARDED", 0.2)
-    guard_of().log.counts["world"] = 2
+    guard = guard_of()
+    assert guard.connected.wait(60)
+    guard._store.publish(None)
+    guard.log.counts["world"] = 2
     assert eventually(lambda: caplog.messages)[0].startswith("no guard watches rank 1: ")

@@ -10,18 +10,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch.distributed as dist
 
 from distmetrics.collectives.exchange import refuse_histories
-from distmetrics.comm import call_lock
-from distmetrics.comm.communicator import Call
+from distmetrics.comm.communicator import Call, break_after
+from distmetrics.comm.process_group import PendingCall
 from distmetrics.comm.verdict import Departure
-from distmetrics.comm.work import PendingCall
 from distmetrics.errors import Site
 from distmetrics.guard.settings import Settings
-from distmetrics.guard.store import StoreConnection
-from distmetrics.guard.tombstones import Tombstones
-from distmetrics.guard.watchdog import Membership, Watchdog
+from distmetrics.guard.store import Tombstones
+from distmetrics.guard.watchdog import Watchdog
 from distmetrics.testing import outcomes
 from tests.guard.simulated import Job
 
@@ -37,19 +34,17 @@ def _ended(*waits: dict[str, Any], left: Departure | None = None, state: str = "
     for rank, wait in zip(job.ranks, waits, strict=False):
         rank.wait(**wait)
     job.run(12.0)
-    diagnosis = job.ranks[0].diagnosis
-    assert diagnosis is not None
-    assert diagnosis.verdict is not None
-    return str(diagnosis.verdict)
+    assert job.ranks[0].verdict is not None
+    return str(job.ranks[0].verdict)
 
 
 def _silent_store() -> str:
     """A store that has been asked, and has not answered."""
     watchdog = Watchdog.__new__(Watchdog)
     rank = Job(2).ranks[0]
-    watchdog._me, watchdog.settings, watchdog.membership = rank.me, Settings(), Membership(rank.store, rank.me, {})
-    watchdog._connection = StoreConnection(dist.HashStore(), rank.me)
-    watchdog._connection._since = time.monotonic() - 60.2
+    watchdog._me, watchdog._store, watchdog.settings = rank.me, rank.store, Settings()
+    watchdog._known = {}
+    watchdog._store._since = time.monotonic() - 60.2
     call = Call('all_gather "val/f1"', "float32[10]", Site("train.py", 11, "main"))
     verdict = watchdog._silence(PendingCall(call, "world", "0-1", 1, "all_gather"))
     assert verdict is not None
@@ -69,10 +64,10 @@ def _interrupted() -> str:
     call = Call("all_reduce sum", site=Site("train.py", 21, "validate"))
 
     def leave(comm: Any) -> str:
-        call_lock._break_after(comm, call, "TimeoutError")
+        break_after(comm, call, "TimeoutError")
         return str(comm.state.verdict)
 
-    with mock.patch("distmetrics.comm.call_lock.call_site", return_value=None):
+    with mock.patch("distmetrics.comm.communicator.call_site", return_value=None):
         return outcomes(2, leave)[1].value
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAUROC, BinaryF1Score, BinaryPrecision, BinaryRecall
 
-from distmetrics.comm.recording import counted_torch_calls
+from distmetrics.testing.recording import counted_torch_calls
 
 SEEN = 40
 

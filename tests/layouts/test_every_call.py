@@ -165,6 +165,20 @@ def test_gradients_flow_back_to_shards_alone(roles: Any) -> None:
         assert "gradients cannot flow back" in str(each.error)
 
 
+def beside_the_background(comm: Any) -> int:
+    over = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
+    total = int(dm.all_reduce(1, comm=over))
+    for _ in range(20):
+        pending = dm.sync_async(metric(1), comm=over)
+        total += int(dm.all_reduce(1, comm=over)) + int(pending.result())
+    return total
+
+
+def test_calls_beside_those_in_the_background() -> None:
+    """Each counts its own calls, although a call over the layout came before."""
+    assert run(4, beside_the_background) == [82] * 4
+
+
 def test_a_barrier_is_one_of_all_ranks_of_the_mesh() -> None:
     here = []
 

@@ -11,9 +11,9 @@ import torch
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
-from distmetrics.comm.recording import RecordingCommunicator
-from distmetrics.metrics.cost import Cost
+from distmetrics.metrics.plan import Cost
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 
 
 class Recording(RecordingCommunicator):

@@ -10,8 +10,7 @@ from torchmetrics import CatMetric, MeanMetric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
-from distmetrics.comm.call_lock import one_call, take
-from distmetrics.comm.communicator import Call
+from distmetrics.comm.communicator import Call, one_call, take
 from distmetrics.data import exact
 from distmetrics.testing import outcomes, run
 

@@ -11,8 +11,8 @@ import pytest
 import distmetrics as dm
 from benchmarks.log_scripts import drawn, verdict
 from distmetrics.collectives import exchange
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distmetrics.log import LiveTable, live_table
+from distmetrics.log import LiveTable, writers
 
 ROWS: list[tuple[int, dict[str, float]]] = [
     (50, {"loss": 2.0, "tokens": 81920.0, "val[0]": 0.5}),
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let four seconds pass between two rows."""
     moments = iter(range(0, 400, 4))
-    monkeypatch.setattr(live_table.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(writers.time, "monotonic", lambda: next(moments))
 
 
 def shown(file: io.StringIO, rows: Any = ROWS) -> str:
@@ -44,7 +44,7 @@ def test_lines_where_there_is_no_terminal() -> None:
         "step 50  loss 2  tokens 81,920  val[0] 0.5",
         "step 100  12.5 steps/s  loss nan  tokens 163,840 (+81,920)",
         "step 150  12.5 steps/s  loss 1.25  tokens 245,760 (+81,920)",
-        "step 200  12.5 steps/s  loss 0.1235 (-1.127)  tokens 327,680 (+81,920)  lr 0.0003",
+        "step 200  12.5 steps/s  loss 0.123457 (-1.12654)  tokens 327,680 (+81,920)  lr 0.0003",
     ]
 
 
@@ -67,8 +67,8 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.split() for line in drawn.splitlines() if line.strip()] == [
         ["step", "200", "12.5", "steps/s"],
         ["name", "value", "change", "step"],
-        ["─" * 35],
-        ["loss", "0.1235", "-1.127", "200"],
+        ["─" * 37],
+        ["loss", "0.123457", "-1.12654", "200"],
         ["tokens", "327,680", "+81,920", "200"],
         ["val[0]", "0.5", "50"],
         ["lr", "0.0003", "200"],

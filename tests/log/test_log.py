@@ -17,7 +17,7 @@ import distmetrics as dm
 from distmetrics.log import merge
 from distmetrics.log.kinds import KINDS as BY_NAME
 from distmetrics.log.kinds import LARGEST_ARRAY, Kind
-from distmetrics.log.names import Names
+from distmetrics.log.names import Names, Totals
 from distmetrics.log.window import WindowSnapshot
 from distmetrics.log.writers import numbers
 from distmetrics.message import decode, encode
@@ -275,8 +275,8 @@ def test_what_a_peer_calls_a_kind_is_bounded(kind: Any) -> None:
 def flushed_by(comm: Any, liar: int, kind: Kind, count: int) -> tuple[str, dict[str, Any]]:
     """Flush where one rank tells of more numbers than there is memory for, and sends none."""
     names = Names.of({f"n{index}": kind for index in range(count if comm.rank == liar else 0)})
-    marks = torch.zeros(len(names.kinds))
-    snapshot = WindowSnapshot(names, torch.zeros(0, dtype=torch.float64), marks, {}, None, None)
+    totals = Totals(names, torch.zeros(0, dtype=torch.float64))
+    snapshot = WindowSnapshot(totals, {}, {}, None, None)
     with pytest.raises(dm.InputError) as caught:
         merge.flushed(snapshot, merge.Known(), comm=comm)
     log = dm.Log(comm)
@@ -288,7 +288,7 @@ def flushed_by(comm: Any, liar: int, kind: Kind, count: int) -> tuple[str, dict[
 @given(st.integers(2, 3), st.integers(0, 1), st.sampled_from(["mean", "sum", "max", "min", "same"]), st.floats(1, 1.1))
 def test_more_numbers_than_there_is_memory_for_are_refused(world_size: int, liar: int, op: str, times: float) -> None:
     kind = BY_NAME[op].but(size=LARGEST_ARRAY)
-    count = int(times * 2**47 / (8 * (kind.sums + kind.maxima)))  # an address has 47 bits
+    count = int(times * 2**47 / (8 * kind.count))  # an address has 47 bits
     for text, row in run(world_size, flushed_by, liar, kind, count):
         assert "has no memory" in text
         assert row == {"x": 1.0 * world_size}

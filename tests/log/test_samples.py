@@ -16,9 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import distmetrics as dm
 from distmetrics.collectives import exchange
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.log import CSVLogger, LiveTable, TensorBoardLogger
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends
 
 # By rank and step, samples and how often each counts.

@@ -16,9 +16,9 @@ import torchmetrics as tm
 from torch import Tensor, nn
 
 from distmetrics import ConfigurationError, MismatchError, StateError, register_adapter, sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.metrics.adapters import Adapter, MergingAdapter, StateSpec, base, targets
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests import warm
 from tests.backends import same_error
 

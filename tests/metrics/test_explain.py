@@ -12,9 +12,9 @@ from torchmetrics.regression import PearsonCorrCoef
 
 from distmetrics import InputError, StateError, explain, synced
 from distmetrics.collectives import exchange
-from distmetrics.comm.recording import RecordingCommunicator, counted_torch_calls
-from distmetrics.metrics.cost import Cost
+from distmetrics.metrics.plan import Cost
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator, counted_torch_calls
 from tests.metrics.samples import SAMPLES, batches, lists_follow
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `.*` will save all targets")

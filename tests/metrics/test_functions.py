@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from distmetrics import InputError, InputTypeError, MismatchError, StateError, from_function, sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.metrics.function import FunctionMetric
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends, same_error
 from tests.metrics.samples import same
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torchmetrics import Metric, aggregation
 
 from distmetrics import PeerLostError, StateError, sync_and_compute, synced
-from distmetrics.comm.communicator import PassingCommunicator
 from distmetrics.metrics.adapters.torchmetrics import TorchmetricsAdapter
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import InterceptingCommunicator
 from tests.backends import BACKENDS
 from tests.metrics.samples import collection, same, scores, states
 
@@ -178,7 +178,7 @@ def test_everything_comes_in_rank_order(backend: Any) -> None:
 # -- interrupted
 
 
-class Interrupting(PassingCommunicator):
+class Interrupting(InterceptingCommunicator):
     """A communicator in which something happens just before, or just after, the n-th collective of one rank."""
 
     def __init__(self, comm: Any, rank: int, calls: int, late: bool, what: Any) -> None:

@@ -12,13 +12,13 @@ from distmetrics.metrics.plan import MetricRecord, SyncSchema, agree_on_metrics
 
 
 def record(updated: bool, *, shape: tuple[int, ...] = (1,), attributes: str = "", **arguments: str) -> MetricRecord:
-    return MetricRecord("Own", (("score", "sum", shape),), tuple(arguments.items()), attributes, updated)
+    return MetricRecord("", "Own", (("score", "sum", shape),), tuple(arguments.items()), attributes, updated)
 
 
 def agreed(*records: MetricRecord) -> Any:
     """Who has updated the metric, and whether some rank borrows."""
     headers, schemas = [Header("sync")] * len(records), [SyncSchema((each,), ()) for each in records]
-    (updated,), borrowing = agree_on_metrics(headers, schemas, 0)
+    (updated,), borrowing, _ = agree_on_metrics(headers, schemas, 0)
     return updated, bool(borrowing)
 
 
@@ -30,6 +30,7 @@ def agreed(*records: MetricRecord) -> Any:
         ([record(True), record(False)], ((0,), False)),
         ([record(True, attributes="a"), record(True, attributes="b")], ((0, 1), False)),
         ([record(False, attributes="a"), record(True, attributes="b")], ((1,), True)),
+        ([record(False), record(True, shape=(3,))], ((1,), False)),
         ([record(False), record(True, shape=(3,), attributes="3", classes="3")], ((1,), True)),
         ([record(False), record(True, shape=(3,), attributes="b"), record(False)], ((1,), True)),
     ],
@@ -49,8 +50,7 @@ def test_metrics_that_go_together(records: list[MetricRecord], wanted: Any) -> N
         [record(False), record(False, ignore="0")],
         [record(False, ignore="0"), record(True)],
         [record(False, shape=(2,)), record(False, shape=(3,))],
-        [record(False, shape=(2,)), record(True, shape=(3,))],
-        [record(True), record(True).but(label="Other")],
+        [record(True), record(True).but(kind="Other")],
     ],
 )
 def test_metrics_that_do_not(records: list[MetricRecord]) -> None:

@@ -145,14 +145,3 @@ def test_an_attribute_that_holds_itself_on_every_rank() -> None:
         return float(sync_and_compute(metric, comm=comm))
 
     assert run(2, work) == [2.0, 2.0]
-
-
-def test_a_number_that_has_no_text() -> None:
-    """Python writes no integer of over 4300 digits."""
-
-    def work(comm: Any) -> Any:
-        metric = Recursive()
-        metric.update(10**5000 if comm.rank == 1 else 1)
-        return sync_and_compute(metric, comm=comm)
-
-    assert same_error(outcomes(2, work), StateError).peers == (1,)

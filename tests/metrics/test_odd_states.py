@@ -214,7 +214,6 @@ REFUSED = {
     "number": ("sum", lambda: 3.0, "is a float; only tensors and lists can be synced"),
     "tuple": (None, lambda: (torch.ones(2),), "is a tuple; only tensors and lists can be synced"),
     "parameter": ("sum", lambda: nn.Parameter(torch.ones(2)), "of Holds is no plain attribute"),
-    "several dtypes": (None, lambda: [torch.ones(2), torch.ones(2).int()], "more than one dtype"),
 }
 
 
@@ -240,6 +239,11 @@ def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[in
     assert error.peers == tuple(sorted(ranks))
     assert "state " in str(error).partition("\n")[0]
     assert text in str(error)
+
+
+def test_items_of_several_dtypes_keep_theirs() -> None:
+    items = synced_state(None, *[[torch.ones(2), torch.ones(2).int()]] * 2, default=[])
+    assert [item.dtype for item in items] == [torch.float32, torch.int32] * 2
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

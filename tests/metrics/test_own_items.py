@@ -11,8 +11,8 @@ from torchmetrics import SumMetric
 from torchmetrics.retrieval import RetrievalMAP
 
 from distmetrics import sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends
 from tests.metrics.samples import Items
 

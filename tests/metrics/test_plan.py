@@ -12,10 +12,10 @@ from torchmetrics import Metric, aggregation, classification
 
 from distmetrics import MismatchError, synced
 from distmetrics.collectives.header import Header
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.message import encode
 from distmetrics.metrics.plan import StateEntry, SyncPlan, SyncSchema, plan
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.metrics.samples import SAMPLES, batches, collection, shard
 
 CAPACITY = 49_152
@@ -36,7 +36,7 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
     """However many there are, one operation reduces them."""
     leaves = [(f"m{index}", "int64", (3,), "sum") for index in range(50)] + [("high", "float32", (), "max")]
     agreed = made(leaves, leaves)
-    assert [(bucket.key, len(bucket.members)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
+    assert [(bucket.key, len(bucket.shapes)) for bucket in agreed.agreed.layout.buckets] == [("sum", 50), ("max", 1)]
     assert agreed.cost.rounds == 1
 
 

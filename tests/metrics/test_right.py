@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distmetrics import sync_and_compute, synced
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.metrics.samples import SAMPLES, batches, flat, lists_follow, same, shard, states
 
 # What torchmetrics says of metrics that keep all data, and of a rank that computes before it has updated.

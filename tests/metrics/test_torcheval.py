@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from distmetrics import MismatchError, StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.wire import deserialize, serialize
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
 from tests.metrics.samples import flat, lists_follow
 from tests.metrics.torcheval_samples import SAMPLES, UPDATES, Batch, batches, fed, te

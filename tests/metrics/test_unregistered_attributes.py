@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from distmetrics import StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.metrics.attributes import agreed, described
 from distmetrics.metrics.metric_set import digest_of
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
 from tests.metrics import attribute_samples as own
 from tests.metrics.attribute_samples import SAMPLES

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from distmetrics.collectives.ops import broadcast
-from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.ops import all_reduce, broadcast
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.strategies.base import Strategy
 

@@ -12,7 +12,7 @@ import torch
 
 import distmetrics as dm
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.recording import RecordingCommunicator
+from distmetrics.testing.recording import RecordingCommunicator
 
 TEXTS = ("", "a", "ümlaut", "\ud800", "new\nline", "日本", "zero\0", "long " * 40)
 

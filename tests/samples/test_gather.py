@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import distmetrics as dm
 from distmetrics.collectives import exchange, gather_samples, sample_columns
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.testing import run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends
 from tests.samples import ranks
 from tests.samples.ranks import KINDS, batch, deal, same
@@ -96,7 +96,7 @@ def test_no_rank_holds_more_than_a_round_on_the_way_to_a_file(
     monkeypatch.setattr(
         gather_samples.LinesFile,
         "append",
-        lambda *args, **more: (written.append(len(args[1]())), append(*args, **more))[1],
+        lambda *args, **more: (written.append(len(args[1])), append(*args, **more))[1],
     )
 
     def work(comm: Any) -> int:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from distmetrics.comm.outcome import settle
+from distmetrics.comm.verdict import settle
 from distmetrics.launch.processes import launch
 from distmetrics.train import Trainer
 from tests.train.models import Logistic, loader

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distmetrics.comm.outcome import settle
+from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.processes import launch

@@ -15,11 +15,11 @@ from torchmetrics.classification import BinaryF1Score
 
 import distmetrics
 from distmetrics.comm.communicator import use
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, InputTypeError, MismatchError
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Move
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
 from tests.testing import programs
 

@@ -13,7 +13,6 @@ import torch
 
 import distmetrics as dm
 from distmetrics.comm.communicator import SingleCommunicator
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing import Outcome, outcomes, run
 from distmetrics.testing.faults import (
@@ -28,6 +27,7 @@ from distmetrics.testing.faults import (
     stop,
     swap,
 )
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import both_backends, verdicts
 from tests.testing import struck
 

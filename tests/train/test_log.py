@@ -14,9 +14,9 @@ from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, BinaryF1Score
 
 from distmetrics.comm.communicator import SingleCommunicator
-from distmetrics.comm.recording import RecordingCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.testing import stalls
+from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.world import outcomes, run
 from distmetrics.train.entries import Key
 from distmetrics.train.log_options import Options, batch_size_of

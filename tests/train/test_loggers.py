@@ -131,7 +131,7 @@ def test_tensorboard(tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars("train_loss_step")] == [1, 2, 3, 4]
     assert events.Scalars("val_loss")[-1].value == pytest.approx(float(run.callback_metrics["val_loss"]), rel=1e-6)
-    assert "_writer" not in pickle.loads(pickle.dumps(logger)).__dict__ or logger._writer is None
+    assert "experiment" not in vars(pickle.loads(pickle.dumps(logger)))
 
 
 def test_tensorboard_has_to_be_installed(monkeypatch, tmp_path):

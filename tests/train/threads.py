@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.ops import all_reduce
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.strategies.base import Strategy
 

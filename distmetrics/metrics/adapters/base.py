@@ -7,7 +7,6 @@ import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -20,13 +19,10 @@ from distmetrics.comm.process_group import of_group
 from distmetrics.errors import ConfigurationError, StateError
 
 Kind = Literal["sum", "mean", "max", "min", "stack", "cat", "items", "object", "each"]
-
-
 WHOLE = "(state)"  # the name of a state that is all attributes
 
 
-@dataclass(frozen=True, slots=True)
-class StateSpec:
+class StateSpec(NamedTuple):
     """One state of a metric.
 
     Attributes:
@@ -37,14 +33,12 @@ class StateSpec:
             unbroken; ``object``: lists of anything, joined in rank order;
             ``each``: anything, and ``merge`` makes one of it.
         finish: applied to the result where the metric brings a reduction of its own.
-        shape: before the first update; ranks whose metrics were made with other arguments differ in
-            it.
+        shape: before the first update, which arguments of the metric may decide.
         start: for ``each``: what of the local value is sent, by default all.
         merge: for ``each``: called with the local value and, in rank order, what every rank has
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
-        piece: which piece of a DTensor a rank holds, which no adapter says: the ranks that hold the
-            same one reduce it.
+        piece: which piece of a DTensor a rank holds, which no adapter says.
     """
 
     name: str
@@ -141,6 +135,11 @@ class Target(NamedTuple):
         return cls(path, metric, adapter, tuple(adapter.states(metric)), adapter.storage(metric))
 
     @property
+    def name(self) -> str:
+        """What errors call the metric: its path, else its class."""
+        return self.path or type(self.metric).__name__
+
+    @property
     def device(self) -> torch.device:
         """Where the metric keeps its state."""
         device = getattr(self.metric, "device", None)
@@ -159,10 +158,7 @@ _BUILT_IN = {
     "torcheval.metrics": "distmetrics.metrics.adapters.torcheval",
     "distmetrics.metrics.function": "distmetrics.metrics.function",
 }
-_NO_METRICS = frozenset({
-    dict, list, tuple, str, bytes, bool, int, float, type(None), Tensor,
-    nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential, nn.Linear,
-})  # fmt: skip
+_NO_METRICS = frozenset({dict, list, tuple, str, int, float, type(None), Tensor})
 _registered: list[Adapter] = []
 
 
@@ -215,30 +211,25 @@ def _adapters() -> Iterator[Adapter]:
 @functools.cache
 def installed() -> list[Adapter]:
     """Load the adapters of installed distributions, once; an error is raised at each try."""
-    points = metadata.entry_points(group=GROUP)
-    return [_load(point) for point in sorted(points, key=lambda each: (each.name, each.value))]
-
-
-def _load(point: metadata.EntryPoint) -> Adapter:
-    try:
-        loaded = point.load()
-        adapter: Adapter = loaded() if isinstance(loaded, type) else loaded
-        _check_adapter(adapter)
-    except Exception as error:
-        whose = f" of the distribution {point.dist.name} {point.dist.version}" if point.dist else ""
-        raise StateError(
-            f'the entry point {point.name} = "{point.value}"{whose}, in group {GROUP}, cannot be '
-            f"loaded: {type(error).__name__}: {error}",
-            do="update or uninstall that distribution.",
-        ) from error
-    return adapter
+    adapters: list[Adapter] = []
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda x: (x.name, x.value)):
+        try:
+            loaded = point.load()
+            adapters.append(loaded() if isinstance(loaded, type) else loaded)
+            _check_adapter(adapters[-1])
+        except Exception as error:
+            dist = point.dist
+            whose = f" of the distribution {dist.name} {dist.version}" if dist else ""
+            raise StateError(
+                f'the entry point {point.name} = "{point.value}"{whose}, in group {GROUP}, cannot '
+                f"be loaded: {type(error).__name__}: {error}",
+                do="update or uninstall that distribution.",
+            ) from error
+    return adapters
 
 
 def targets(metrics: Any) -> list[Target]:
-    """Return every metric with states of its own in ``metrics``, each once.
-
-    In an order that all ranks share; a metric that is found under several paths has the first.
-    """
+    """Return every metric in ``metrics`` once, by its first path, in an order that ranks share."""
     result: dict[str, Target] = {}  # by path
     seen: set[int] = set()
     for path, root, adapter in roots(metrics):
@@ -286,15 +277,22 @@ def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
 
 
 def communicator_of(targets: Sequence[Target], default: Communicator) -> Communicator:
-    """Return the communicator for metrics whose user has not passed one: of their own group.
-
-    A ConfigurationError is of this rank alone, for whom no other rank waits.
-    """
+    """Return the communicator for metrics whose user has not passed one: of their own group."""
     comms: dict[Communicator, str] = {}
     for target in targets:
         if target.states:
             group = target.storage.get(target.adapter.group)
-            comm = default if group is None else _communicator(group, target.path)
+            own = getattr(group, "communicator", None)  # of the kit's groups, of threads
+            comm = default if group is None else own or of_group(group)
+            if comm is None:  # an error of this rank alone, for which no other waits
+                what = f"the metric {target.path}" if target.path else "the metric"
+                raise ConfigurationError(
+                    f"{what} was made for a process group that this rank is not in, or that is "
+                    f"none of torch.distributed: {group!r}",
+                    do="sync it on the ranks of its group alone, pass what "
+                    "torch.distributed.new_group returned, or pass comm=, which overrules "
+                    "process_group.",
+                )
             comms.setdefault(comm, target.path)
     if len(comms) > 1:
         raise StateError(
@@ -304,21 +302,6 @@ def communicator_of(targets: Sequence[Target], default: Communicator) -> Communi
             "overrules process_group.",
         )
     return next(iter(comms), default)
-
-
-def _communicator(group: Any, path: str) -> Communicator:
-    own: Communicator | None = getattr(group, "communicator", None)
-    if own is not None:  # of the kit's groups, whose ranks are threads
-        return own
-    if (found := of_group(group)) is not None:
-        return found
-    what = f"the metric {path}" if path else "the metric"
-    raise ConfigurationError(
-        f"{what} was made for a process group that this rank is not in, or that is none of "
-        f"torch.distributed: {group!r}",
-        do="sync it on the ranks of its group alone, pass what torch.distributed.new_group "
-        "returned, or pass comm=, which overrules process_group.",
-    )
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -332,7 +315,7 @@ def are_equal(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(are_equal, one, other))
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)) or one.shape != other.shape:
+    if not type(one) is type(other) is Tensor or one.shape != other.shape:
         return False
     other = other.to(one.device)
     return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -20,10 +20,9 @@ _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 class MergingAdapter(Adapter):
     """For metrics that say how to merge several into one, and no more.
 
-    Every rank's state travels as it is, all metrics' in one round. Then each rank makes one
-    stand-in a rank, a metric with that rank's state, and has them merged in rank order: all ranks
-    get the same bits. While the merged state is in, the metric has the attributes of the merged
-    stand-in; afterwards all of its own.
+    Every rank's state travels as it is. Then each rank makes one stand-in a rank, a metric with
+    that rank's state, and has them merged in rank order: all ranks get the same bits. While the
+    merged state is in, the metric has the attributes of the merged stand-in.
 
     A subclass says which values it knows and what of a metric must travel.
     """

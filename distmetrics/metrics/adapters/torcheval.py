@@ -41,7 +41,11 @@ class TorchevalAdapter(MergingAdapter):
             is_plain = isinstance(held.get(name, metric), bool | int | float | str | None)
             if is_plain and name not in defaults:
                 texts.append(f"{name}={held[name]!r}")
-        texts += [f"{name} {_form(default)}" for name, default in defaults.items()]
+        for name, default in defaults.items():
+            form = repr(default)
+            if isinstance(default, Tensor):
+                form = brief(default.dtype, default.shape)
+            texts.append(f"{name} {form}")
         return ", ".join(texts)
 
     def merge(self, first: Metric[Any], others: Sequence[Metric[Any]]) -> None:
@@ -66,11 +70,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, defaultdict):
         return dict(value)
     return value.copy() if isinstance(value, list | dict) else value
-
-
-def _form(default: Any) -> str:
-    if isinstance(default, Tensor):
-        return brief(default.dtype, default.shape)
-    if hasattr(default, "__len__"):
-        return f"{type(default).__name__}[{len(default)}]"
-    return repr(default)

@@ -22,7 +22,6 @@ from distmetrics.metrics.adapters.base import Adapter, Kind, StateSpec, Target, 
 _KINDS: dict[Any, Kind] = {
     dim_zero_sum: "sum", dim_zero_mean: "mean", dim_zero_max: "max", dim_zero_min: "min",
 }  # fmt: skip
-_ARGUMENT_TYPES = frozenset((bool, int, float, str))
 # Arguments of torchmetrics' own that may well differ between ranks: where things are, how fast they
 # are done, what is checked and printed. Those of the base class are not arguments here anyway.
 _OF_THE_RANK = frozenset((
@@ -50,11 +49,8 @@ class TorchmetricsAdapter(Adapter):
         return isinstance(value, Metric | MetricCollection | MetricTracker)
 
     def targets(self, metric: nn.Module, path: str) -> list[Target]:
-        """Return every metric in it, itself included, in the order of their definition.
-
-        Not by ``named_modules``: it hashes modules, and a metric's hash reads all of its state.
-        """
-        found = []
+        """Return every metric in it, itself included, in the order of their definition."""
+        found = []  # not by named_modules: it hashes modules, and a metric's hash reads its state
         if isinstance(metric, MetricCollection):
             _share_in_groups(metric)
             found.append(Target.of(path, metric, _COLLECTIONS))
@@ -77,24 +73,19 @@ class TorchmetricsAdapter(Adapter):
 
     def updates(self, metric: Metric) -> int:
         """Return 1 for state that was loaded, not updated, else 0."""
-        held = (getattr(metric, name) for name in metric._defaults)
-        return 0 if all(map(are_equal, held, metric._defaults.values())) else 1
+        held = [getattr(metric, name) for name in metric._defaults]
+        return 0 if are_equal(held, [*metric._defaults.values()]) else 1
 
     def arguments(self, metric: Metric) -> dict[str, str]:
-        """Return the plain public attributes of a metric of torchmetrics' own.
-
-        States alone do not tell what a metric was made with: F1 scores of ``average="macro"`` and
-        ``average="micro"`` hold the same. Those of other classes may differ between ranks for
-        reasons of theirs.
-        """
+        """Return the plain public attributes: macro and micro F1 scores have the same states."""
         kind, held = type(metric), vars(metric)
-        if not _is_of_torchmetrics(kind):
+        if not _is_of_torchmetrics(kind):  # others may differ between ranks for reasons of theirs
             return {}
         return {
             name: repr(held[name])
             for name in _own_names(kind, tuple(held))
-            if type(held[name]) in _ARGUMENT_TYPES and name[0] != "_"
-            if name not in metric._defaults
+            if type(held[name]) in (bool, int, float, str)
+            if name[0] != "_" and name not in metric._defaults
         }
 
     def attributes(self, metric: Metric) -> dict[str, Any]:
@@ -102,9 +93,7 @@ class TorchmetricsAdapter(Adapter):
         values, states = vars(metric), metric._defaults
         names = _own_names(type(metric), tuple(values))
         attributes = {name: values[name] for name in names if name not in states}
-        attributes.update(metric._modules)
-        attributes.update(metric._parameters)
-        return attributes
+        return {**attributes, **metric._modules, **metric._parameters}
 
 
 class CollectionAdapter(Adapter):
@@ -160,11 +149,8 @@ def _is_of_torchmetrics(kind: type[Metric]) -> bool:
 
 
 def _share_in_groups(collection: MetricCollection) -> None:
-    """Give the members of a compute group the state of its first, which alone is updated.
-
-    The collection's own method goes through ``nn.Module.__setattr__`` for every state, which costs
-    more than the rest of a sync.
-    """
+    """Give the members of a compute group the state of its first, which alone is updated."""
+    # The collection's own method costs more than the rest of a sync.
     if collection._state_is_copy:  # the members' states are their own, since someone looked at them
         return
     for first, *others in _COLLECTIONS.groups(collection):
@@ -175,27 +161,22 @@ def _share_in_groups(collection: MetricCollection) -> None:
 
 
 def _holder(metric: Metric) -> Metric:
-    """Return the metric that holds the states that ``metric`` shows: itself, or a wrapper's child.
-
-    Raises:
-        StateError: a state is no plain attribute, as where a parameter was assigned to it.
-    """
-    if metric._reductions.keys() <= metric.__dict__.keys():
+    """Return the metric that holds the states of ``metric``: itself, or a wrapper's child."""
+    missing = metric._reductions.keys() - vars(metric).keys()
+    if not missing:
         return metric
     for child in metric._modules.values():
         if isinstance(child, Metric) and child._reductions is metric._reductions:
             return _holder(child)
-    name = next(name for name in metric._reductions if name not in metric.__dict__)
     raise StateError(
-        f"the state {name} of {type(metric).__name__} is no plain attribute, but a "
+        f"the state {min(missing)} of {type(metric).__name__} is no plain attribute, but a "
         "parameter or a buffer",
         do="assign a tensor, such as x.detach(), under the name that was given to add_state.",
     )
 
 
 def _unregistered(kind: type[Metric]) -> list[str]:
-    names = [base.__name__ for base in kind.__mro__]
-    return [_UNREGISTERED[name] for name in names if name in _UNREGISTERED]
+    return [name for base in kind.__mro__ for name in _UNREGISTERED.get(base.__name__, ())]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -233,4 +214,4 @@ def _at_most_two(rows: Tensor) -> Tensor:
 # Faults of torchmetrics' own classes: a reduction that is wrong for more than two ranks, and a sum
 # over all images that was never registered as a state.
 _FAULTS: Mapping[tuple[str, str], Any] = {("NormalizedRootMeanSquaredError", "total"): _at_most_two}
-_UNREGISTERED = {"RootMeanSquaredErrorUsingSlidingWindow": "rmse_map"}
+_UNREGISTERED = {"RootMeanSquaredErrorUsingSlidingWindow": ["rmse_map"]}

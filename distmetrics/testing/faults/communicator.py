@@ -19,20 +19,20 @@ from distmetrics.comm.communicator import (
     Call,
     CallState,
     Communicator,
-    PassingCommunicator,
     call_under_way,
     use,
 )
-from distmetrics.comm.outcome import Outcome
 from distmetrics.comm.threads import ThreadCommunicator
+from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import ConfigurationError, InputError, PeerLostError
 from distmetrics.testing.faults.fault import METHODS, At, Fault, RankKilled
+from distmetrics.testing.recording import InterceptingCommunicator
 from distmetrics.tree import map_leaves
 
 R = TypeVar("R")
 
 
-class FaultyCommunicator(PassingCommunicator):
+class FaultyCommunicator(InterceptingCommunicator):
     """Passes every call on to ``inner``, but where a fault strikes."""
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
@@ -127,7 +127,7 @@ class FaultyCommunicator(PassingCommunicator):
         return result
 
 
-class _Subgroup(PassingCommunicator):
+class _Subgroup(InterceptingCommunicator):
     """Some ranks of a communicator that faults strike through."""
 
     def __init__(self, whole: Any, ranks: Sequence[int], faulty: FaultyCommunicator) -> None:

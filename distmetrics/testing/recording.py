@@ -1,15 +1,16 @@
-"""A communicator that writes down what passes through it: for tests, benchmarks and the demo."""
+"""Communicators that see what passes through them: for tests, benchmarks and the demo."""
 
 import functools
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
 
-from distmetrics.comm.communicator import Communicator, PassingCommunicator
+from distmetrics.comm.communicator import Communicator, Op, PassingCommunicator
 from distmetrics.comm.patching import Name, Replacing
 
 R = TypeVar("R")
@@ -31,7 +32,36 @@ class Recorded(NamedTuple):
     nbytes: int
 
 
-class RecordingCommunicator(PassingCommunicator):
+class InterceptingCommunicator(PassingCommunicator, ABC):
+    """Base of communicators that see every collective before ``inner`` makes it."""
+
+    @abstractmethod
+    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
+        """Return ``make(*sent)``, say; ``alone`` is the result, had all ranks sent the same."""
+
+    def all_gather(self, x: Tensor) -> list[Tensor]:
+        """Pass on."""
+        return self.pass_on("all_gather", self.inner.all_gather, [x], [x] * self.world_size)
+
+    def all_reduce(self, x: Tensor, op: Op) -> Tensor:
+        """Pass on."""
+        return self.pass_on(f"all_reduce {op}", lambda x: self.inner.all_reduce(x, op), [x], x)
+
+    def all_to_all(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Pass on."""
+        own = [parts[self.rank]] * self.world_size
+        return self.pass_on("all_to_all", lambda *sent: self.inner.all_to_all(sent), [*parts], own)
+
+    def broadcast(self, x: Tensor, src: int) -> Tensor:
+        """Pass on."""
+        return self.pass_on("broadcast", lambda x: self.inner.broadcast(x, src), [x], x)
+
+    def barrier(self) -> None:
+        """Pass on."""
+        self.pass_on("barrier", self.inner.barrier, [], None)
+
+
+class RecordingCommunicator(InterceptingCommunicator):
     """Passes every call on to ``inner`` and keeps a transcript in ``calls``.
 
     >>> from distmetrics.comm.communicator import (SingleCommunicator)
