@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from distmetrics.arguments import is_number
-from distmetrics.collectives.reduce import all_reduce
+from distmetrics.collectives.ops import all_reduce
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.base import Strategy
 
