@@ -49,6 +49,7 @@ from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.data.repeats import RepeatedSamplesWarning
 from distmetrics.guard import watchdog as _watchdog  # noqa: F401  (hands itself to comm)
+from distmetrics.launch.preflight import find_unpicklable
 from distmetrics.layouts.communicator import layout
 from distmetrics.layouts.grad_norm import grad_norm
 from distmetrics.log.log import Log
@@ -56,7 +57,6 @@ from distmetrics.metrics.adapters.base import register_adapter
 from distmetrics.metrics.explain import explain
 from distmetrics.metrics.function import from_function
 from distmetrics.metrics.sync import sync_and_compute, sync_async, synced
-from distmetrics.preflight import find_unpicklable
 
 if TYPE_CHECKING:
     from distmetrics import guard

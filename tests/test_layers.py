@@ -20,7 +20,6 @@ BELOW = {
     "tree": set(),
     "call_site": set(),
     "message": {"call_site", "tree"},
-    "preflight": {"call_site"},
     "comm": {"call_site", "message"},
     "guard": {"call_site", "message", "comm"},
     # its façade, which shows what lies above it, late
@@ -30,18 +29,18 @@ BELOW = {
     "log": CORE | {"arguments"},
     "data": CORE,
     "metrics": CORE | {"data", "layouts"},
-    "launch": {"arguments", "call_site", "comm", "guard", "preflight"},
-    "strategies": CORE | {"arguments", "data", "metrics", "launch", "layouts", "preflight"},
+    "launch": {"arguments", "call_site", "comm", "guard"},
+    "strategies": CORE | {"arguments", "data", "metrics", "launch", "layouts"},
     "train": CORE | {"arguments", "log", "data", "metrics", "launch", "strategies"},
-    "runner": CORE | {"arguments", "log", "data", "metrics", "launch", "preflight", "strategies", "train"},
+    "runner": CORE | {"arguments", "log", "data", "metrics", "launch", "strategies", "train"},
     "integrations": CORE | {"arguments", "layouts", "log", "data", "metrics"},
-    "testing": CORE | {"layouts", "metrics", "launch", "preflight"},
+    "testing": CORE | {"layouts", "metrics", "launch"},
     # the one part of the kit that knows the trainer
     "testing/equivalence": CORE | {"data", "launch", "strategies", "train"},
     "cli": CORE | {"", "metrics", "launch", "strategies", "train", "testing"},
     "__main__": {"cli"},
-    # the façade; the last two late
-    "": CORE | {"layouts", "log", "data", "metrics", "preflight", "runner"},
+    # the façade; the last one late
+    "": CORE | {"layouts", "log", "data", "launch", "metrics", "runner"},
 }
 # Modules that may import a third party at their top, since they are themselves imported only when it is in use.
 ROOMS = {

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import DistmetricsError, InputTypeError
-from distmetrics.preflight import find_unpicklable
+from distmetrics.launch.preflight import find_unpicklable
 
 
 def has_script() -> bool:

@@ -25,7 +25,7 @@ from distmetrics.errors import (
     who,
 )
 from distmetrics.launch.pickles import pickled_by_value
-from distmetrics.preflight import find_unpicklable
+from distmetrics.launch.preflight import find_unpicklable
 from distmetrics.testing import world as worlds
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.faults import Fault

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from distmetrics import find_unpicklable
-from distmetrics.preflight import Unpicklable
+from distmetrics.launch.preflight import Unpicklable
 
 HERE = Path(__file__)
 
@@ -53,7 +53,7 @@ def test_a_lambda_is_named_with_its_line_and_what_to_do():
     (found,) = find_unpicklable(model, "model", by_value=False)
     line = line_of("model.transforms[2].fn = lambda")
     assert str(found) == (
-        f"model.transforms[2].fn is a lambda defined at tests/test_preflight.py:{line}; "
+        f"model.transforms[2].fn is a lambda defined at tests/launch/test_preflight.py:{line}; "
         "use functools.partial, or move it to the top level of a module"
     )
 
