@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from distmetrics import Runner
-from distmetrics.comm.outcome import settle
+from distmetrics.comm.verdict import settle
 from distmetrics.launch.processes import launch
 from distmetrics.train import Module, Trainer
 
@@ -83,7 +83,8 @@ def adamw(net: nn.Module) -> torch.optim.AdamW:
 
 def micro_batches(rank: int, world_size: int, accumulated: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the micro-batches of one rank, so many for each step."""
-    parts = (part.split(SEQUENCES // world_size // accumulated) for part in sequences())
+    size = SEQUENCES // world_size // accumulated
+    parts = (torch.split(part, size) for part in sequences())
     for index, batch in enumerate(zip(*parts, strict=True)):
         if index % world_size == rank:
             yield batch
@@ -100,7 +101,7 @@ def one_process() -> Weights:
     optimizer = adamw(net)
     for x, y in micro_batches(0, 1, 1):
         optimizer.zero_grad()
-        loss_of(net(x), y).backward()
+        torch.autograd.backward(loss_of(net(x), y))
         nn.utils.clip_grad_norm_(net.parameters(), CLIP)
         optimizer.step()
     return weights_of(net)
@@ -164,7 +165,7 @@ def by_ddp(comm: Any, accumulated: int) -> Weights:
     model: Any = DistributedDataParallel(net) if comm.world_size > 1 else net
     optimizer = adamw(net)
     for index, (x, y) in enumerate(micro_batches(comm.rank, comm.world_size, accumulated), 1):
-        (mean_or_zero(model(x), y) / accumulated).backward()
+        torch.autograd.backward(mean_or_zero(model(x), y) / accumulated)
         if index % accumulated == 0:
             nn.utils.clip_grad_norm_(net.parameters(), CLIP)
             optimizer.step()
@@ -254,7 +255,7 @@ def by_hugging_face(comm: Any, accumulated: int) -> Weights:
 
     class InOrder(HFTrainer):  # its sampler would shuffle
         def _get_train_sampler(self, *_: Any) -> Any:
-            return torch.utils.data.SequentialSampler(self.train_dataset)
+            return torch.utils.data.SequentialSampler(rows)
 
     size = SEQUENCES // comm.world_size // accumulated
     rows = [{"x": x, "labels": y} for x, y in zip(*sequences(), strict=True)]
