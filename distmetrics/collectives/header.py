@@ -70,6 +70,7 @@ class Header(Message, frozen=True):
     allow_pickle: bool = False
     body: bytes = b""  # the message of the layer above, by a schema of its own
     detail: str = ""  # reports show it instead of the leaves
+    reported_site: Site | None = None  # instead of the site, where another has asked for the call
     # Of passes over streams: their keys, and what was read.
     reads: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
 
@@ -79,13 +80,13 @@ class Header(Message, frozen=True):
 
     def content(self) -> bytes:
         """Return the bytes of what ranks that hold the same samples have alike."""
-        return _encoded(self.but(site=None))
+        return _encoded(self.but(site=None, reported_site=None))
 
     def call(self) -> Call:
         """Describe the call for reports."""
         op = f'{self.op} "{self.name}"' if self.name else self.op
         op += ", allow_pickle=True" if self.allow_pickle else ""
-        return Call(op, self.detail or shorten(self.leaves), self.site)
+        return Call(op, self.detail or shorten(self.leaves), self.reported_site or self.site)
 
 
 @functools.lru_cache(maxsize=64)  # most often a call is the one that was made at this line before

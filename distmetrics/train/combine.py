@@ -52,7 +52,7 @@ def combined(
     for loader, count in mine.batches.items():
         mine.window.put((mine.of(Key("", loader), _BATCHES).slot,), float(count))
     logged = mine.window.snapshot(comm.device)
-    call = Header("self.log", name, site=told or logged.site)
+    call = Header("self.log", name, site=logged.site, reported_site=told)
     row, per_rank = merged(logged, known, call, _label, comm=comm)
     senders: dict[Names, list[int]] = defaultdict(list)
     for rank, sent in enumerate(per_rank):
