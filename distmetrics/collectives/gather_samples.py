@@ -144,7 +144,7 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
         op += " to a file"
     elif dst is not None:
         op += f" to rank {dst}"
-        if dst not in range(comm.world_size):
+        if type(dst) is not int or not 0 <= dst < comm.world_size:
             what = f"dst= is {dst!r}, and must be a path, None or a rank"
             problem = Problem("InputError", what)
     mine = _Shard(Header(op, name, site=call_site()), expected=expected)
@@ -285,9 +285,10 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     # Numbers of more than 64 bits make torch raise.
     with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
         values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
-        if values and isinstance(values[0], str):
+        is_one = isinstance(ids, str | bytes)  # and no list of its letters
+        if not is_one and values and isinstance(values[0], str):
             return [*map(str.__str__, values)]  # numpy's, say, as plain ones
-        if bool not in {*map(type, values)}:
+        if not is_one and bool not in {*map(type, values)}:
             return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
     raise InputTypeError(
         f"{what} are {reprlib.repr(ids)}",
@@ -437,7 +438,7 @@ class LinesFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"  # "/" has no name
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
     def append(self, lines: Iterable[str], *, is_last: bool) -> Problem | None:
