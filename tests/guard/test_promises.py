@@ -44,6 +44,13 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     assert error() == "broken"
 
 
+def test_what_a_users_error_calls_its_peers_is_no_business_of_a_report(tmp_path: Path) -> None:
+    error = ValueError("a bad batch")
+    error.peers = [object()]  # type: ignore[attr-defined]
+    ReportWriter(tmp_path, ME, CallLog()).write(error)
+    assert json.loads((tmp_path / "rank-0.json").read_text())["error"]["peers"] == []
+
+
 def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole or not at all."""
     reports = ReportWriter(tmp_path, ME, CallLog())
