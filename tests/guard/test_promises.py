@@ -82,6 +82,24 @@ def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:
     assert "test_promises.py" in str(logs[0].place())
 
 
+def test_a_rank_is_where_the_thread_is_that_has_made_its_last_call() -> None:
+    """A framework may run the user's loop in a thread of its own."""
+    log, called, seen = CallLog(), threading.Event(), threading.Event()
+
+    def loop() -> None:
+        log.begin_call(PendingCall(Call("barrier"), "world", "0-1", 1, "barrier"))
+        called.set()
+        seen.wait(60)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    called.wait(60)
+    place = str(log.place())
+    seen.set()
+    thread.join()
+    assert place.endswith(" in loop")
+
+
 def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:
     assert FIRST_LOOK == 0.15
 
