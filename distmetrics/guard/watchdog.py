@@ -316,12 +316,17 @@ def _guard_job(settings: Settings) -> Watchdog | None:
         # At once: a rank that is gone before its guard is connected is named as well.
         store.publish(None)
     except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
-        _log.warning("distmetrics watches no rank of this job: its store says %s", error)
+        _warn_unwatched(first_line(error))
         return None
     made = _watchdogs[world] = Watchdog(store, settings, board)
     made.log.count_by(me.world, *counter_of(world))
     weakref.finalize(world, made.close)
     return made
+
+
+@functools.cache  # a job has many groups
+def _warn_unwatched(why: str) -> None:
+    _log.warning("distmetrics watches no rank of this job: its store says %s", why)
 
 
 _init_process_group = dist.init_process_group
