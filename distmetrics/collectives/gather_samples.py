@@ -249,8 +249,8 @@ def _exchange_ids(comm: Communicator, mine: _Shard) -> tuple[Order, Any, int]:
     for rank, run in enumerate(_exchange(comm, mine.header, sent)):
         with reading("its ids", rank):
             own_bytes, own_template, ids = deserialize(run, accelerator=comm.device)
-            if isinstance(ids, Tensor):
-                ids = ids.flatten().cpu().cumsum(0, dtype=torch.int64)
+            if not isinstance(ids, list):
+                ids = torch.cat([part.flatten().long() for part in ids]).cpu().cumsum(0)
             if len(ids):
                 template = own_template
             nbytes += int(own_bytes)
@@ -300,15 +300,15 @@ def _plain(ids: Ids) -> list[Any]:
     return ids if isinstance(ids, list) else ids.tolist()
 
 
-def _as_steps(ids: Ids) -> Ids:
-    """Return ids as they travel: small steps, as samplers deal, take a byte each."""
+def _as_steps(ids: Ids) -> Any:
+    """Return ids as they travel: after the first small steps, as samplers deal, of a byte each."""
     if isinstance(ids, list):
         return ids
-    steps = ids.diff(prepend=ids.new_zeros(1))
-    for dtype in (torch.uint8, torch.int32):
+    steps = ids.diff()
+    for dtype in (torch.uint8, torch.int16, torch.int32):
         if torch.equal(steps.to(dtype).long(), steps):
-            return steps.to(dtype)
-    return steps
+            return ids[:1], steps.to(dtype)
+    return ids[:1], steps
 
 
 class Order(NamedTuple):
