@@ -144,7 +144,7 @@ def _prepare(ids: Any, tree: Any, expected: Any, dst: Any, name: str, comm: Comm
         op += " to a file"
     elif dst is not None:
         op += f" to rank {dst}"
-        if dst not in range(comm.world_size):
+        if type(dst) is not int or not 0 <= dst < comm.world_size:
             what = f"dst= is {dst!r}, and must be a path, None or a rank"
             problem = Problem("InputError", what)
     mine = _Shard(Header(op, name, site=call_site()), expected=expected)
@@ -249,8 +249,8 @@ def _exchange_ids(comm: Communicator, mine: _Shard) -> tuple[Order, Any, int]:
     for rank, run in enumerate(_exchange(comm, mine.header, sent)):
         with reading("its ids", rank):
             own_bytes, own_template, ids = deserialize(run, accelerator=comm.device)
-            if isinstance(ids, Tensor):
-                ids = ids.flatten().cpu().cumsum(0, dtype=torch.int64)
+            if not isinstance(ids, list):
+                ids = torch.cat([part.flatten().long() for part in ids]).cpu().cumsum(0)
             if len(ids):
                 template = own_template
             nbytes += int(own_bytes)
@@ -285,9 +285,10 @@ def _read_ids(ids: Any, what: str = "ids") -> Ids:
     # Numbers of more than 64 bits make torch raise.
     with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
         values = ids.tolist() if hasattr(ids, "tolist") else [*ids]
-        if values and isinstance(values[0], str):
+        is_one = isinstance(ids, str | bytes)  # and no list of its letters
+        if not is_one and values and isinstance(values[0], str):
             return [*map(str.__str__, values)]  # numpy's, say, as plain ones
-        if bool not in {*map(type, values)}:
+        if not is_one and bool not in {*map(type, values)}:
             return torch.tensor([*map(operator.index, values)], dtype=torch.int64)
     raise InputTypeError(
         f"{what} are {reprlib.repr(ids)}",
@@ -299,15 +300,15 @@ def _plain(ids: Ids) -> list[Any]:
     return ids if isinstance(ids, list) else ids.tolist()
 
 
-def _as_steps(ids: Ids) -> Ids:
-    """Return ids as they travel: small steps, as samplers deal, take a byte each."""
+def _as_steps(ids: Ids) -> Any:
+    """Return ids as they travel: after the first small steps, as samplers deal, of a byte each."""
     if isinstance(ids, list):
         return ids
-    steps = ids.diff(prepend=ids.new_zeros(1))
-    for dtype in (torch.uint8, torch.int32):
+    steps = ids.diff()
+    for dtype in (torch.uint8, torch.int16, torch.int32):
         if torch.equal(steps.to(dtype).long(), steps):
-            return steps.to(dtype)
-    return steps
+            return ids[:1], steps.to(dtype)
+    return ids[:1], steps
 
 
 class Order(NamedTuple):
@@ -437,7 +438,7 @@ class LinesFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"  # "/" has no name
         self._file = self._part.open("x", encoding="utf-8", newline="\n")
 
     def append(self, lines: Iterable[str], *, is_last: bool) -> Problem | None:

@@ -7,6 +7,7 @@ their main threads; and one after the other, so that all ranks take them in the 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import warnings
@@ -98,7 +99,8 @@ def start(
             begun_at(site)
             if before is not None:
                 before.over.wait()
-            with torch.cuda.stream(stream):
+            # Where it is given no stream, torch's own would begin to use a device all the same.
+            with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
                 handle.results.append(make(twin))
             if stream is not None:
                 stream.synchronize()

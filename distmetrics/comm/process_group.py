@@ -46,7 +46,7 @@ from distmetrics.comm.verdict import BROKEN, Departure, Verdict, departed, reaso
 from distmetrics.errors import ConfigurationError, DistmetricsError, Site, rank_ranges, who
 
 NAMING_GRACE = 2.0  # seconds that a broken connection waits for somebody to say who has left
-OWN_WORDS = 0.5  # seconds of it, where its process is gone, or nobody can be asked
+OWN_WORDS = 0.5  # seconds of it, where its process is gone
 SLICE = 0.1  # seconds that a wait lasts before it looks for a verdict
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two looks at a device
 _BROKEN_WORDS = ("Connection closed", "Connection reset", "Broken pipe")

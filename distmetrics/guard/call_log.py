@@ -22,6 +22,7 @@ class CallLog(Calls):
         self.counters: dict[str, Callable[[], int]] = {}  # of collectives, by group
         self.counts_exactly: dict[str, bool] = {}  # whether these are no sends and receives
         self.over = threading.Event()  # set once a call is over about which the guard was asked
+        self._thread: threading.Thread = threading.main_thread()  # of the last call
         self._main_only = True
         self._background: set[threading.Thread] = set()  # that make calls for another one
         self._main_awaits_them = False
@@ -32,8 +33,9 @@ class CallLog(Calls):
 
     def begin_call(self, pending: PendingCall) -> None:
         """Note that this thread begins a call."""
-        if threading.current_thread() not in {threading.main_thread(), *self._background}:
-            self._main_only = False
+        if threading.current_thread() not in self._background:
+            self._thread = threading.current_thread()
+            self._main_only &= self._thread is threading.main_thread()
         self.serial += 1
         pending.serial = self.serial
         self.counts[pending.group] = pending.number
@@ -77,5 +79,5 @@ class CallLog(Calls):
         return {name: count() for name, count in [*self.counters.items()]}
 
     def place(self) -> Place:
-        """Return where the main thread is."""
-        return Place.of(sys._current_frames().get(threading.main_thread().ident or 0))
+        """Return where the thread is that has made the last call, none of the background."""
+        return Place.of(sys._current_frames().get(self._thread.ident or 0))

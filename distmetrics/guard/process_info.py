@@ -21,6 +21,7 @@ from distmetrics.message import Message
 _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 # Code of torch's whose C++ code may wait for the other ranks; the second before a model's forward.
 _IN_C = torch.autograd.__path__[0], parallel.distributed.__file__
+_PUBLIC = {name for name in dir(dist) if not name.startswith("_")}
 _DEPTH = 12  # lines of a stack that are kept
 _STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
@@ -44,7 +45,7 @@ class Place(NamedTuple):
                 at = at or (None if is_library(file) else site)
             elif frame is innermost and file.startswith(_IN_C):  # and not in a hook's code
                 doing = "a backward pass or DistributedDataParallel"
-            elif not stack and file.startswith(_TORCH_CALLS) and hasattr(dist, name):
+            elif not stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
                 doing = f"torch.distributed.{name}"
         return cls(stack[:_DEPTH], at, doing)
 

@@ -127,10 +127,10 @@ def _failure(error: BaseException | None, site: str) -> Failure | None:
     """Return a rank's error; what a user or a launcher interrupts has none of its own."""
     if not isinstance(error, Exception | SystemExit):
         return None
-    code = "connection" if is_connection_error(error) else ""
+    kind, text = type(error).__name__, str(error)
     if isinstance(error, DistmetricsError):
-        code = error.code
-    return Failure(type(error).__name__, code, str(error), getattr(error, "peers", ()), site)
+        return Failure(kind, error.code, text, error.peers, site)
+    return Failure(kind, "connection" if is_connection_error(error) else "", text, (), site)
 
 
 def _reported(pending: PendingCall, world: str) -> ReportedCall:

@@ -46,6 +46,7 @@ SILENT_AT_MOST = 60.0  # seconds in which a store that takes connections must an
 GUARDED = 30.0  # seconds after which a rank without a guard is told of
 _LAST = 1.0  # seconds at the end for the thread, which a silent store may hold
 _FAREWELL = 3.0  # seconds at the end in which rank 0 stays for others that wait
+_UNSEEN = 0.5  # seconds of it in which another rank that waits has surely said so
 _ENDS_WITHIN = 1.0  # seconds after an exception in which the process most often ends
 _MOMENT = 0.01  # seconds between two looks whether the others have left
 _RETRY = 0.5  # seconds after which a store that failed is tried again
@@ -172,9 +173,11 @@ class Watchdog(Watcher):
         with contextlib.suppress(RuntimeError):
             self._store.count("bye", 1)
             # Rank 0 may host the store, in which others read a verdict, and abort if it is gone.
-            until = time.monotonic() + _FAREWELL
+            begun = time.monotonic()
             while self._me.rank == 0 and self._store.count("bye") < self._me.world_size:
-                if time.monotonic() > until:
+                others = [s for rank, s in self._store.statuses().items() if rank != self._me.rank]
+                stays = _FAREWELL if any(status.wait for status in others) else _UNSEEN
+                if time.monotonic() - begun >= stays:
                     break
                 time.sleep(_MOMENT)
 
@@ -316,12 +319,17 @@ def _guard_job(settings: Settings) -> Watchdog | None:
         # At once: a rank that is gone before its guard is connected is named as well.
         store.publish(None)
     except RuntimeError as error:  # a store that can't be cloned: of a backend for tests, say
-        _log.warning("distmetrics watches no rank of this job: its store says %s", error)
+        _warn_unwatched(first_line(error))
         return None
     made = _watchdogs[world] = Watchdog(store, settings, board)
     made.log.count_by(me.world, *counter_of(world))
     weakref.finalize(world, made.close)
     return made
+
+
+@functools.cache  # a job has many groups
+def _warn_unwatched(why: str) -> None:
+    _log.warning("distmetrics watches no rank of this job: its store says %s", why)
 
 
 _init_process_group = dist.init_process_group

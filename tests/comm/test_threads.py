@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from distmetrics import Communicator, DivergedError, MismatchError, PeerLostError, ThreadWorld, current
+from distmetrics.comm.background import start
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error, verdicts
 
@@ -223,3 +224,12 @@ def test_a_rank_that_never_comes_back_is_left_behind() -> None:
     assert first.error is None
     assert isinstance(second.error, PeerLostError)
     assert "in busy" in "".join(second.error.__notes__)
+
+
+def test_a_call_in_the_background_of_the_cpu_touches_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fork of a process that has used one, torch could not even begin to."""
+    touched: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: touched.append("current_device") or 0)
+    assert run(2, lambda comm: start(lambda twin: twin.rank, comm).result()) == [0, 1]
+    assert not touched

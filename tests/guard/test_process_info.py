@@ -36,6 +36,14 @@ def test_who_waits_for_one_rank_waits_for_no_group(name: str, waits: bool) -> No
     assert (place.doing, place.waits_for_all) == (f"torch.distributed.{name}", waits)
 
 
+@pytest.mark.parametrize("name", ["__init__", "_exception_logger"])
+def test_what_is_no_function_for_users_waits_for_nobody(name: str) -> None:
+    """The constructor of a class of torch.distributed's may read a file, say."""
+    frame = _frame(c10d.__file__)
+    frame.f_code.co_name = name
+    assert not Place.of(frame).waits_for_all
+
+
 def test_a_thread_that_computes_does_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one that uses no processor stands still, at one place."""
     now, used = [100.0], [3.0]

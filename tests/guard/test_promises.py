@@ -44,6 +44,13 @@ def test_an_error_stands_until_the_rank_makes_a_further_call(tmp_path: Path) -> 
     assert error() == "broken"
 
 
+def test_what_a_users_error_calls_its_peers_is_no_business_of_a_report(tmp_path: Path) -> None:
+    error = ValueError("a bad batch")
+    error.peers = [object()]  # type: ignore[attr-defined]
+    ReportWriter(tmp_path, ME, CallLog()).write(error)
+    assert json.loads((tmp_path / "rank-0.json").read_text())["error"]["peers"] == []
+
+
 def test_a_report_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole or not at all."""
     reports = ReportWriter(tmp_path, ME, CallLog())
@@ -73,6 +80,24 @@ def test_before_its_first_call_a_rank_is_where_its_main_thread_is() -> None:
     thread.start()
     thread.join()
     assert "test_promises.py" in str(logs[0].place())
+
+
+def test_a_rank_is_where_the_thread_is_that_has_made_its_last_call() -> None:
+    """A framework may run the user's loop in a thread of its own."""
+    log, called, seen = CallLog(), threading.Event(), threading.Event()
+
+    def loop() -> None:
+        log.begin_call(PendingCall(Call("barrier"), "world", "0-1", 1, "barrier"))
+        called.set()
+        seen.wait(60)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    called.wait(60)
+    place = str(log.place())
+    seen.set()
+    thread.join()
+    assert place.endswith(" in loop")
 
 
 def test_a_rank_publishes_what_it_waits_in_after_150_ms() -> None:

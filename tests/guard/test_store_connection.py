@@ -15,13 +15,14 @@ from unittest import mock
 import psutil
 import pytest
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from distmetrics.comm.communicator import Call
-from distmetrics.comm.process_group import PendingCall
+from distmetrics.comm.process_group import GroupCommunicator, PendingCall
 from distmetrics.guard import watchdog
 from distmetrics.guard.process_info import this_process
 from distmetrics.guard.settings import Settings
-from distmetrics.guard.store import GuardStore, Identity
+from distmetrics.guard.store import GuardStore, Identity, Wait
 from distmetrics.guard.watchdog import Watchdog
 
 
@@ -180,3 +181,30 @@ def test_all_hear_of_a_rank_without_a_guard(
     guard._store.publish(None)
     guard.log.counts["world"] = 2
     assert eventually(lambda: caplog.messages)[0].startswith("no guard watches rank 1: ")
+
+
+def test_that_nobody_watches_is_said_once_and_not_for_each_group(caplog: pytest.LogCaptureFixture) -> None:
+    """A store for tests can't be connected to a second time."""
+    watchdog._warn_unwatched.cache_clear()
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        for group in (dist.group.WORLD, dist.new_group([0, 1])):
+            GroupCommunicator.of(group)
+    finally:
+        dist.destroy_process_group()
+    assert [record.getMessage()[:31] for record in caplog.records] == ["distmetrics watches no rank of "]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_rank_0_stays_at_its_end_for_those_that_wait(
+    host: Host, guard_of: Make, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Another rank may have no guard, or go on alone for long: that holds nobody up."""
+    monkeypatch.setattr(watchdog, "_FAREWELL", 2.5)
+    guard = guard_of()
+    assert guard.connected.wait(60)
+    other = GuardStore(host.store, Identity(1, 2, this_process(), "world"))
+    other.publish(Wait(1, "world", "0-1", 1, "barrier", "barrier") if waits else None)
+    begun = time.monotonic()
+    guard.close()
+    assert (time.monotonic() - begun >= 2.5) == waits

@@ -143,6 +143,12 @@ CASES: dict[str, Case] = {
     "bools as ids": Case(
         dm.InputTypeError, (1,), "ids are [True, False]", lambda c: gather(odd(c, [True, False], own(c)), PAIR)
     ),
+    "a text for ids": Case(
+        dm.InputTypeError, (1,), "ids are 'ab' (rank 1)", lambda c: gather(odd(c, "ab", own(c)), PAIR)
+    ),
+    "bytes for ids": Case(
+        dm.InputTypeError, (1,), "ids are b'ab' (rank 1)", lambda c: gather(odd(c, b"ab", own(c)), PAIR)
+    ),
     "large ids": Case(
         dm.InputTypeError,
         (1,),
@@ -177,6 +183,14 @@ CASES: dict[str, Case] = {
         "dst= is 3, and must be a path, None or a rank",
         lambda c: gather(own(c), PAIR, dst=3),
     ),
+    "a bool for a rank": Case(dm.InputError, (0, 1, 2), "dst= is True", lambda c: gather(own(c), PAIR, dst=True)),
+    "a tensor for a rank": Case(
+        dm.InputError,
+        (1,),
+        "dst= is tensor([0, 0])",
+        lambda c: gather(own(c), PAIR, dst=odd(c, torch.tensor([0, 0]), 0)),
+    ),
+    "a path without a name": Case(dm.InputError, (0,), "cannot write .: ", lambda c: gather(own(c), PAIR, dst=".")),
     "complex": Case(
         dm.InputTypeError,
         (1,),

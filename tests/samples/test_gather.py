@@ -85,6 +85,19 @@ def test_bytes(world_size: int) -> None:
         assert payload < came < 1.2 * payload
 
 
+@pytest.mark.parametrize("how", ["strided", "blocks"])
+def test_an_id_takes_a_byte_wherever_those_of_a_rank_begin(how: str) -> None:
+    count = 100_000
+
+    def work(comm: Any) -> int:
+        mine = deal(2 * count, comm.world_size, how)[comm.rank]
+        recording = RecordingCommunicator(comm)
+        dm.gather_samples(torch.tensor(mine), torch.zeros(count, dtype=torch.uint8), comm=recording)
+        return sum(call.nbytes for call in recording.calls)
+
+    assert max(run(2, work)) < 3 * count  # with a byte of each sample, and two frames
+
+
 @pytest.mark.parametrize("how", ["strided", "blocks", "one rank has all"])
 def test_no_rank_holds_more_than_a_round_on_the_way_to_a_file(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
