@@ -234,11 +234,13 @@ class TensorBoardLogger(FolderLogger):
 
     def save(self) -> None:
         """Flush the writer."""
-        self.experiment.flush()
+        if "experiment" in vars(self):  # else there is no file yet
+            self.experiment.flush()
 
     def finalize(self, status: str) -> None:
         """Close the writer; a later value opens it anew."""
-        self.experiment.close()
+        if "experiment" in vars(self):
+            self.experiment.close()
 
 
 class LiveTable:
