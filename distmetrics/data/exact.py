@@ -87,6 +87,9 @@ def exact_by(
         text += f"dealt={unwrapped.dealt}, {options}"
     except InputError as error:
         problem = Problem.of(error)
+    except Exception as error:  # noqa: BLE001  (any sampler of a user's may raise anything)
+        what = f"{type(error).__name__}: {error}"
+        problem = Problem("InputError", what, "give samplers and batch samplers a length.")
     mine = _LoaderMessage(text, tuple(value for *_, value in drawn))
     # Ranks that have one shard must draw one order too.
     state = _agree(mine, problem, comm=comm.whole)

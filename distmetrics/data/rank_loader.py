@@ -3,7 +3,7 @@
 import itertools
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -82,6 +82,11 @@ class RankLoader:
         return getattr(self.loader, name)
 
 
+def _once(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of one pass; some iterators begin anew if they are asked once more."""
+    yield from batches
+
+
 @dataclass(eq=False, kw_only=True)
 class LoaderPart(RankLoader):
     """A part that a sampler picks."""
@@ -114,7 +119,7 @@ class StreamPart(RankLoader):
 
     def steps(self) -> Iterator[Step]:
         """Yield the batches."""
-        batches = iter(self.loader if self.comm is None else self._compared(self.comm.whole))
+        batches = _once(self.loader if self.comm is None else self._compared(self.comm.whole))
         while True:
             kept = []  # of this round: the first batch, and this rank's
             for place, batch in enumerate(itertools.islice(batches, self.world_size)):
@@ -173,7 +178,7 @@ class Share(RankLoader):
 
     def _levelled(self) -> Iterator[Step]:
         """Yield the batches; once there are no more, the first one for as long as others go on."""
-        batches, filler = iter(self.loader), None
+        batches, filler = _once(self.loader), None
         while True:
             ahead = [*itertools.islice(batches, _AHEAD)]
             counts = all_gather_object(len(ahead), comm=self.comm, name="exact")

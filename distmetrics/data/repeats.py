@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 from distmetrics.data.sharding import has_order, order_of
-from distmetrics.data.unwrap import inner_loader
+from distmetrics.data.unwrap import inner_loader, is_sharded
 
 
 class RepeatedSamplesWarning(UserWarning):
@@ -72,7 +72,7 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
     if has_order(loader):
         batches: Any = getattr(shard, "batch_sampler", shard)
         source: Any = getattr(batches, "sampler", None)
-        is_known = type(batches) is BatchSampler
+        is_known = type(batches) is BatchSampler and not is_sharded(source)
         is_drawn = not isinstance(source, SequentialSampler)
     else:
         batches = shard if dealer is shard else loader
@@ -81,7 +81,7 @@ def _of_accelerate(dealer: Any, loader: Any, shard: Any) -> Repeats:
         # Frameworks give the epoch, or a generator, to a data set that draws its order.
         is_drawn = hasattr(source, "set_epoch") or hasattr(source, "generator")
     fills = is_known and getattr(dealer, "even_batches", True) and not batches.drop_last
-    if not fills:
+    if not fills or getattr(dealer, "submesh_tp", None):  # whose ranks get the same samples
         return Repeats()
     count, ranks = len(source), getattr(dealer, "state", dealer).num_processes
     size = batches.batch_size * (1 if getattr(dealer, "split_batches", False) else ranks)

@@ -208,7 +208,7 @@ def _norm(
     gradients: list[_Alike] = []
     header, order = Header("grad_norm", site=call_site()), math.nan
     try:
-        order, listed, names = _checked(parameters, norm_type, shared or {}, mesh)
+        order, listed, names = _checked(parameters, norm_type, shared, mesh)
         header = header.but(op=f"grad_norm of order {order:g} over {mesh}")
         gradients = _gradients(listed, names, comm, mesh)
     except InputError as error:
@@ -290,7 +290,7 @@ def _differ(
 
 
 def _checked(
-    parameters: Any, norm_type: Any, shared: Mapping[str, Any], mesh: Mesh
+    parameters: Any, norm_type: Any, shared: Any, mesh: Mesh
 ) -> tuple[float, list[Tensor], dict[Tensor, str]]:
     """Return what :func:`grad_norm` was given, as it is used: the order, weights, and names."""
     order = math.nan
@@ -300,7 +300,8 @@ def _checked(
         raise InputError(f"norm_type must be a number from 1 on, or inf, got {norm_type!r}")
     if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
         parameters = [parameters]
-    listed = [*parameters, *(shared.values() if isinstance(shared, Mapping) else [shared])]
+    shared = {} if shared is None else shared
+    listed = [*parameters, *(shared.values() if isinstance(shared, Mapping) else [[shared]])]
     for each in listed:
         if not isinstance(each, Tensor):
             raise InputTypeError(

@@ -81,7 +81,8 @@ class Log:
     """
 
     def __init__(self, comm: Communicator | None = None, *, writers: Sequence[Writer] = ()) -> None:
-        if not all(callable(each) or hasattr(each, "log_metrics") for each in writers):
+        is_list = isinstance(writers, list | tuple)
+        if not is_list or not all(callable(x) or hasattr(x, "log_metrics") for x in writers):
             raise ConfigurationError(
                 f"Log: writers must be a list of functions of a row and a step, or of loggers, got "
                 f"{writers!r}"

@@ -48,7 +48,8 @@ def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[s
     """Return the row of a flush; see :func:`merged`."""
     sent, call, union = mine, Header("Log.flush", site=mine.site), known.union
     if union is not None and mine.totals.names.kinds.items() <= union.kinds.items():
-        sent = sent._replace(totals=Totals(union, mine.totals.among(union)))
+        logged = {name: mine.slots[name] for name in mine.totals.names.kinds}  # as errors say
+        sent = mine._replace(totals=Totals(union, mine.totals.among(union)), slots=logged)
     row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
     if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
         whole, _ = join(tuple({*per_rank}))
@@ -193,14 +194,14 @@ def _row(
 def own_value(mine: WindowSnapshot, name: str) -> Any:
     """Return what this rank alone has logged under a name, or None."""
     names, numbers = mine.totals
-    if name not in names.kinds:
+    if name not in names.kinds or name not in mine.slots:
         return None
     return names.kinds[name].read(name, numbers[names.places[name]].tolist()).get(name)
 
 
 def _lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
     """Return what each rank has logged under a name, and at which line first."""
-    is_mine = name in mine.totals.names.kinds
+    is_mine = name in mine.totals.names.kinds and name in mine.slots
     line = f"{own}, first at {mine.slots[name].site}" if is_mine else "not logged"
     return gather_objects(line, str, "", op=f"the lines of {name!r}", comm=comm)
 

@@ -234,11 +234,13 @@ class TensorBoardLogger(FolderLogger):
 
     def save(self) -> None:
         """Flush the writer."""
-        self.experiment.flush()
+        if "experiment" in vars(self):  # else there is no file yet
+            self.experiment.flush()
 
     def finalize(self, status: str) -> None:
         """Close the writer; a later value opens it anew."""
-        self.experiment.close()
+        if "experiment" in vars(self):
+            self.experiment.close()
 
 
 class LiveTable:
@@ -269,16 +271,16 @@ class LiveTable:
         now = time.monotonic()
         speed = (step - self._step) / max(now - self._moment, 1e-9)
         self._moment, self._step = now, step
-        title = f"step {step:,}" + (f"  {speed:,.6g} steps/s" if speed > 0 else "")
+        title = f"step {step:,}" + (f"  {_number(speed)} steps/s" if speed > 0 else "")
         line = title
         for name, value in row.items():
             change = ""
             if isinstance(value, list):
                 is_known = not any(map(math.isnan, value))
-                text = f"{min(value):,.6g} to {max(value):,.6g}" if is_known else "nan"
+                text = f"{_number(min(value))} to {_number(max(value))}" if is_known else "nan"
             else:
-                text, before = f"{value:,.6g}", self._values.get(name, value)
-                change = f"{value - before:+,.6g}" if abs(value - before) > 0 else ""
+                text, before = _number(value), self._values.get(name, value)
+                change = _number(value - before, "+") if abs(value - before) > 0 else ""
                 self._values[name] = value
             self._cells[name] = text, change, f"{step:,}"
             line += f"  {name} {text}" + f" ({change})" * bool(change)
@@ -315,3 +317,9 @@ class LiveTable:
             self._live.start()
             atexit.register(self.close)  # or the cursor stays hidden
         self._live.update(table, refresh=True)
+
+
+def _number(value: float, sign: str = "-") -> str:
+    """Return a number in few letters; a whole one, of tokens say, with all its digits."""
+    is_whole = value % 1 == 0 and abs(value) < 1e15
+    return f"{value:{sign},.{'0f' if is_whole else '6g'}}"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from distmetrics.collectives.buckets import short_name, unsendable, wide_dtype
 from distmetrics.collectives.dtensor import Shared
-from distmetrics.collectives.exchange import inline_capacity
+from distmetrics.collectives.exchange import check_memory, inline_capacity
 from distmetrics.collectives.header import Header, Problem, shorten
 from distmetrics.collectives.ops import reduce_large
 from distmetrics.collectives.wire import deserialize, serialize
@@ -337,6 +337,8 @@ def combine(
                 rows.append(_aligned(fixed, sent, plan))
             lists.append(sent.bulk.unpack(bulk))
     if not plan.is_inline:
+        # Each rank says how large its pieces are, which are states of all.
+        check_memory(comm, -(-plan.agreed.layout.nbytes // comm.world_size))
         rows = [_aligned(inline, plan.sent[comm.rank], plan)]
     result: dict[str, Any] = {}
     for bucket in plan.agreed.layout.buckets:  # one operation each, then one view a state

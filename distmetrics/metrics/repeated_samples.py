@@ -55,6 +55,7 @@ class Pass(NamedTuple):
     data: str  # the type of its data set
     known: Repeats
     is_asked: bool  # the user says that it fed the metrics
+    going_on: set[int]  # identities of metrics that were synced with fewer updates
 
 
 def note(loader: Any, *, is_asked: bool = False) -> None:
@@ -68,7 +69,8 @@ def note(loader: Any, *, is_asked: bool = False) -> None:
     # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
     is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
     if known.repeated and not is_told and (is_asked or not is_unsure):
-        reading.last = Pass(weakref.ref(loader), type(loader.dataset).__name__, known, is_asked)
+        data = type(loader.dataset).__name__
+        reading.last = Pass(weakref.ref(loader), data, known, is_asked, set())
 
 
 _iter = DataLoader.__iter__
@@ -102,11 +104,19 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
 
 
 def _fed(metrics: MetricSet, seen: Pass) -> bool:
-    """True if a metric has as many updates as the loader has batches, or does not count them."""
+    """True if a metric has as many updates as the loader has batches, or does not count them.
+
+    Those that were synced before in this pass go on counting, as metrics of training do.
+    """
     if seen.is_asked or active_loader() is seen.loader() is not None:  # Accelerate's loop goes on
         return seen.is_asked
-    counters = [target.adapter.counter for target in metrics.targets]
-    return not all(counters) or seen.known.batches in metrics.updates
+    fed = False
+    for target, count in zip(metrics.targets, metrics.updates, strict=True):
+        is_counted, identity = bool(target.adapter.counter), id(target.metric)
+        if is_counted and 0 < count < seen.known.batches:
+            seen.going_on.add(identity)
+        fed |= not is_counted or (count == seen.known.batches and identity not in seen.going_on)
+    return fed
 
 
 def _warned(what: str, do: str, comm: Communicator) -> Problem | None:

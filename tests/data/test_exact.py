@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -221,10 +222,21 @@ class Odd(DistributedSampler[Any]):
         self.total_size = 20
 
 
+class Endless(Sampler[int]):
+    """Has no length."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda rank: DataLoader(range(9), batch_size=2, shuffle=bool(rank)), "of a RandomSampler in batches of 2"),
+        (lambda rank: DataLoader(range(9), sampler=Endless() if rank else None), "samplers a length"),
         (lambda rank: DataLoader(Subset(range(8), range(8)[rank::2]), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(Subset(range(8), np.roll(range(8), rank)), batch_size=2), "of a list with checksum"),
         (lambda rank: DataLoader(range(40), sampler=Odd(rank)), "can't be looked through"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,21 @@ def test_shards_of_accelerate() -> None:
             loaders.append(DataLoader(range(count), batch_sampler=shard))
         assert check(loaders[0]).repeated == counted(loaders)[1], (world, count, size, split, even, drop_last)
         agree(loaders)
+
+
+def test_what_accelerate_fills_up_with_other_samples() -> None:
+    """The first ones of the rank's own part, or of all where ranks hold the same: nothing is known of these."""
+    made = pytest.importorskip("accelerate.data_loader")
+    loaders = []
+    for rank in range(2):
+        batches = BatchSampler(DistributedSampler(range(8), 2, rank, shuffle=False), 3, False)
+        loaders.append(DataLoader(range(8), batch_sampler=made.BatchSamplerShard(batches, 2, rank)))
+    assert (counted(loaders)[1], check(loaders[0]).dealt) == (0, 0)
+    whole, state = DataLoader(range(5), batch_size=8), SimpleNamespace(num_processes=2)
+    dispatched = SimpleNamespace(base_dataloader=whole, slice_fn=len, state=state, submesh_tp=object())
+    assert check(dispatched).dealt == 0
+    dispatched.submesh_tp = None
+    assert check(dispatched)[:2] == (6, 1)
 
 
 @pytest.mark.parametrize("split", [False, True])

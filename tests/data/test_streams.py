@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections import Counter, UserDict
 from types import SimpleNamespace
@@ -166,6 +167,31 @@ def test_samples_that_are_drawn_as_they_are_read_are_not_compared_if_that_is_sai
         return count
 
     assert run(3, job) == [3, 3, 3]
+
+
+class BeginsAnew:
+    """An iterator that is reset by its end, as DALI's."""
+
+    def __init__(self, count: int) -> None:
+        self.batches, self.count = iter(()), count
+
+    def __iter__(self) -> Any:
+        self.batches = iter(range(self.count))
+        return self
+
+    def __next__(self) -> int:
+        for batch in self.batches:
+            return batch
+        self.batches = iter(range(self.count))
+        raise StopIteration
+
+
+@pytest.mark.parametrize("options", [{}, {"dealt": False}, {"dealt": True, "equal_batches": True}])
+def test_an_iterator_that_begins_anew_is_read_once(options: dict[str, Any]) -> None:
+    def job(comm: Any) -> list[int]:
+        return list(itertools.islice(exact(BeginsAnew(3), **options), 9))
+
+    assert run(2, job) == ([[0, 1, 2]] * 2 if "equal_batches" in options else [[0, 2], [1]])
 
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=3))

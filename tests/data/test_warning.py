@@ -64,7 +64,7 @@ def test_a_loader_that_is_nowhere_in_sight(make: Any) -> None:
 
 
 def test_metrics_of_training_are_silent() -> None:
-    """Beside a loader for evaluation that was not read; synced at each step, or after an epoch."""
+    """Beside a loader for evaluation that was not read; synced as it goes on, at each step, or after an epoch."""
 
     def train(comm: Any) -> None:
         val_loader = padded(comm)
@@ -78,6 +78,10 @@ def test_metrics_of_training_are_silent() -> None:
         for batch in same_length:
             metric.update(batch)
         sync_and_compute(metric)
+        metric = MeanMetric()
+        for batch in val_loader:  # in order
+            metric.update(batch)
+            sync_and_compute(metric)
 
     assert warned(train) == []
 

@@ -255,6 +255,11 @@ FAULTS: dict[str, Any] = {
         InputTypeError,
         "and shared= as a dict of parameters by name",
     ),
+    "a shared weight without a name": (
+        lambda c: dm.grad_norm([], shared=weight([1.0, 2.0]) if c.rank else {}, comm=c),  # type: ignore[arg-type]
+        InputTypeError,
+        "and shared= as a dict of parameters by name",
+    ),
     "a sparse gradient": (
         lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),
         InputTypeError,

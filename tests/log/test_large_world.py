@@ -11,8 +11,9 @@ import pytest
 import distmetrics as dm
 from benchmarks.log_scripts import drawn, verdict
 from distmetrics.collectives import exchange
-from distmetrics.testing import run
+from distmetrics.testing import outcomes, run
 from distmetrics.testing.recording import RecordingCommunicator
+from tests.backends import same_error
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +57,24 @@ def test_other_names_take_no_frames_once_all_know_them() -> None:
 def test_random_scripts() -> None:
     for script in drawn(60, 5, range(2, 6)):
         assert verdict(script)[:2] == ("right", []), script
+
+
+def test_the_lines_of_a_name_that_not_all_ranks_have_logged() -> None:
+    """Not in this window, or never, although all ranks send numbers for it."""
+
+    def unlike(comm: Any) -> None:
+        log = dm.Log(comm)
+        for _ in range(2):
+            log.max(f"stage {comm.rank}", 1.0)
+            if comm.rank != 2:
+                log.same("epoch", 1.0)
+            log.flush()
+        if comm.rank == 0:
+            log.same("epoch", 2.0)
+        if comm.rank == 3:
+            log.same("epoch", 3.0)
+        log.flush()
+
+    error = same_error(outcomes(4, unlike), dm.MismatchError)
+    lines = [error.per_rank[rank].split(",")[0] for rank in range(4)]
+    assert lines == ["2.0", "not logged", "not logged", "3.0"]

@@ -53,6 +53,14 @@ def test_the_default_is_standard_error_of_the_moment(capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "step 1  loss 1\n")
 
 
+def test_whole_numbers_have_all_their_digits() -> None:
+    rows = [(1, {"tokens": 81_920_001.0, "loss": 1e20}), (1, {"tokens": 163_840_002.0, "counts": [0.5, 1234567.0]})]
+    assert shown(io.StringIO(), rows).splitlines() == [
+        "step 1  tokens 81,920,001  loss 1e+20",
+        "step 1  tokens 163,840,002 (+81,920,001)  counts 0.5 to 1,234,567",
+    ]
+
+
 def test_a_run_that_goes_back_has_no_speed() -> None:
     assert "steps/s" not in shown(io.StringIO(), [(50, {}), (50, {}), (10, {})])
 

@@ -224,7 +224,7 @@ def test_steps_go_on_from_a_checkpoint() -> None:
     assert rows == [3, 100, 5]
 
 
-@pytest.mark.parametrize("writers", [[3], "csv"])
+@pytest.mark.parametrize("writers", [[3], "csv", Kept(), (each for each in [Kept()])])
 def test_what_is_no_writer(writers: Any) -> None:
     with pytest.raises(ConfigurationError, match="Log: writers must be a list of functions of a row and a step"):
         dm.Log(writers=writers)

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics import Metric, aggregation, classification
 
-from distmetrics import MismatchError, synced
+from distmetrics import InputError, MismatchError, synced
 from distmetrics.collectives.header import Header
 from distmetrics.message import encode
+from distmetrics.metrics.metric_set import combine
 from distmetrics.metrics.plan import StateEntry, SyncPlan, SyncSchema, plan
 from distmetrics.testing import run
 from distmetrics.testing.recording import RecordingCommunicator
@@ -80,6 +81,23 @@ def test_what_does_not_fit_goes_in_rounds_of_its_own() -> None:
     leaves = [("a", "int64", (10,), "sum"), ("b", "float32", (10,), "max"), ("c", "float32", (10,), "stack")]
     assert made(leaves, leaves, capacity=64).cost.rounds == 1 + 1 + 2  # maxima of floats take two: NaN apart
     assert not made(leaves, [], capacity=64).is_inline
+
+
+def test_pieces_that_there_is_no_memory_for_are_refused() -> None:
+    """Each rank has another piece of the state, and one tells of more than an address can reach."""
+
+    def combined(comm: Any) -> str:
+        paths = [f"x{number}" for number in range(64)]
+        blobs = []
+        for r in range(2):
+            states = [StateEntry(f"{x} {r}", "float64", (1 + r * 2**39,), kind="sum", piece=f" {r}") for x in paths]
+            blobs.append(Header("sync of metrics", body=encode(SyncSchema((), tuple(states)))).encode())
+        none, own = torch.empty(0, dtype=torch.uint8), torch.zeros(8 * len(paths), dtype=torch.uint8)
+        with pytest.raises(InputError) as refused:
+            combine(plan(tuple(blobs), tuple(paths), comm.rank, CAPACITY), [(none, none)] * 2, own, comm)
+        return str(refused.value)
+
+    assert all("has no memory" in text for text in run(2, combined))
 
 
 def test_the_plan_can_be_read() -> None:

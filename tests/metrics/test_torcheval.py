@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from distmetrics import MismatchError, StateError, explain, sync_and_compute, synced
 from distmetrics.collectives.wire import deserialize, serialize
+from distmetrics.metrics.adapters.torcheval import TorchevalAdapter
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
@@ -279,6 +280,15 @@ def test_the_text_of_different_arguments() -> None:
         "rank 1 sends BinaryAccuracy(threshold=0.75, num_correct float32[], num_total float32[]), "
         "rank 0 sends BinaryAccuracy(threshold=0.5, num_correct float32[], num_total float32[])\n"
     )
+
+
+def test_tensors_in_a_default_may_be_on_any_device() -> None:
+    texts = []
+    for device in ("cpu", "meta"):
+        metric = te.Sum()
+        metric._add_state("rows", [torch.zeros(2, device=device)])
+        texts.append(TorchevalAdapter().signature(metric))
+    assert texts == ["weighted_sum float64[], rows list[1]"] * 2
 
 
 def test_a_state_that_cannot_be_pickled_is_refused_on_every_rank() -> None:

@@ -125,6 +125,9 @@ def test_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logger = TensorBoardLogger(tmp_path, name="")
+    logger.save()
+    logger.finalize("success")
+    assert not [*tmp_path.rglob("events*")]  # of no values
     run = trainer(logger=logger, log_every_n_steps=1)
     run.fit(Configured(), loader(8), loader(4))
     events = EventAccumulator(logger.log_dir)

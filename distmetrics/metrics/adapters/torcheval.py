@@ -42,9 +42,12 @@ class TorchevalAdapter(MergingAdapter):
             if is_plain and name not in defaults:
                 texts.append(f"{name}={held[name]!r}")
         for name, default in defaults.items():
-            form = repr(default)
             if isinstance(default, Tensor):
                 form = brief(default.dtype, default.shape)
+            elif hasattr(default, "__len__"):  # may hold many tensors, each on the rank's device
+                form = f"{type(default).__name__}[{len(default)}]"
+            else:
+                form = repr(default)
             texts.append(f"{name} {form}")
         return ", ".join(texts)
 
