@@ -17,7 +17,7 @@ from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
-from distmetrics.strategies.weighted_gradients import WeightedSum
+from distmetrics.strategies.weighted_gradients import WeightedSums
 
 _CALL = "__call__"
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
@@ -173,7 +173,7 @@ class StrategyCalls:
         outer: what the strategy has made of the entry.
         methods: names of methods that the strategy calls.
         calls: how often the model has been called with gradients.
-        gradients: whether they are a sum of weighted ones, or their mean.
+        gradients: whether each optimizer's are a sum of weighted ones, or their mean.
         is_in_block: gradients stay on this rank, if the strategy can do so; they are no mean yet.
     """
 
@@ -189,7 +189,7 @@ class StrategyCalls:
         self.outer = strategy.training_call(self._entry, "forward", optimizers)
         self.methods: set[str] = set()
         self.calls = 0
-        self.gradients = WeightedSum(module)
+        self.gradients = WeightedSums(module, optimizers)
         self.is_in_block = False
         self._open_blocks = 0  # in which gradients stay on this rank
         self._was_in_block = False  # at the latest call with gradients
@@ -236,7 +236,7 @@ class StrategyCalls:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
         comm = self.strategy.comm()
-        is_sum = bool(self.gradients.is_weighted) and self.gradients.factor is None
+        is_sum = self.gradients.of(optimizer).is_sum
         if not self._is_unshared and not is_sum:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()

@@ -167,6 +167,7 @@ class ManualOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of this optimizer's parameters."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
+        self._fit.gradients.note_cleared(self.optimizer)
 
 
 class ManualOptimization(Hooks):
