@@ -50,7 +50,7 @@ class WeightedSum:
     def open(self, is_weighted: bool, rank: int) -> None:
         """Let a loss add to the gradients, which are a sum again; or begin anew without any."""
         if self.factor is not None:
-            if all(parameter.grad is None for parameter in self.parameters()):
+            if self.has_none():
                 self.clear()
             else:
                 self._multiply(1 / self.factor)
@@ -65,6 +65,10 @@ class WeightedSum:
         if is_weighted and self.is_weighted is None:
             self._before = self._versions()
         self.is_weighted = is_weighted
+
+    def has_none(self) -> bool:
+        """True if there are no gradients."""
+        return all(parameter.grad is None for parameter in self.parameters())
 
     def is_changed(self) -> bool:
         """True if a loss since has had a gradient for any of the parameters, on this rank."""
@@ -194,6 +198,9 @@ class WeightedGradients:
             each.open(weight is not None, self.strategy.comm().rank)
         if weight is None:
             self.strategy.backward(loss)
+            for each in sums:
+                if is_last and each.has_none():
+                    each.clear()
             return
         if not self.unit:
             self.unit = float(self._over_ranks(weight, "max"))

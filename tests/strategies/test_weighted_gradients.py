@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from distmetrics import ConfigurationError, InputError, Runner
-from distmetrics.train import Module, Trainer
+from distmetrics.train import Callback, Module, Trainer
 from tests.runner.threads import Threads
 from tests.strategies import tokens
 from tests.strategies.common import in_ranks
@@ -270,6 +270,50 @@ def test_a_loss_counts_for_the_models_that_it_depends_on(set_to_none):
         return [net.weight.grad[0, 0].item() for net in nets]
 
     assert runner("single", 1).launch(fit) == [3, 4]
+
+
+def test_another_model_does_not_part_updates_with_and_without_a_weight():
+    def fit(runner):
+        net = torch.nn.Linear(2, 1, bias=False)
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+        runner.setup(torch.nn.Linear(2, 1))
+        found = []
+        for weight in (2, None, 3):
+            runner.backward(slope(model, 4), weight=weight)
+            found.append(net.weight.grad[0, 0].item())
+            optimizer.step()
+            optimizer.zero_grad()
+        return found
+
+    assert runner("single", 1).launch(fit) == [4, 4, 4]
+
+
+class At(Callback):
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_fit_goes_on_bit_for_bit(step, tmp_path):
+    """In the middle of an update, and between two: weights count in the same unit."""
+    found = []
+    for callbacks, path in ([At(step, tmp_path / "at.ckpt")], None), ([], tmp_path / "at.ckpt"):
+        trainer = Trainer(
+            strategy="single",
+            accelerator="cpu",
+            max_epochs=1,
+            accumulate_grad_batches=4,
+            enable_checkpointing=False,
+            callbacks=callbacks,
+        )
+        module = tokens.Tokens()
+        trainer.fit(module, tokens.loader(6), ckpt_path=path)
+        found.append(module.net.state_dict())
+    assert_same(found[1], found[0], 0.0)
 
 
 def test_parameters_of_several_models_are_refused():
