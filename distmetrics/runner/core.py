@@ -254,11 +254,16 @@ class Runner(RunnerWorld):
             each.note_backward()
         sums = [each for call in calls for each in call.gradients]
         is_last = not any(each.is_in_block for each in calls)
+        others = [
+            each
+            for known in self._models
+            if known._runner not in calls
+            for each in known._runner.gradients
+        ]
         if weight is not None:
-            every = [each for known in self._models for each in known._runner.gradients]
-            check_apart(every, comm.rank)
+            check_apart([*sums, *others], comm.rank)
         with losses_named(comm):
-            self._weighted.backward(loss, weight, sums, is_last=is_last)
+            self._weighted.backward(loss, weight, sums, others, is_last=is_last)
 
     def no_backward_sync(
         self,
@@ -296,8 +301,8 @@ class Runner(RunnerWorld):
             clipped.
 
         Raises:
-            ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
-                returned.
+            ConfigurationError: neither or both of the two, or gradients of losses with a weight
+                that are still sums; InputTypeError: not what :meth:`setup` returned.
         """
         check_set_up("clip_gradients", model, optimizer)
         if (max_norm is None) == (clip_value is None):
@@ -308,5 +313,6 @@ class Runner(RunnerWorld):
             "norm_type": norm_type,
         }
         check_flags("clip_gradients", options)
+        model._runner.check_mean(optimizer.optimizer)
         with losses_named(self.strategy.comm()):
             return self.strategy.clip(model.module, optimizer.optimizer, **options)

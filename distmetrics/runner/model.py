@@ -20,6 +20,10 @@ from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedSums
 
 _CALL = "__call__"
+_LAST_OUTSIDE = (
+    "no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
+    "the update's last, and step() after the block."
+)
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
 
 
@@ -235,25 +239,48 @@ class StrategyCalls:
         Raises:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
+        self.check_mean(optimizer)
         comm = self.strategy.comm()
-        is_sum = self.gradients.of(optimizer).is_sum
-        if not self._is_unshared and not is_sum:
+        if not self._is_unshared:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
-        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
-        if not has_gradients or (comm.world_size == 1 and not is_sum):
+        if comm.world_size > 1 and _has_gradients(optimizer):
+            raise ConfigurationError(
+                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "
+                "gradients of no_backward_sync: they are this rank's alone, and the ranks' weights "
+                "would part",
+                likely="step() inside the block, or the last call and backward before it were "
+                "inside too.",
+                do=_LAST_OUTSIDE,
+                rank=comm.rank,
+            )
+
+    def check_mean(self, optimizer: Optimizer) -> None:
+        """Check that gradients of losses with a weight are divided by the sum of the weights.
+
+        Raises:
+            ConfigurationError: they are not, or some are of a loss that counts for other models.
+        """
+        gradients = self.gradients.of(optimizer)
+        if not (gradients.is_sum or gradients.is_foreign) or not _has_gradients(optimizer):
             return
+        who = f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__}"
+        rank = self.strategy.comm().rank
+        if gradients.is_foreign:
+            raise ConfigurationError(
+                f"{who} are, in part, of a loss with a weight that counts for other models",
+                likely="backward(loss, model=...) of a loss that depends on this one too.",
+                do="zero_grad() before its own backward; without model= a loss counts for all "
+                "models that it depends on.",
+                rank=rank,
+            )
         raise ConfigurationError(
-            f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
-            "of no_backward_sync: they are this rank's alone, and the ranks' weights would part"
-            if comm.world_size > 1
-            else "of no_backward_sync: they are sums, and not divided by the sum of the weights",
-            likely="step() inside the block, or the last call and backward before it were inside "
-            "too.",
-            do="no_backward_sync(model, enabled=not last) around each call and its backward, where "
-            "last is the update's last, and step() after the block.",
-            rank=comm.rank,
+            f"{who} are sums, and not divided by the sum of the weights",
+            likely="step() or clip_gradients() inside of no_backward_sync, or the last call and "
+            "backward before it were inside too.",
+            do=_LAST_OUTSIDE,
+            rank=rank,
         )
 
     def method(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,6 +316,10 @@ class StrategyCalls:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(parameter.grad is not None for parameter in parameters_of(optimizer))
 
 
 def _raised(tensor: Tensor) -> Tensor:

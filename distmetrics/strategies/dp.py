@@ -124,7 +124,7 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     in_dict = isinstance(output, dict) and "loss" in output
     has_weight = in_dict and any(each.get("weight") is not None for each in outputs)
     losses = [each["loss"] for each in outputs] if in_dict else outputs
-    weights = [1 if size is None else size for size in sizes]
+    weights: list[float] = [1 if size is None else size for size in sizes]
     if has_weight:
         weights = [weight_number(each["weight"]) for each in outputs]
     if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):

@@ -21,6 +21,8 @@ from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.tensors import parameters_of
 
+Versions = dict[Tensor, tuple[Tensor, int]]
+
 
 class WeightedSum:
     """Gradients while they are a sum of weighted ones, and once they are a mean.
@@ -39,8 +41,9 @@ class WeightedSum:
         self.added = 0.0  # to it since, on this rank
         self.is_weighted: bool | None = None  # None before the first loss
         self.factor: float | None = None  # that has made a mean of the sum
+        self.is_foreign = False  # a loss that counts for other models has added to them
         # The gradients that were there, and their versions, at the first loss since.
-        self._before: dict[Tensor, tuple[Tensor | None, int]] = {}
+        self._before: Versions = {}
 
     @property
     def is_sum(self) -> bool:
@@ -55,7 +58,7 @@ class WeightedSum:
             else:
                 self._multiply(1 / self.factor)
                 self.factor = None
-                self._before = self._versions()
+                self._before = self.versions()
         if self.is_weighted not in (None, is_weighted):
             raise ConfigurationError(
                 "some losses of an update have a weight, and others have none",
@@ -63,7 +66,7 @@ class WeightedSum:
                 rank=rank,
             )
         if is_weighted and self.is_weighted is None:
-            self._before = self._versions()
+            self._before = self.versions()
         self.is_weighted = is_weighted
 
     def has_none(self) -> bool:
@@ -72,10 +75,13 @@ class WeightedSum:
 
     def is_changed(self) -> bool:
         """True if a loss since has had a gradient for any of the parameters, on this rank."""
-        nothing = (None, 0)
-        for parameter, (gradient, version) in self._versions().items():
-            before, version_before = self._before.get(parameter, nothing)
-            if gradient is not before or version != version_before:
+        return self.differs(self._before)
+
+    def differs(self, before: Versions) -> bool:
+        """True if gradients have been added to since."""
+        for parameter, (gradient, version) in self.versions().items():
+            gradient_before, version_before = before.get(parameter, (None, 0))
+            if gradient is not gradient_before or version != version_before:
                 return True
         return False
 
@@ -104,8 +110,9 @@ class WeightedSum:
             if parameter.grad is not None:
                 _own(parameter.grad).mul_(factor)
 
-    def _versions(self) -> dict[Tensor, tuple[Tensor | None, int]]:
-        versions: dict[Tensor, tuple[Tensor | None, int]] = {}
+    def versions(self) -> Versions:
+        """Return the gradients that there are, and how often each has been changed."""
+        versions: Versions = {}
         for parameter in self.parameters():
             if parameter.grad is not None:
                 versions[parameter] = parameter.grad, _own(parameter.grad)._version
@@ -177,14 +184,21 @@ class WeightedGradients:
         self.unit = 0.0
 
     def backward(
-        self, loss: Tensor, weight: Any, sums: Sequence[WeightedSum], *, is_last: bool
+        self,
+        loss: Tensor,
+        weight: Any,
+        sums: Sequence[WeightedSum],
+        others: Sequence[WeightedSum] = (),
+        *,
+        is_last: bool,
     ) -> None:
         """Add the gradients of a loss to those that are there.
 
         Args:
             loss: the mean over what ``weight`` counts; NaN where that is 0.
             weight: the number of tokens, say, behind this rank's loss; None for a plain loss.
-            sums: of the modules that the loss may depend on.
+            sums: of the modules that the loss counts for.
+            others: of modules that it does not count for; they are not stepped with what it adds.
             is_last: the update's last: gradients are then divided by the sum of all weights.
 
         Raises:
@@ -206,8 +220,11 @@ class WeightedGradients:
             self.unit = float(self._over_ranks(weight, "max"))
         weight /= self.unit or 1.0
         weighted = loss * weight
+        before = [each.versions() for each in others]
         with nullcontext() if weight else _without_gradients(weighted):
             self.strategy.backward(weighted)
+        for each, versions in zip(others, before, strict=True):
+            each.is_foreign |= each.differs(versions)
         for each in sums:
             each.added += weight
         if is_last:

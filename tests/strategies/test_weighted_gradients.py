@@ -316,6 +316,37 @@ def test_a_fit_goes_on_bit_for_bit(step, tmp_path):
     assert_same(found[1], found[0], 0.0)
 
 
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_loss_that_counts_for_another_model_alone_is_not_stepped_with(clears):
+    def fit(runner):
+        nets = [torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(1, 1)]
+        (first, _), (last, optimizer) = (runner.setup(net, torch.optim.SGD(net.parameters(), 0.1)) for net in nets)
+        runner.backward(last(first(torch.ones(1, 2))).sum(), first, weight=3)
+        if clears:
+            optimizer.zero_grad()
+        runner.backward(last(torch.ones(1, 1)).sum(), last, weight=5)
+        optimizer.step()
+        return last.weight.grad.item()
+
+    if clears:
+        assert runner("single", 1).launch(fit) == 1
+    else:
+        with pytest.raises(ConfigurationError, match="in part, of a loss with a weight that counts for other"):
+            runner("single", 1).launch(fit)
+
+
+def test_a_sum_is_not_clipped():
+    def fit(runner):
+        net = torch.nn.Linear(2, 1)
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+        with runner.no_backward_sync(model):
+            runner.backward(slope(model, 1), weight=3)
+            runner.clip_gradients(model, optimizer, clip_value=0.1)
+
+    with pytest.raises(ConfigurationError, match="gradients of the SGD of Linear are sums"):
+        runner("single", 1).launch(fit)
+
+
 def test_parameters_of_several_models_are_refused():
     def fit(runner):
         shared = torch.nn.Linear(2, 2)
