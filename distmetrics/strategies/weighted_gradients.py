@@ -219,7 +219,8 @@ class WeightedGradients:
         if not self.unit:
             self.unit = float(self._over_ranks(weight, "max"))
         weight /= self.unit or 1.0
-        weighted = loss * weight
+        with torch.enable_grad():
+            weighted = loss * weight
         before = [each.versions() for each in others]
         with nullcontext() if weight else _without_gradients(weighted):
             self.strategy.backward(weighted)

@@ -213,6 +213,13 @@ class ManualOptimization(Hooks):
             raise ConfigurationError("manual_backward is for training_step: no fit is under way")
         fit.manual_backward(loss, weight)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        super().zero_grad(set_to_none)
+        fit = None if self._trainer is None else self._trainer.fit_state
+        if fit is not None and fit.module is self:
+            fit.gradients.clear()
+
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:
         """Let only the optimizer's parameters have gradients inside the block: a GAN's half."""

@@ -391,7 +391,9 @@ class Itself(torch.nn.Module):
 def test_a_loss_that_is_a_parameter():
     def fit(runner):
         model = runner.setup(Itself())
-        runner.backward(model(), weight=0)
+        loss = model()
+        with torch.no_grad():
+            runner.backward(loss, weight=0)
         return model.value.grad.item()
 
     assert runner("single", 1).launch(fit) == 0
@@ -424,10 +426,10 @@ def test_what_a_training_step_returns_for_a_weight(strategy, devices, weight):
 
 
 class Discards(Module):
-    def __init__(self, set_to_none):
+    def __init__(self, set_to_none, whole):
         super().__init__()
         self.automatic_optimization = False
-        self.net, self.set_to_none = tokens.model(), set_to_none
+        self.net, self.set_to_none, self.whole = tokens.model(), set_to_none, whole
 
     def training_step(self, batch, batch_idx):
         optimizer = self.optimizers()
@@ -435,16 +437,17 @@ class Discards(Module):
             loss, count = tokens.loss_of(self.net, *batch)
             self.manual_backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
             if not repeat:
-                optimizer.zero_grad(set_to_none=self.set_to_none)
+                (self if self.whole else optimizer).zero_grad(set_to_none=self.set_to_none)
         optimizer.step()
 
     def configure_optimizers(self):
         return tokens.optimizer_of(self)
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_what_a_manual_step_discards_does_not_count(set_to_none):
+def test_what_a_manual_step_discards_does_not_count(set_to_none, whole):
     trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=1, enable_checkpointing=False)
-    module = Discards(set_to_none)
+    module = Discards(set_to_none, whole)
     trainer.fit(module, tokens.loader(tokens.SEQUENCES))
     assert_same(module.net.state_dict(), tokens.one_process())
