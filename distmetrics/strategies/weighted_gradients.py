@@ -95,7 +95,7 @@ class WeightedSum:
 
         Losses that depend on none of the parameters, on no rank, do not count.
         """
-        self.added = 0.0
+        self.added, self._before = 0.0, {}
         if is_changed:
             self.total += weight
         elif not self.total:
