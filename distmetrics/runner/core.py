@@ -27,6 +27,7 @@ from distmetrics.runner.world import RunnerWorld
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
+from distmetrics.strategies.weighted_gradients import check_apart
 from distmetrics.train.config import refuse_unknown
 from distmetrics.train.seed import seed_workers
 
@@ -229,7 +230,9 @@ class Runner(RunnerWorld):
 
         Args:
             loss: of one element.
-            model: the model that computed it, where several are set up.
+            model: the model that computed it, where several are set up; None where it depends on
+                several. A loss with a weight then counts for each that it depends on, and inside of
+                :meth:`no_backward_sync` for all: name the model where each has a loss of its own.
             weight: the number of tokens, rows or boxes that the loss is the mean of; 0 where this
                 rank has none, and then the loss may be NaN. All losses of an update have a weight,
                 on all ranks, or none has.
@@ -237,7 +240,8 @@ class Runner(RunnerWorld):
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
                 none of them, a loader is being read that was dealt out for evaluation (ranks would
-                take other steps than one process), or the strategy takes no weight.
+                take other steps than one process), the strategy takes no weight, or
+                several models or optimizers have the same parameters and the loss a weight.
             InputTypeError: the loss is no tensor; InputError: not one element, without a gradient,
                 or a weight that is no number from 0 on.
             PeerLostError: a rank died meanwhile, as in each call of the runner's.
@@ -248,10 +252,18 @@ class Runner(RunnerWorld):
         calls = [each._runner for each in (self._models if model is None else [model])]
         for each in calls:
             each.note_backward()
-        sums = [each.gradients for each in calls]
+        sums = [each for call in calls for each in call.gradients]
         is_last = not any(each.is_in_block for each in calls)
+        others = [
+            each
+            for known in self._models
+            if known._runner not in calls
+            for each in known._runner.gradients
+        ]
+        if weight is not None:
+            check_apart([*sums, *others], comm.rank)
         with losses_named(comm):
-            self._weighted.backward(loss, weight, sums, is_last=is_last)
+            self._weighted.backward(loss, weight, sums, others, is_last=is_last)
 
     def no_backward_sync(
         self,
@@ -289,8 +301,8 @@ class Runner(RunnerWorld):
             clipped.
 
         Raises:
-            ConfigurationError: neither or both of the two; InputTypeError: not what :meth:`setup`
-                returned.
+            ConfigurationError: neither or both of the two, or gradients of losses with a weight
+                that are still sums; InputTypeError: not what :meth:`setup` returned.
         """
         check_set_up("clip_gradients", model, optimizer)
         if (max_norm is None) == (clip_value is None):
@@ -301,5 +313,6 @@ class Runner(RunnerWorld):
             "norm_type": norm_type,
         }
         check_flags("clip_gradients", options)
+        model._runner.check_mean(optimizer.optimizer)
         with losses_named(self.strategy.comm()):
             return self.strategy.clip(model.module, optimizer.optimizer, **options)

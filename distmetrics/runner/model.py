@@ -17,9 +17,13 @@ from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
-from distmetrics.strategies.weighted_gradients import WeightedSum
+from distmetrics.strategies.weighted_gradients import WeightedSums
 
 _CALL = "__call__"
+_LAST_OUTSIDE = (
+    "no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
+    "the update's last, and step() after the block."
+)
 _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
 
 
@@ -173,7 +177,7 @@ class StrategyCalls:
         outer: what the strategy has made of the entry.
         methods: names of methods that the strategy calls.
         calls: how often the model has been called with gradients.
-        gradients: whether they are a sum of weighted ones, or their mean.
+        gradients: whether each optimizer's are a sum of weighted ones, or their mean.
         is_in_block: gradients stay on this rank, if the strategy can do so; they are no mean yet.
     """
 
@@ -189,7 +193,7 @@ class StrategyCalls:
         self.outer = strategy.training_call(self._entry, "forward", optimizers)
         self.methods: set[str] = set()
         self.calls = 0
-        self.gradients = WeightedSum(module)
+        self.gradients = WeightedSums(module, optimizers)
         self.is_in_block = False
         self._open_blocks = 0  # in which gradients stay on this rank
         self._was_in_block = False  # at the latest call with gradients
@@ -235,25 +239,48 @@ class StrategyCalls:
         Raises:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
+        self.check_mean(optimizer)
         comm = self.strategy.comm()
-        is_sum = bool(self.gradients.is_weighted) and self.gradients.factor is None
-        if not self._is_unshared and not is_sum:
+        if not self._is_unshared:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
             return
-        has_gradients = any(p.grad is not None for p in parameters_of(optimizer))
-        if not has_gradients or (comm.world_size == 1 and not is_sum):
+        if comm.world_size > 1 and _has_gradients(optimizer):
+            raise ConfigurationError(
+                f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "
+                "gradients of no_backward_sync: they are this rank's alone, and the ranks' weights "
+                "would part",
+                likely="step() inside the block, or the last call and backward before it were "
+                "inside too.",
+                do=_LAST_OUTSIDE,
+                rank=comm.rank,
+            )
+
+    def check_mean(self, optimizer: Optimizer) -> None:
+        """Check that gradients of losses with a weight are divided by the sum of the weights.
+
+        Raises:
+            ConfigurationError: they are not, or some are of a loss that counts for other models.
+        """
+        gradients = self.gradients.of(optimizer)
+        if not (gradients.is_sum or gradients.is_foreign) or not _has_gradients(optimizer):
             return
+        who = f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__}"
+        rank = self.strategy.comm().rank
+        if gradients.is_foreign:
+            raise ConfigurationError(
+                f"{who} are, in part, of a loss with a weight that counts for other models",
+                likely="backward(loss, model=...) of a loss that depends on this one too.",
+                do="zero_grad() before its own backward; without model= a loss counts for all "
+                "models that it depends on.",
+                rank=rank,
+            )
         raise ConfigurationError(
-            f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with gradients "
-            "of no_backward_sync: they are this rank's alone, and the ranks' weights would part"
-            if comm.world_size > 1
-            else "of no_backward_sync: they are sums, and not divided by the sum of the weights",
-            likely="step() inside the block, or the last call and backward before it were inside "
-            "too.",
-            do="no_backward_sync(model, enabled=not last) around each call and its backward, where "
-            "last is the update's last, and step() after the block.",
-            rank=comm.rank,
+            f"{who} are sums, and not divided by the sum of the weights",
+            likely="step() or clip_gradients() inside of no_backward_sync, or the last call and "
+            "backward before it were inside too.",
+            do=_LAST_OUTSIDE,
+            rank=rank,
         )
 
     def method(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,6 +316,10 @@ class StrategyCalls:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(parameter.grad is not None for parameter in parameters_of(optimizer))
 
 
 def _raised(tensor: Tensor) -> Tensor:

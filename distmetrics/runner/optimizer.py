@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 from distmetrics.launch.joining import losses_named
 from distmetrics.runner.model import RunnerModule, itself
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.tensors import parameters_of
 
 
 class RunnerOptimizer(Optimizer):
@@ -50,13 +49,13 @@ class RunnerOptimizer(Optimizer):
                     return loss
 
                 result = self._strategy.step(self._module, self.optimizer, checked)
-        self._model.gradients.clear()
+        self._model.gradients.note_cleared(self.optimizer)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._model.gradients.note_cleared({*parameters_of(self.optimizer)})
+        self._model.gradients.note_cleared(self.optimizer)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the optimizer inside."""

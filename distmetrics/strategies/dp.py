@@ -14,6 +14,7 @@ from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.replica import in_threads, noted, replay
 from distmetrics.strategies.tensors import map_tensors
+from distmetrics.strategies.weighted_gradients import weight_number
 from distmetrics.tree import flatten
 
 
@@ -121,10 +122,11 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
     Where the step returns a weight, the mean over all that the weights count.
     """
     in_dict = isinstance(output, dict) and "loss" in output
+    has_weight = in_dict and any(each.get("weight") is not None for each in outputs)
     losses = [each["loss"] for each in outputs] if in_dict else outputs
-    weights = [1 if size is None else size for size in sizes]
-    if in_dict and "weight" in output:
-        weights = [each["weight"] for each in outputs]
+    weights: list[float] = [1 if size is None else size for size in sizes]
+    if has_weight:
+        weights = [weight_number(each["weight"]) for each in outputs]
     if not all(isinstance(loss, Tensor) and loss.numel() == 1 for loss in losses):
         return output
     count = sum(weights)
@@ -135,7 +137,7 @@ def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | No
             for loss, weight in zip(losses, weights, strict=True)
             if weight
         )
-    if in_dict and "weight" in output:
+    if has_weight:
         return {**output, "loss": mean, "weight": count}
     return {**output, "loss": mean} if in_dict else mean
 

@@ -14,7 +14,7 @@ from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.tensors import parameters_of
-from distmetrics.strategies.weighted_gradients import WeightedGradients, WeightedSum
+from distmetrics.strategies.weighted_gradients import WeightedGradients, WeightedSums, check_apart
 from distmetrics.train.logbook import LogBook
 from distmetrics.train.optimizers import Schedule
 
@@ -77,32 +77,34 @@ class FitState:
     log: LogBook | None = None
     epoch_rng: EpochRng | None = None
     resumed: Mapping[str, Any] | None = None
-    gradients: WeightedSum = field(init=False)
+    gradients: WeightedSums = field(init=False)
     weighted: WeightedGradients = field(init=False)
     _backwards: int = 0
     _stepped_at: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.gradients = WeightedSum(self.module)
+        self.gradients = WeightedSums(self.module, self.optimizers)
         self.weighted = WeightedGradients(self.strategy)
 
     def update(self, optimizer: Optimizer, *, clip: float | None = None) -> None:
         """Let an optimizer step with the gradients that are there, and clear them."""
         self.call("on_before_optimizer_step", optimizer)
         self.strategy.update(self.module, optimizer, clip=clip)
-        self.gradients.clear()
+        self.gradients.note_cleared(optimizer)
         self.progress.global_step += 1
 
     def backward(self, loss: Tensor, weight: Any, *, is_last: bool) -> None:
         """Compute the gradients of a step; with the last of an update they are a mean."""
         self.call("on_before_backward", loss)
-        self.weighted.backward(loss, weight, [self.gradients], is_last=is_last)
+        self.weighted.backward(loss, weight, self.gradients, is_last=is_last)
         self.call("on_after_backward")
 
     def manual_backward(self, loss: Tensor, weight: Any) -> None:
         """Compute the gradients of a loss in a step that does so itself."""
+        if weight is not None:
+            check_apart(self.gradients, self.strategy.comm().rank)
         self.call("on_before_backward", loss)
-        self.weighted.backward(loss, weight, [self.gradients], is_last=False)
+        self.weighted.backward(loss, weight, self.gradients, is_last=False)
         self._backwards += 1
         if is_wrapped(self.step):
             share_gradients(self.module, self.strategy.comm())

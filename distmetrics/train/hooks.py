@@ -167,6 +167,7 @@ class ManualOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of this optimizer's parameters."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
+        self._fit.gradients.note_cleared(self.optimizer)
 
 
 class ManualOptimization(Hooks):
@@ -211,6 +212,13 @@ class ManualOptimization(Hooks):
         if fit is None:
             raise ConfigurationError("manual_backward is for training_step: no fit is under way")
         fit.manual_backward(loss, weight)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        super().zero_grad(set_to_none)
+        fit = None if self._trainer is None else self._trainer.fit_state
+        if fit is not None and fit.module is self:
+            fit.gradients.clear()
 
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:

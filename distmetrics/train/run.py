@@ -152,7 +152,7 @@ def _rank_state(module: Module, fit: FitState, shard: int) -> dict[str, Any]:
         "log": None if fit.log is None else fit.log.state(),
         "outputs": list(fit.outputs),
         "gradients": _gradients(module) if fit.progress.pending else {},
-        "weights": (fit.gradients.weight, fit.gradients.is_weighted, fit.weighted.unit),
+        "weights": _weights(fit),
     }
 
 
@@ -162,6 +162,11 @@ def _gradients(module: nn.Module) -> dict[str, Any]:
         if parameter.grad is not None:
             gradients[name] = parameter.grad.detach().cpu()
     return gradients
+
+
+def _weights(fit: FitState) -> Any:
+    sums = fit.gradients if fit.progress.pending else ()
+    return fit.weighted.unit, [(each.added, each.is_weighted) for each in sums]
 
 
 def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
@@ -280,7 +285,10 @@ def _restore_rank(run: Run, fit: FitState, ranks: Sequence[Mapping[str, Any]]) -
         parameters = dict(run.module.named_parameters())
         for name, gradient in own["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
-        fit.gradients.weight, fit.gradients.is_weighted, fit.weighted.unit = own["weights"]
+        if "weights" in own:  # a checkpoint of before they were kept has none
+            fit.weighted.unit, sums = own["weights"]
+            for each, (weight, is_weighted) in zip(fit.gradients, sums, strict=False):
+                each.resume(weight, is_weighted)
     else:
         mine = _one_a_shard(ranks) if run.shards.rank == 0 else []
         if mine:

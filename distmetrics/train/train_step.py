@@ -11,6 +11,7 @@ from distmetrics.collectives.ops import all_gather, any_true
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors
+from distmetrics.strategies.weighted_gradients import weight_number
 from distmetrics.train.context import RunContext, note_step
 from distmetrics.train.fit_state import FitState, is_wrapped
 from distmetrics.train.run import Run
@@ -85,10 +86,10 @@ class TrainStep:
                     outputs = self.step_end(outputs)
                 loss, weight = loss_of(outputs), weight_of(outputs)
             if self.config.terminate_on_nan:
-                counts = weight is None or bool(weight)  # the mean over nothing is NaN
-                check_finite(self.trainer, loss if counts else None, index)
+                # The mean over nothing is NaN.
+                check_finite(self.trainer, None if weight == 0 else loss, index)
             if loss is not None:
-                self._backward(loss, weight, place)
+                self._backward(loss, weight, place, has_batch=batch is not None)
                 progress.pending += 1
         if place.is_last and progress.pending:
             fit.weighted.finish(fit.gradients)  # where the last step had no loss
@@ -98,11 +99,16 @@ class TrainStep:
             progress.pending = 0
         return outputs
 
-    def _backward(self, loss: Tensor, weight: Any, place: AccumulationStep) -> None:
+    def _backward(
+        self, loss: Tensor, weight: float | None, place: AccumulationStep, *, has_batch: bool
+    ) -> None:
         size, absent = self.run.comm.world_size, self.trainer.absent_ranks
         # A rank without a batch has no tokens, and does not know whether the others weigh theirs.
-        if absent and any_true(weight is not None, comm=self.run.comm, name="weight of losses"):
-            weight = weight or 0.0
+        is_any = absent and any_true(
+            weight is not None, comm=self.run.comm, name="weight of losses"
+        )
+        if is_any and not has_batch:
+            weight = 0.0
         if weight is None:
             # The mean over all ranks counts those without a batch. The factor makes it the mean
             # over those that have one.
@@ -160,10 +166,15 @@ def loss_of(outputs: Any) -> Tensor | None:
     return loss
 
 
-def weight_of(outputs: Any) -> Any:
-    """Return what the loss in what ``training_step`` returned is the mean of, or None."""
+def weight_of(outputs: Any) -> float | None:
+    """Return what the loss in what ``training_step`` returned is the mean of, or None.
+
+    Raises:
+        InputError: it is no number from 0 on.
+    """
     is_dict = not isinstance(outputs, Tensor) and isinstance(outputs, Mapping)
-    return outputs.get("weight") if is_dict else None
+    weight = outputs.get("weight") if is_dict else None
+    return None if weight is None else weight_number(weight)
 
 
 def check_finite(trainer: RunContext, loss: Tensor | None, index: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from distmetrics import ConfigurationError, InputError, Runner
-from distmetrics.train import Trainer
+from distmetrics.train import Callback, Module, Trainer
 from tests.runner.threads import Threads
 from tests.strategies import tokens
 from tests.strategies.common import in_ranks
@@ -125,7 +128,8 @@ def scaled(runner):
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), (64, 1e-6), (16, 1e-2)])
 def test_precision(precision, tolerance):
-    found = runner(Threads(), 2, precision=precision).launch(tokens.loop, 2, 0.1)
+    ranks = 1 if precision == 64 else 2  # torch's default dtype is the process's, and not a thread's
+    found = runner(Threads(), ranks, precision=precision).launch(tokens.loop, 2, 0.1)
     for weights in found:
         assert_same(weights, tokens.one_process(clip=0.1), tolerance)
 
@@ -212,3 +216,238 @@ def test_a_sum_is_not_stepped_with():
 
     with pytest.raises(ConfigurationError, match="not divided by the sum of the weights"):
         runner("single", 1).launch(fit)
+
+
+def slope(model, x):
+    """Return a loss of a linear model, whose weights have the gradient ``x``."""
+    return model(torch.full((1, 2), float(x))).sum()
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_optimizers_that_step_after_different_numbers_of_losses(discards):
+    def fit(runner):
+        net = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1, bias=False) for name in "ab"})
+        net.forward = lambda x: net["a"](x) + net["b"](x)
+        model, often, seldom = runner.setup(net, *(torch.optim.SGD(part.parameters(), 0.1) for part in net.values()))
+        if discards:
+            runner.backward(slope(model, 100), weight=100)
+            often.zero_grad(set_to_none=False)
+            seldom.zero_grad()
+        for x, weight in ((1, 1), (5, 3)):
+            runner.backward(slope(model, x), weight=weight)
+            often.step()
+            often.zero_grad()
+        return net["b"].weight.grad.clone()
+
+    for found in runner(Threads(), 2).launch(fit):
+        torch.testing.assert_close(found, torch.full((1, 2), (1 * 1 + 3 * 5) / 4))
+
+
+def test_discarded_beside_parameters_that_nothing_steps():
+    def fit(runner):
+        net = tokens.model()
+        model, optimizer = runner.setup(net, torch.optim.SGD(net[2].parameters(), 0.1))
+        found = []
+        for _ in range(2):
+            runner.backward(model(torch.ones(1, 4)).sum(), weight=5)
+            found.append(net[2].bias.grad.clone())
+            optimizer.zero_grad()
+        return found
+
+    first, second = runner("single", 1).launch(fit)
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_loss_counts_for_the_models_that_it_depends_on(set_to_none):
+    def fit(runner):
+        nets = [torch.nn.Linear(2, 1, bias=False) for _ in range(2)]
+        models = [runner.setup(net) for net in nets]
+        for _ in range(2):
+            for model, x, weight in zip(models, (3, 4), (1, 2), strict=True):
+                model.zero_grad(set_to_none)
+                runner.backward(slope(model, x), weight=weight)
+        return [net.weight.grad[0, 0].item() for net in nets]
+
+    assert runner("single", 1).launch(fit) == [3, 4]
+
+
+def test_another_model_does_not_part_updates_with_and_without_a_weight():
+    def fit(runner):
+        net = torch.nn.Linear(2, 1, bias=False)
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+        runner.setup(torch.nn.Linear(2, 1))
+        found = []
+        for weight in (2, None, 3):
+            runner.backward(slope(model, 4), weight=weight)
+            found.append(net.weight.grad[0, 0].item())
+            optimizer.step()
+            optimizer.zero_grad()
+        return found
+
+    assert runner("single", 1).launch(fit) == [4, 4, 4]
+
+
+class At(Callback):
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_fit_goes_on_bit_for_bit(step, tmp_path):
+    """In the middle of an update, and between two: weights count in the same unit."""
+    found = []
+    for callbacks, path in ([At(step, tmp_path / "at.ckpt")], None), ([], tmp_path / "at.ckpt"):
+        trainer = Trainer(
+            strategy="single",
+            accelerator="cpu",
+            max_epochs=1,
+            accumulate_grad_batches=4,
+            enable_checkpointing=False,
+            callbacks=callbacks,
+        )
+        module = tokens.Tokens()
+        trainer.fit(module, tokens.loader(6), ckpt_path=path)
+        found.append(module.net.state_dict())
+    assert_same(found[1], found[0], 0.0)
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_loss_that_counts_for_another_model_alone_is_not_stepped_with(clears):
+    def fit(runner):
+        nets = [torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(1, 1)]
+        (first, _), (last, optimizer) = (runner.setup(net, torch.optim.SGD(net.parameters(), 0.1)) for net in nets)
+        runner.backward(last(first(torch.ones(1, 2))).sum(), first, weight=3)
+        if clears:
+            optimizer.zero_grad()
+        runner.backward(last(torch.ones(1, 1)).sum(), last, weight=5)
+        optimizer.step()
+        return last.weight.grad.item()
+
+    if clears:
+        assert runner("single", 1).launch(fit) == 1
+    else:
+        with pytest.raises(ConfigurationError, match="in part, of a loss with a weight that counts for other"):
+            runner("single", 1).launch(fit)
+
+
+def test_a_sum_is_not_clipped():
+    def fit(runner):
+        net = torch.nn.Linear(2, 1)
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+        with runner.no_backward_sync(model):
+            runner.backward(slope(model, 1), weight=3)
+            runner.clip_gradients(model, optimizer, clip_value=0.1)
+
+    with pytest.raises(ConfigurationError, match="gradients of the SGD of Linear are sums"):
+        runner("single", 1).launch(fit)
+
+
+def test_parameters_of_several_models_are_refused():
+    def fit(runner):
+        shared = torch.nn.Linear(2, 2)
+        one, _ = (runner.setup(torch.nn.Sequential(shared, torch.nn.Linear(2, 1))) for _ in range(2))
+        runner.backward(slope(one, 1))
+        runner.backward(slope(one, 1), one, weight=1)
+
+    with pytest.raises(ConfigurationError, match="several models or optimizers have the same parameters"):
+        runner("single", 1).launch(fit)
+
+
+class Recomputed(torch.nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=self.is_reentrant)
+
+
+def over_nothing(out):
+    return (out.sum(1) * 0).sum() / (out.sum() * 0)
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False])
+def test_a_loss_of_nan_through_a_checkpoint(is_reentrant):
+    def fit(runner):
+        model = runner.setup(Recomputed(2, 3))
+        model.module.is_reentrant = is_reentrant
+        with torch.autograd.set_detect_anomaly(True):
+            runner.backward(over_nothing(model(torch.ones(4, 2))), weight=0)
+        return model.weight.grad
+
+    assert not runner("single", 1).launch(fit).any()
+
+
+class Itself(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self):
+        return self.value
+
+
+def test_a_loss_that_is_a_parameter():
+    def fit(runner):
+        model = runner.setup(Itself())
+        loss = model()
+        with torch.no_grad():
+            runner.backward(loss, weight=0)
+        return model.value.grad.item()
+
+    assert runner("single", 1).launch(fit) == 0
+
+
+class Weighs(tokens.Tokens):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def training_step(self, batch, batch_idx):
+        return {"loss": super().training_step(batch, batch_idx)["loss"].nan_to_num(), "weight": self.weight}
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("dp", 2)])
+@pytest.mark.parametrize("weight", ["3", torch.ones(2), -1, None])
+def test_what_a_training_step_returns_for_a_weight(strategy, devices, weight):
+    trainer = Trainer(
+        strategy=strategy,
+        devices=devices,
+        accelerator="cpu",
+        max_epochs=1,
+        limit_train_batches=2,
+        terminate_on_nan=True,
+        enable_checkpointing=False,
+    )
+    refused = pytest.raises(InputError, match="the weight of a loss must be a number from 0 on, got")
+    with refused if weight is not None else nullcontext():
+        trainer.fit(Weighs(weight), tokens.loader(12))
+
+
+class Discards(Module):
+    def __init__(self, set_to_none, whole):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net, self.set_to_none, self.whole = tokens.model(), set_to_none, whole
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        for repeat in range(2):
+            loss, count = tokens.loss_of(self.net, *batch)
+            self.manual_backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
+            if not repeat:
+                (self if self.whole else optimizer).zero_grad(set_to_none=self.set_to_none)
+        optimizer.step()
+
+    def configure_optimizers(self):
+        return tokens.optimizer_of(self)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_a_manual_step_discards_does_not_count(set_to_none, whole):
+    trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=1, enable_checkpointing=False)
+    module = Discards(set_to_none, whole)
+    trainer.fit(module, tokens.loader(tokens.SEQUENCES))
+    assert_same(module.net.state_dict(), tokens.one_process())
