@@ -59,6 +59,8 @@ class WeightedSum:
                 self._multiply(1 / self.factor)
                 self.factor = None
                 self._before = self.versions()
+        if self.is_weighted not in (None, is_weighted) and self.has_none():
+            self.clear()  # no loss has added to them
         if self.is_weighted not in (None, is_weighted):
             raise ConfigurationError(
                 "some losses of an update have a weight, and others have none",
@@ -212,9 +214,6 @@ class WeightedGradients:
             each.open(weight is not None, self.strategy.comm().rank)
         if weight is None:
             self.strategy.backward(loss)
-            for each in sums:
-                if is_last and each.has_none():
-                    each.clear()
             return
         if not self.unit:
             self.unit = float(self._over_ranks(weight, "max"))
