@@ -62,5 +62,6 @@ def _content(run: Run) -> dict[str, Any]:
     content = run.checkpoint(alone=True)
     content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
     own = content["ranks"][0]
-    own.update(metrics={}, log=None, outputs=[], gradients={}, weights=(0.0, None, 0.0))
+    own.update(metrics={}, log=None, outputs=[], gradients={})
+    del own["weights"]  # of those gradients
     return content

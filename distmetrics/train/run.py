@@ -285,7 +285,7 @@ def _restore_rank(run: Run, fit: FitState, ranks: Sequence[Mapping[str, Any]]) -
         parameters = dict(run.module.named_parameters())
         for name, gradient in own["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
-        if "weights" in own:  # a checkpoint of before they were kept has none
+        if "weights" in own:  # one of the last rank that was left has none
             fit.weighted.unit, sums = own["weights"]
             for each, (weight, is_weighted) in zip(fit.gradients, sums, strict=False):
                 each.resume(weight, is_weighted)
