@@ -269,14 +269,15 @@ def by_hugging_face(comm: Any, accumulated: int) -> Weights:
             max_grad_norm=CLIP,
             learning_rate=0.05,
             lr_scheduler_type="constant",
-            weight_decay=0.01,
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
             logging_strategy="no",
         )
         net = Net()
-        trainer = InOrder(net, args, train_dataset=rows)
+        # Its own optimizer would spare biases the decay of weights.
+        optimizers = (adamw(net), None)
+        trainer = InOrder(net, args, train_dataset=rows, optimizers=optimizers)
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return weights_of(net)
