@@ -14,6 +14,7 @@ from distmetrics.data.checksum import checksum
 from distmetrics.data.rank_loader import LoaderPart, RankLoader, Share, StreamPart
 from distmetrics.data.sharding import (
     EvaluationSampler,
+    Sharding,
     clone,
     has_order,
     held,
@@ -108,12 +109,10 @@ def part_of(
     comm: Communicator | None = None,
     *,
     equal_batches: bool = False,
-    **options: Any,
+    in_rounds: bool = False,
+    seed: int = 0,
 ) -> RankLoader:
-    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream.
-
-    For other ``options`` see :class:`EvaluationSampler`.
-    """
+    """Return a loader of a rank's part; ``comm`` compares what ranks read of a stream."""
     whole, dealt = unwrapped.loader, unwrapped.dealt
     common = whole, unwrapped.device, equal_batches, dealt
     if dealt:
@@ -122,11 +121,12 @@ def part_of(
         compares = comm if world_size > 1 and dealt is None else None
         return StreamPart(*common, world_size=world_size, rank=rank, comm=compares)
     name = "sampler" if whole.batch_sampler is None else "batch_sampler"
-    order = getattr(whole, name)
+    order, layout = getattr(whole, name), Sharding(in_rounds=in_rounds)
     if type(order) is BatchSampler and name == "batch_sampler":
-        options |= {"batch_size": order.batch_size, "drop_last": order.drop_last}
+        multiple_of = order.batch_size if order.drop_last else 1
+        layout = Sharding(order.batch_size, multiple_of, in_rounds)
         order = order.sampler
-    own = EvaluationSampler(order, world_size, rank, fill=equal_batches, **options)
+    own = EvaluationSampler(order, world_size, rank, seed=seed, layout=layout, fill=equal_batches)
     own.is_order = True
     # In order: what a batch is follows from its place.
     part = clone(whole, in_order=True, **{name: own})

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
@@ -174,6 +174,14 @@ class RankSampler(Sampler[Any]):
         return ()
 
 
+class Sharding(NamedTuple):
+    """How an order is split in evaluation."""
+
+    batch_size: int | None = None  # the most samples in a batch; None gives single samples
+    multiple_of: int = 1  # what remains is left out, as ``drop_last`` does
+    in_rounds: bool = False  # the ranks' n-th steps are the next places of the order: no runs
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
@@ -187,24 +195,22 @@ class EvaluationSampler(RankSampler):
         world_size: number of ranks.
         rank: this rank.
         seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        batch_size: the most samples in a batch; None gives single samples.
-        drop_last: leave out what one process would leave out in batches of this size.
-        in_rounds: the ranks' n-th steps are the next places of the order; no runs.
+        layout: another way to split the order: single samples or batches, in runs or rounds.
         fill: give a rank that has one step fewer than another the first sample once more.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
-    >>> [list(EvaluationSampler("abcde", 2, rank, batch_size=2)) for rank in range(2)]
+    >>> pairs = Sharding(batch_size=2)
+    >>> [list(EvaluationSampler("abcde", 2, rank, layout=pairs)) for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
 
-    batch_size: int | None = None
-    drop_last: bool = False
-    in_rounds: bool = False
+    layout: Sharding = Sharding()  # noqa: RUF009  (a constant)
     fill: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.batch_size, self.multiple_of, self.in_rounds = self.layout
         self.note: Callable[[int, int, int], None] | None = None  # compares what ranks draw
         state = random_state(samplers_in(self.source))
         self._generators = [each for each in state if each[1] == "generator"]
@@ -214,10 +220,8 @@ class EvaluationSampler(RankSampler):
         if self.batch_size is None:
             run = run_of(count, self.world_size, rank)
             return range(rank, count, self.world_size) if self.in_rounds else run
-        if self.drop_last:
-            count -= count % self.batch_size
         batches = rounds if self.in_rounds else runs
-        return batches(count, self.batch_size, self.world_size, rank)
+        return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
         """Return for how many steps this rank, every rank, and some rank has samples."""

@@ -103,7 +103,7 @@ def parts_of(loader: Any) -> Iterator[Any]:
 def _whole(sampler: Any) -> Any:
     """Return the sampler, or batch sampler, of the whole order."""
     if isinstance(sampler, EvaluationSampler) and sampler.batch_size is not None:
-        return BatchSampler(sampler.source, sampler.batch_size, sampler.drop_last)
+        return BatchSampler(sampler.source, sampler.batch_size, sampler.multiple_of > 1)
     if isinstance(sampler, RankSampler):
         return sampler.source
     if isinstance(sampler, DistributedSampler):
