@@ -113,7 +113,7 @@ class Replicated(nn.Module):
 def _overrides_step_end(module: nn.Module) -> bool:
     """True if a class of the user's has ``training_step_end``; the trainer's own does nothing."""
     method = getattr(type(module), "training_step_end", None)
-    return method is not None and not method.__module__.startswith("distmetrics.train.")
+    return method is not None and not method.__module__.startswith("distmetrics.run.")
 
 
 def _with_one_loss(output: Any, outputs: Sequence[Any], sizes: Sequence[int | None]) -> Any:

@@ -17,13 +17,13 @@ from distmetrics.comm.verdict import settle
 from distmetrics.data.sharding import clone, has_order
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.launch.processes import launch
+from distmetrics.run.seed import keep
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.sampling import shard
 from distmetrics.strategies.tensors import to_host
 from distmetrics.testing.equality import relative
 from distmetrics.train import DataModule, Module, Trainer
-from distmetrics.train.seed import keep
 
 _WEIGHT = "weight "  # before the names of weights in a record
 

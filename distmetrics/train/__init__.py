@@ -2,11 +2,7 @@
 
 from distmetrics.data.sharding import EvaluationSampler, TrainingSampler
 from distmetrics.log.writers import CSVLogger, Logger, TensorBoardLogger
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp_spawn import DDPSpawn
-from distmetrics.strategies.single import Single
-from distmetrics.train.callbacks import (
+from distmetrics.run.callbacks import (
     Callback,
     EarlyStopping,
     LearningRateMonitor,
@@ -14,11 +10,15 @@ from distmetrics.train.callbacks import (
     ModelSummary,
     ProgressBar,
 )
-from distmetrics.train.context import RunContext
-from distmetrics.train.dataloaders import DataModule
-from distmetrics.train.module import Module
-from distmetrics.train.seed import seed_everything
-from distmetrics.train.trainer import Trainer
+from distmetrics.run.context import RunContext
+from distmetrics.run.dataloaders import DataModule
+from distmetrics.run.module import Module
+from distmetrics.run.seed import seed_everything
+from distmetrics.run.trainer import Trainer
+from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies.ddp_spawn import DDPSpawn
+from distmetrics.strategies.single import Single
 
 __all__ = [
     "DDP",

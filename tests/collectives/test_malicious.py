@@ -25,9 +25,9 @@ from distmetrics.comm.communicator import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.message import LARGEST_HEADER, reading
 from distmetrics.metrics.plan import SyncSchema, sent_by
+from distmetrics.run.log_options import Options
+from distmetrics.run.logbook import LogBook
 from distmetrics.testing import outcomes
-from distmetrics.train.log_options import Options
-from distmetrics.train.logbook import LogBook
 from tests.collectives.malicious import (
     BODY,
     BesideMalice,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.run.callbacks.early_stopping import improved
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, ProgressBar, Trainer
-from distmetrics.train.callbacks.early_stopping import improved
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 

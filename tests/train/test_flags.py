@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.run.batches import with_last
 from distmetrics.train import (
     Callback,
     CSVLogger,
@@ -15,7 +16,6 @@ from distmetrics.train import (
     Trainer,
     seed_everything,
 )
-from distmetrics.train.batches import with_last
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 
@@ -243,7 +243,7 @@ class Draws(torch.utils.data.Dataset):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_workers_draw_other_numbers_on_each_rank(monkeypatch):
-    from distmetrics.train.seed import seed_workers
+    from distmetrics.run.seed import seed_workers
 
     monkeypatch.setenv("DISTMETRICS_SEED", "")
     monkeypatch.setenv("DISTMETRICS_SEED_WORKERS", "")

@@ -15,12 +15,12 @@ from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, B
 
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
+from distmetrics.run.entries import Key
+from distmetrics.run.log_options import Options, batch_size_of
+from distmetrics.run.logbook import LogBook
 from distmetrics.testing import stalls
 from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.world import outcomes, run
-from distmetrics.train.entries import Key
-from distmetrics.train.log_options import Options, batch_size_of
-from distmetrics.train.logbook import LogBook
 
 
 def logged(logger, name, value, batch=None, loader=0, **options):

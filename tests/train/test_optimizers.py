@@ -9,8 +9,8 @@ from torch.optim import LBFGS, SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR, StepLR
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.run.optimizers import configured
 from distmetrics.train import Trainer
-from distmetrics.train.optimizers import configured
 from tests.train.models import Logistic, loader
 
 MODEL = nn.Linear(1, 1)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, PeerLostError
+from distmetrics.run.hooks import Hooks
 from distmetrics.train import Callback, DataModule, Module, Trainer
-from distmetrics.train.hooks import Hooks
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 

@@ -1,0 +1,185 @@
+"""What the module, the callbacks, the loggers and the loops see of the trainer that runs them."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from distmetrics.collectives.ops import all_gather_object
+from distmetrics.comm.communicator import Communicator
+from distmetrics.errors import ConfigurationError
+from distmetrics.log.writers import Logger
+from distmetrics.run.combine import Logged
+from distmetrics.run.config import TrainerConfig
+from distmetrics.run.fit_state import FitState, LoopProgress
+from distmetrics.run.log_options import as_number, check_name
+from distmetrics.run.logbook import LogBook, Stage
+from distmetrics.run.logged_values import LoggedValues
+from distmetrics.strategies.base import Strategy
+
+_FLAGS = {field.name for field in fields(TrainerConfig)}
+
+
+def gathered(
+    trainer: "RunContext", value: Any, name: str, *, comm: Communicator | None = None
+) -> list[Any]:
+    """Return every rank's value, in rank order; the trainer's flag says what it may be."""
+    allow_pickle = trainer.config.allow_pickle
+    comm = comm or trainer.strategy.comm()
+    return all_gather_object(value, allow_pickle=allow_pickle, comm=comm, name=name)
+
+
+class RunContext:
+    """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
+
+    Its flags are attributes too, such as ``max_epochs``.
+
+    Attributes:
+        config: the flags.
+        strategy: how the model is split over devices.
+        callbacks: the callbacks, in the order in which they are called.
+        loggers: where values go.
+        progress: how far the fit is.
+        values: what has been logged.
+        should_stop: set it, on any rank, to end training.
+        sanity_checking: True in the validation before training.
+        num_batches: of the loop under way on this rank; None where it is not known.
+        absent_ranks: how many ranks have no batch in the training step under way.
+        datamodule: the data module of the call under way, if it has one.
+        fit_state: what the fit under way works with.
+        log: where a value goes that is logged now.
+        run: the call under way.
+    """
+
+    config: TrainerConfig
+    strategy: Strategy
+    callbacks: list[Any]
+    loggers: list[Logger]
+    progress: LoopProgress
+    values: LoggedValues
+    should_stop: bool
+    sanity_checking: bool
+    num_batches: int | None
+    absent_ranks: int
+    datamodule: Any
+    fit_state: FitState | None
+    log: LogBook | None
+    run: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FLAGS and "config" in vars(self):
+            return getattr(self.config, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FLAGS:
+            raise ConfigurationError(
+                f"trainer.{name} can't be changed", do=f"make another: Trainer({name}=...)."
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def current_epoch(self) -> int:
+        """Epochs completed; in an epoch its number, from 0."""
+        return self.progress.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken."""
+        return self.progress.global_step
+
+    @property
+    def global_rank(self) -> int:
+        """This rank in the job, from 0."""
+        return self.strategy.comm().rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on rank 0."""
+        return self.global_rank == 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.strategy.world_size if self.run is None else self.strategy.comm().world_size
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The latest value of everything logged, by name."""
+        return self.values.callback_metrics
+
+    logged_metrics = callback_metrics
+
+    @property
+    def local_metrics(self) -> set[str]:
+        """The names whose values are this rank's own."""
+        return self.values.local_metrics
+
+    @property
+    def fresh_metrics(self) -> set[str]:
+        """The names logged for the latest epoch."""
+        return self.values.fresh_metrics
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the fit under way; none outside of one."""
+        return [] if self.fit_state is None else self.fit_state.optimizers
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first logger, if there is one."""
+        return next(iter(self.loggers), None)
+
+    def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
+        """Write a checkpoint of the fit under way to each path, on rank 0; every rank must call it.
+
+        Called by a callback it is written when all callbacks have had their turn, so that it holds
+        what they have noted.
+
+        Args:
+            paths: where to.
+            drop: files to remove when the others are there.
+
+        Raises:
+            ConfigurationError: no fit is under way.
+        """
+        if self.run is None or self.fit_state is None:
+            raise ConfigurationError("there is nothing to save: no fit is under way")
+        self.run.save([Path(path) for path in paths], [Path(path) for path in drop])
+
+    def log_values(self, values: Mapping[str, float]) -> None:
+        """Make numbers known that are the same on every rank, and give them to the loggers."""
+        for name in values:
+            check_name(name)
+        numbers = {name: as_number(name, value) for name, value in values.items()}
+        self.values.note_epoch(numbers, set())
+        _publish(self, numbers, set())
+
+
+def note_step(trainer: RunContext, log: LogBook, *, updated: bool) -> None:
+    """Make a training step's values known, to loggers those of each n-th step."""
+    trainer.values.note(log.step_values, log.step_local)
+    if updated and trainer.global_step % trainer.config.log_every_n_steps == 0:
+        _publish(trainer, log.step_values, log.unlogged)
+
+
+def note_epoch(trainer: RunContext, log: LogBook, logged: Logged, stage: Stage) -> None:
+    """Make an epoch's values known."""
+    values = {key.label: value for key, value in logged.values.items()}
+    trainer.values.note(log.step_values, log.step_local)
+    trainer.values.note_epoch(values, {key.label for key in logged.local})
+    if stage == "validate":
+        trainer.values.validation_metrics = set(values)
+    _publish(trainer, values, log.unlogged)
+
+
+def _publish(trainer: RunContext, values: Mapping[str, Tensor | float], unlogged: Set[str]) -> None:
+    """Give the loggers values, on rank 0 alone."""
+    if not (trainer.loggers and trainer.is_global_zero):
+        return
+    numbers = {name: float(value) for name, value in values.items() if name not in unlogged}
+    for logger in trainer.loggers if numbers else ():
+        logger.log_metrics({"epoch": float(trainer.current_epoch), **numbers}, trainer.global_step)

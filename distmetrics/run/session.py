@@ -1,0 +1,251 @@
+"""One call of the trainer on one rank: set up, do it, tear down."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distmetrics.collectives.ops import any_true, barrier
+from distmetrics.errors import ConfigurationError
+from distmetrics.message import reading
+from distmetrics.run import seed as random_state
+from distmetrics.run.batches import check_not_empty
+from distmetrics.run.callbacks.model_checkpoint import kept_checkpoint
+from distmetrics.run.checkpoint_file import load_checkpoint
+from distmetrics.run.config import TrainerConfig
+from distmetrics.run.context import RunContext, gathered
+from distmetrics.run.dataloaders import Call, DataModule
+from distmetrics.run.emergency_checkpoint import save_emergency_checkpoint
+from distmetrics.run.evaluation import evaluate, predict
+from distmetrics.run.fit_loop import FitLoop
+from distmetrics.run.fit_setup import dealt, planned_fit
+from distmetrics.run.fit_state import FitState, LoopProgress
+from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.metric_state import load_states, metric_states, metrics_in
+from distmetrics.run.module import Module
+from distmetrics.run.run import Run, restore
+
+
+def conduct(run: Run, call: Call) -> Any:
+    """Do what ``call`` says in this process, as one of the ranks."""
+    trainer, module = run.trainer, run.module
+    outer = module._trainer
+    module._trainer = trainer
+    status = "failed"
+    try:
+        _seed_all(trainer)
+        with _algorithms(trainer.config):
+            content = _set_up(run, call)
+            results = (_fit if call.kind == "fit" else _evaluate)(run, call, content)
+        status = "success"
+        return results
+    except BaseException as error:
+        save_emergency_checkpoint(run, error)
+        hooks = [callback.on_exception for callback in trainer.callbacks]
+        _call_all([(hook, (trainer, module, error)) for hook in hooks], error)
+        raise
+    finally:
+        try:
+            _tear_down(run, call, status)
+        finally:
+            if outer is not None and outer.run is not None and outer.run.module is module:
+                module._trainer = outer  # a fit of the other trainer goes on
+
+
+def _owners(run: Run, call: Call) -> list[Module | DataModule]:
+    """Return who has data to prepare."""
+    return [run.module] if call.datamodule is None else [call.datamodule, run.module]
+
+
+def _set_up(run: Run, call: Call) -> dict[str, Any] | None:
+    """Prepare data and loggers, place the module, and read the checkpoint to begin with."""
+    trainer, module, owners = run.trainer, run.module, _owners(run, call)
+    trainer.datamodule = call.datamodule
+    if call.datamodule is not None:
+        call.datamodule.trainer = trainer
+    if trainer.strategy.local_rank == 0:
+        for owner in owners:
+            owner.prepare_data()
+    barrier(comm=run.comm, name="prepare_data")
+    for owner in owners:
+        owner.setup(call.kind)
+    for callback in trainer.callbacks:
+        callback.setup(trainer, module, call.kind)
+    path = _checkpoint_path(run, call)
+    content = None if path is None else load_checkpoint(path, weights_only=call.weights_only)
+    _start_loggers(trainer, owners)
+    trainer.strategy.place(module)
+    return content
+
+
+def _checkpoint_path(run: Run, call: Call) -> Path | None:
+    """Return the checkpoint that ``ckpt_path`` means; rank 0 looks for the "best" or "last"."""
+    trainer, wanted = run.trainer, call.ckpt_path
+    if wanted not in ("best", "last"):
+        return None if wanted is None else Path(wanted)
+    answer = kept_checkpoint(trainer, str(wanted)) if trainer.is_global_zero else (None, "")
+    answers = gathered(trainer, answer, "ckpt_path")
+    with reading("a path of a checkpoint", 0):
+        path, problem = answers[0]
+        path = None if path is None else Path(str(path))
+    if path is None and (wanted == "best" or call.kind != "fit"):
+        raise ConfigurationError(f"ckpt_path={wanted!r}: {problem}", rank=trainer.global_rank)
+    return path
+
+
+def _tear_down(run: Run, call: Call, status: str) -> None:
+    trainer, module, data = run.trainer, run.module, call.datamodule
+    calls: list[Any] = [(each.teardown, (trainer, module, call.kind)) for each in trainer.callbacks]
+    calls.append((module.teardown, (call.kind,)))
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    calls += [(logger.finalize, (status,)) for logger in loggers]
+    if data is not None:
+        calls.append((data.teardown, (call.kind,)))
+    try:
+        _call_all(calls, sys.exception() if status == "failed" else None)
+    finally:
+        if data is not None:
+            data.trainer = None
+        trainer.log = trainer.fit_state = trainer.datamodule = None
+        trainer.absent_ranks = 0
+        trainer.num_batches = None
+        trainer.values.within_epochs = False
+        trainer.values.why_unvalidated = ""
+
+
+def _call_all(
+    calls: Iterable[tuple[Callable[..., object], tuple[object, ...]]],
+    first: BaseException | None,
+) -> None:
+    """Make every call, also after one that raises; later errors become notes of the first.
+
+    Args:
+        calls: functions and their arguments.
+        first: what ended the run, and goes on; None where it ended well.
+
+    Raises:
+        Exception: what the first of the calls that failed raised, if nothing had failed before.
+    """
+    noted = first
+    for fn, args in calls:
+        try:
+            fn(*args)
+        except Exception as error:  # noqa: BLE001  (raised below, or noted)
+            if noted is None:
+                noted = error
+            elif error is not noted:
+                text = "".join(traceback.format_exception(error, chain=False)).rstrip()
+                name = getattr(fn, "__qualname__", fn)
+                noted.add_note(f"{name} failed as well, after this:\n{text}")
+    if first is None and noted is not None:
+        raise noted
+
+
+def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
+    trainer = run.trainer
+    if content is not None:
+        trainer.strategy.load_weights(run.module, content["state_dict"])
+    loaders = dealt(trainer, call.loaders(run.module))
+    check_not_empty(loaders, "validation" if call.kind == "validate" else call.kind, run.comm)
+    trainer.values.fresh_metrics.clear()
+    trainer.values.validated = True
+    if call.kind == "predict":
+        return predict(run, loaders, keep=call.return_predictions)
+    return evaluate(run, "validate" if call.kind == "validate" else "test", loaders)
+
+
+def _fit(run: Run, call: Call, content: dict[str, Any] | None) -> None:
+    trainer, config = run.trainer, run.trainer.config
+    trainer.progress, trainer.values = LoopProgress(), LoggedValues()
+    trainer.should_stop = False
+    trainer.fit_state = fit = planned_fit(run, call)
+    if content is not None:
+        run.call("on_load_checkpoint", content)
+        restore(run, fit, content)
+    run.call("on_fit_start")
+    if config.num_sanity_val_steps and fit.val_loaders and content is None:
+        _check_sanity(run, fit)
+    run.call("on_train_start")
+    loop, progress = FitLoop(run, fit), fit.progress
+    while not (config.is_reached(progress.epoch, progress.global_step) or trainer.should_stop):
+        loop.run_epoch()
+        _check_went_on(config, progress)
+        progress.begin_epoch(progress.epoch + 1)
+        for logger in trainer.loggers if trainer.is_global_zero else ():
+            logger.save()
+        trainer.should_stop = any_true(trainer.should_stop, comm=run.comm, name="should_stop")
+    run.call("on_train_end")
+    run.call("on_fit_end")
+
+
+def _seed_all(trainer: RunContext) -> None:
+    seed = trainer.config.seed
+    if seed is None and trainer.strategy.isolated:  # new processes know nothing of seed_everything
+        seed = random_state.of_environment()
+    if seed is not None:
+        random_state.set_all(seed + trainer.strategy.shards().rank)
+
+
+@contextmanager
+def _algorithms(config: TrainerConfig) -> Iterator[None]:
+    """Let torch be deterministic and look for anomalies inside the block, as the flags say."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=config.deterministic == "warn")
+    try:
+        with torch.autograd.set_detect_anomaly(True) if config.detect_anomaly else nullcontext():
+            yield
+    finally:
+        if config.deterministic:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -> None:
+    """Give the loggers the version that rank 0 has settled, and give them the hyperparameters."""
+    if not trainer.loggers:
+        return
+    own = [logger.version for logger in trainer.loggers] if trainer.is_global_zero else None
+    versions = gathered(trainer, own, "loggers")[0]
+    with reading("its loggers' versions", 0):
+        pairs = [*zip(trainer.loggers, versions, strict=True)]
+    params: dict[str, Any] = {}
+    for owner in owners:
+        if owner._log_hparams:
+            params |= owner.hparams
+    for logger, version in pairs:
+        logger.version = version
+        if params and trainer.is_global_zero:
+            logger.log_hyperparams(params)
+
+
+def _check_sanity(run: Run, fit: FitState) -> None:
+    """Run some batches of validation, and leave everything as it was."""
+    trainer = run.trainer
+    metrics = metrics_in(run.module)
+    before = metric_states(metrics)
+    trainer.sanity_checking = True
+    try:
+        with random_state.keep(*fit.val_loaders):
+            evaluate(run, "validate", fit.val_loaders)
+    finally:
+        trainer.sanity_checking = False
+        load_states(metrics, before)
+
+
+def _check_went_on(config: TrainerConfig, progress: LoopProgress) -> None:
+    """Refuse to train without end: an epoch without a step means that none will come."""
+    if config.max_epochs in (None, -1) and progress.global_step == 0:
+        raise ConfigurationError(
+            "max_steps was given, and an epoch took no step: no rank has a training batch, "
+            "or training_step returned None",
+            do="look at the training data, or say max_epochs=....",
+        )

@@ -1,0 +1,286 @@
+"""The trainer: flags, and the four things that it does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distmetrics.errors import ConfigurationError
+from distmetrics.launch.environment import ClusterEnvironment
+from distmetrics.log.writers import Logger
+from distmetrics.run.callbacks import Callback
+from distmetrics.run.config import Limit, TrainerConfig, refuse_unknown
+from distmetrics.run.context import RunContext
+from distmetrics.run.dataloaders import Call, DataModule
+from distmetrics.run.fit_state import LoopProgress
+from distmetrics.run.launching import launch, launch_evaluation
+from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.module import Module
+from distmetrics.run.selection import chosen_callbacks, chosen_loggers
+from distmetrics.run.signatures import require
+from distmetrics.strategies.base import Layout, Strategy
+from distmetrics.strategies.devices import Devices
+from distmetrics.strategies.registry import resolve
+
+
+class Trainer(RunContext):
+    """Trains and evaluates a :class:`Module`, on one device or many.
+
+    Args:
+        strategy: how the model is split over devices: a name such as "single", "dp", "ddp",
+            "ddp_sharded" or "fsdp", a :class:`~distmetrics.strategies.base.Strategy`, or "auto":
+            "ddp" under a launcher such as torchrun, else "single" for one device and "ddp_spawn"
+            for several.
+        devices: number of devices on this machine, a list of their numbers or such as "1, 4", or -1
+            for all; "auto" is the launcher's number of processes, else every GPU, else 1.
+        accelerator: "cpu", "gpu", "cuda", "tpu", or "auto": GPUs where there are any.
+        num_nodes: number of machines, on each of which a launcher starts the script.
+        precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
+        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`.
+        gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
+        max_epochs: train for so many epochs; None and -1 are no limit.
+        max_steps: train for so many optimizer steps; -1 is no limit.
+        limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
+        limit_val_batches: likewise, of each validation loader on each rank.
+        limit_test_batches, limit_predict_batches: likewise, of each loader.
+        val_check_interval: validate after so many steps of an epoch, or after each such fraction of
+            it (a float); 1.0 is its end.
+        check_val_every_n_epoch: validate in every n-th epoch.
+        num_sanity_val_steps: before training, run so many batches of validation, -1 all: values,
+            metric states and random numbers stay as they were.
+        accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their
+            gradients; at the end of an epoch for those that are left.
+        gradient_clip_val: clip the norm of the gradients to this.
+        callbacks: called in their order, those that save checkpoints last.
+        logger: loggers, or True for a ``CSVLogger`` in ``default_root_dir``.
+        log_every_n_steps: loggers get the values of every n-th step; values of epochs always.
+        default_root_dir: where files go; default the current folder.
+        enable_progress_bar: None shows it where rich is installed and standard error is a terminal.
+        enable_model_summary: a table of the module before a fit; None likewise.
+        enable_checkpointing: True adds a ``ModelCheckpoint`` if there is none; False refuses one.
+        fast_dev_run: run one batch of everything, or so many, without loggers and checkpoints.
+        seed: of all random generators, plus the rank; default that of :func:`seed_everything`.
+        deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
+        detect_anomaly: let autograd name the operation that made a NaN; slow.
+        terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
+        require_same_names: refuse, on every rank, a name that some ranks log in every batch and
+            others in none, where each had two batches or more; False only warns.
+        allow_pickle: let ranks that trust each other send objects of any class, as pickles.
+        use_distributed_sampler: deal out the samples of loaders to the ranks; False leaves them.
+        layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
+            data is dealt out to its shards, and what is logged goes over it. Sizes by the usual
+            names, ``{"dp": 2, "tp": 2}``; roles of the strategy's mesh, ``{"replicate": "shard",
+            "shard": "same"}``; or a function that returns a :class:`~distmetrics.layout`.
+
+    Attributes:
+        config: the flags.
+        callback_metrics: the latest value of everything logged, by name; for steps and for epochs
+            ``name_step`` and ``name_epoch`` where there are both. ``logged_metrics`` is the same.
+        local_metrics: the names whose values are this rank's own.
+        fresh_metrics: the names logged for the latest epoch.
+        current_epoch: epochs completed; in an epoch its number, from 0.
+        global_step: optimizer steps taken.
+        should_stop: set it, on any rank, to end training with the epoch, or with the next
+            validation in it.
+
+    Raises:
+        ConfigurationError: flags that contradict each other, or a flag of other trainers.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: str | Strategy | type[Strategy] = "auto",
+        devices: Devices = "auto",
+        accelerator: str = "auto",
+        num_nodes: int = 1,
+        precision: int | str | None = None,
+        plugins: ClusterEnvironment | Sequence[ClusterEnvironment] = (),
+        gpus: Devices = None,
+        tpu_cores: Devices = None,
+        max_epochs: int | None = None,
+        max_steps: int = -1,
+        limit_train_batches: Limit = None,
+        limit_val_batches: Limit = None,
+        limit_test_batches: Limit = None,
+        limit_predict_batches: Limit = None,
+        val_check_interval: int | float = 1.0,
+        check_val_every_n_epoch: int = 1,
+        num_sanity_val_steps: int = 0,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: float | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        logger: Logger | Sequence[Logger] | bool | None = None,
+        log_every_n_steps: int = 50,
+        default_root_dir: str | Path | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
+        enable_checkpointing: bool | None = None,
+        fast_dev_run: bool | int = False,
+        seed: int | None = None,
+        deterministic: bool | str = False,
+        detect_anomaly: bool = False,
+        terminate_on_nan: bool = False,
+        require_same_names: bool = True,
+        allow_pickle: bool = False,
+        use_distributed_sampler: bool = True,
+        layout: Layout = None,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown(Trainer, unknown)
+        self.config = TrainerConfig(
+            max_epochs=max_epochs,
+            max_steps=max_steps,
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
+            val_check_interval=val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            num_sanity_val_steps=num_sanity_val_steps,
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            log_every_n_steps=log_every_n_steps,
+            default_root_dir=default_root_dir,  # type: ignore[arg-type]  # made a Path there
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            enable_checkpointing=enable_checkpointing,
+            fast_dev_run=fast_dev_run,
+            seed=seed,
+            deterministic=deterministic,
+            detect_anomaly=detect_anomaly,
+            terminate_on_nan=terminate_on_nan,
+            require_same_names=require_same_names,
+            allow_pickle=allow_pickle,
+            use_distributed_sampler=use_distributed_sampler,
+        ).resolved()
+        self.strategy = resolve(
+            strategy,
+            devices=devices,
+            accelerator=accelerator,
+            num_nodes=num_nodes,
+            precision=precision,
+            plugins=plugins,
+            gpus=gpus,
+            tpu_cores=tpu_cores,
+            layout=layout,
+        )
+        self.callbacks: list[Callback] = chosen_callbacks(callbacks, self.config)
+        self.loggers = chosen_loggers(logger, self.config)
+        self.progress = LoopProgress()
+        self.values = LoggedValues()
+        self.should_stop = False
+        self.sanity_checking = False
+        self.num_batches = None
+        self.absent_ranks = 0
+        self.datamodule = None
+        self.fit_state = None
+        self.log = None
+        self.run = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_the_call = ("datamodule", "fit_state", "log", "run")
+        return vars(self) | dict.fromkeys(of_the_call)
+
+    def fit(
+        self,
+        module: Module,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+    ) -> None:
+        """Train the module, and validate it after each epoch if there is data for that.
+
+        Args:
+            module: what to train; afterwards it has the trained weights, whatever the strategy.
+            train_dataloaders: a loader, or a data module. Its batch size is each rank's.
+            val_dataloaders: a loader or a list of several.
+            datamodule: the data, in the place of loaders.
+            ckpt_path: go on from this checkpoint as if nothing had happened; "best" or "last" is
+                that of a ``ModelCheckpoint``. Where there is no last one the fit starts anew.
+            weights_only: False also unpickles objects of any class: only for files that you trust.
+
+        Raises:
+            ConfigurationError: flags, module or data do not fit together.
+            Exception: the error of the rank that failed first; the others are ended.
+        """
+        require(module, "training_step", "configure_optimizers")
+        if not self.config.has_end:
+            raise ConfigurationError("the trainer has no end", do="say max_epochs or max_steps.")
+        loaders = train_dataloaders, val_dataloaders
+        launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
+
+    def validate(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        verbose: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """Evaluate the module by its ``validation_step``, every sample once.
+
+        Args:
+            module: what to evaluate.
+            dataloaders: a loader, a list of several, or a data module.
+            datamodule: the data, in the place of loaders.
+            ckpt_path: first give the module the weights of this checkpoint; "best" or "last" is one
+                that a ``ModelCheckpoint`` of this trainer wrote.
+            weights_only: as for :meth:`fit`.
+            verbose: print a table of the results on rank 0; None prints it where rich is installed
+                and standard output is a terminal.
+
+        Returns: for each loader what was logged: the numbers of one process, on every rank.
+        """
+        call = Call("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
+
+    def test(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        verbose: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """Evaluate the module by its ``test_step``; as :meth:`validate`."""
+        call = Call("test", dataloaders, None, datamodule, ckpt_path, weights_only)
+        return launch_evaluation(self, module, call, verbose=verbose)
+
+    def predict(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        *,
+        datamodule: DataModule | None = None,
+        ckpt_path: str | Path | None = None,
+        weights_only: bool = True,
+        return_predictions: bool = True,
+    ) -> list[Any] | None:
+        """Return what ``predict_step`` returns for each batch, in the order of the data.
+
+        Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches
+        are those of the ranks' parts, so their bounds depend on the number of ranks, and their
+        samples in a row do not. A rank without data takes part.
+
+        Args:
+            module: what to predict with.
+            dataloaders: a loader, a list of several, or a data module.
+            datamodule: the data, in the place of loaders.
+            ckpt_path: as for :meth:`validate`.
+            weights_only: as for :meth:`fit`.
+            return_predictions: False returns None: ``on_predict_batch_end`` keeps what it needs.
+
+        Returns: a list with an item for each batch; with several loaders a list of such lists.
+        """
+        require(module)
+        options = ckpt_path, weights_only, return_predictions
+        call = Call("predict", dataloaders, None, datamodule, *options)
+        results: list[list[Any]] | None = launch(self, module, call)
+        return results[0] if results is not None and len(results) == 1 else results
