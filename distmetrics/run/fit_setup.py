@@ -9,12 +9,11 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.run import seed as random_state
 from distmetrics.run.batches import check_not_empty
 from distmetrics.run.context import RunContext
-from distmetrics.run.dataloaders import Call
+from distmetrics.run.data import Call
 from distmetrics.run.fit_state import FitState
-from distmetrics.run.module import Module
-from distmetrics.run.optimizers import configured
+from distmetrics.run.module import Module, overrides, require
 from distmetrics.run.run import Run
-from distmetrics.run.signatures import overrides, require
+from distmetrics.run.schedules import configured
 
 
 def planned_fit(run: Run, call: Call) -> FitState:

@@ -13,7 +13,7 @@ from distmetrics.collectives.ops import all_reduce
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.logbook import LogBook
-from distmetrics.run.optimizers import Schedule
+from distmetrics.run.schedules import Schedule
 from distmetrics.strategies.base import Strategy, TrainingStep
 from distmetrics.strategies.tensors import parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedGradients, WeightedSums, check_apart

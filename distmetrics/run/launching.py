@@ -4,13 +4,12 @@ from typing import Any
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.run.callbacks.display import print_results
+from distmetrics.run.callbacks import print_results
 from distmetrics.run.context import RunContext
-from distmetrics.run.dataloaders import Call
-from distmetrics.run.module import Module
+from distmetrics.run.data import Call
+from distmetrics.run.module import Module, check_hooks, require
 from distmetrics.run.run import Run
 from distmetrics.run.session import conduct
-from distmetrics.run.signatures import check_hooks, require
 from distmetrics.strategies.layouts import in_layout
 from distmetrics.strategies.tensors import to_host
 

@@ -14,7 +14,7 @@ from distmetrics._version import __version__
 from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.run import seed
-from distmetrics.run.callbacks.base import Callback
+from distmetrics.run.callbacks import Callback
 from distmetrics.run.checkpoint_file import write
 from distmetrics.run.context import RunContext, gathered
 from distmetrics.run.fit_state import EpochRng, FitState

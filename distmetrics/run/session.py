@@ -15,12 +15,11 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.message import reading
 from distmetrics.run import seed as random_state
 from distmetrics.run.batches import check_not_empty
-from distmetrics.run.callbacks.model_checkpoint import kept_checkpoint
+from distmetrics.run.callbacks import kept_checkpoint, save_emergency_checkpoint
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.config import TrainerConfig
 from distmetrics.run.context import RunContext, gathered
-from distmetrics.run.dataloaders import Call, DataModule
-from distmetrics.run.emergency_checkpoint import save_emergency_checkpoint
+from distmetrics.run.data import Call, DataModule
 from distmetrics.run.evaluation import evaluate, predict
 from distmetrics.run.fit_loop import FitLoop
 from distmetrics.run.fit_setup import dealt, planned_fit

@@ -2,12 +2,11 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from distmetrics.arguments import POSITIVE, check, describe, one_of
 from distmetrics.errors import ConfigurationError
@@ -15,15 +14,10 @@ from distmetrics.run.logged_values import LoggedValues
 from distmetrics.strategies.tensors import check_steps_some
 
 Interval = Literal["epoch", "step"]
+_TAKES = {"frequency": POSITIVE, "interval": one_of("epoch", "step")}
 _FORMS = (
     "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 )
-
-
-_TAKES = {
-    "frequency": POSITIVE,
-    "interval": one_of("epoch", "step"),
-}
 
 
 @dataclass
@@ -47,17 +41,17 @@ class Schedule:
     def __post_init__(self) -> None:
         step = getattr(self.scheduler, "step", None)
         if not callable(step) or not hasattr(self.scheduler, "state_dict"):
-            got = describe(self.scheduler)
             raise ConfigurationError(
-                f"a scheduler has step() and state_dict(), got {got}", do=_FORMS
+                f"a scheduler has step() and state_dict(), got {describe(self.scheduler)}",
+                do=_FORMS,
             )
         check("a scheduler", vars(self), _TAKES)
         if "metrics" not in inspect.signature(step).parameters:
             # A schedule of time would take the watched value for its epoch.
             self.monitor = None
-        if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
+        elif self.monitor is None:
             raise ConfigurationError(
-                "ReduceLROnPlateau needs a value to watch",
+                f"{type(self.scheduler).__name__} needs a value to watch",
                 do="return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': "
                 "name}}.",
             )
@@ -79,10 +73,7 @@ class Schedule:
 
 
 def configured(
-    returned: Any,
-    module: nn.Module,
-    *,
-    automatic: bool = True,
+    returned: Any, module: nn.Module, *, automatic: bool = True
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Return the optimizers and schedules in what ``configure_optimizers`` returned.
 
@@ -107,47 +98,50 @@ def configured(
             "zero_grad() and step() of each of self.optimizers(), and self.manual_backward(loss).",
         )
     for optimizer in optimizers:
-        _check_optimizer(optimizer, module)
-    schedules = [_schedule(scheduler) for scheduler in schedulers]
-    for schedule in schedules:
-        _check_scheduler(schedule.scheduler, optimizers)
-    return optimizers, schedules
-
-
-def _check_scheduler(scheduler: Any, optimizers: list[Optimizer]) -> None:
-    """Refuse a scheduler that changes the rates of an optimizer which nobody steps."""
-    target = getattr(scheduler, "optimizer", None)
-    if not isinstance(target, Optimizer) or any(target is optimizer for optimizer in optimizers):
-        return
-    kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
-    raise ConfigurationError(
-        f"the {type(scheduler).__name__} changes the rates of the {type(target).__name__} that "
-        "it was made for, and configure_optimizers returned another optimizer for training: "
-        f"{kinds}, whose rates would stay",
-        likely="the scheduler and what is returned were made in two calls.",
-        do="make the optimizer once, the scheduler for it, and return both.",
-    )
-
-
-def _check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
-    advice = "make it of self.parameters(), in configure_optimizers."
-    check_steps_some(optimizer, module, advice)
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        name = type(optimizer).__name__
-        raise ConfigurationError(
-            f"{name} computes the loss several times in a step, and the trainer does it once",
-            do="use distmetrics.Runner, where a loop of your own calls optimizer.step(closure).",
+        check_steps_some(
+            optimizer, module, "make it of self.parameters(), in configure_optimizers."
         )
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise ConfigurationError(
+                f"{type(optimizer).__name__} computes the loss several times in a step, and the "
+                "trainer does it once",
+                do="use distmetrics.Runner, where a loop of your own calls "
+                "optimizer.step(closure).",
+            )
+    schedules = []
+    for scheduler in schedulers:
+        form = scheduler if isinstance(scheduler, Mapping) else {"scheduler": scheduler}
+        try:
+            schedule = Schedule(**form)
+        except TypeError as error:
+            raise ConfigurationError(
+                "a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, "
+                f"got {list(form)}",
+                do=_FORMS,
+            ) from error
+        schedules.append(schedule)
+        target = getattr(schedule.scheduler, "optimizer", None)
+        is_other = all(target is not optimizer for optimizer in optimizers)
+        if isinstance(target, Optimizer) and is_other:
+            raise ConfigurationError(
+                f"the {type(schedule.scheduler).__name__} changes the rates of another "
+                f"{type(target).__name__} than those that configure_optimizers returned: {kinds}",
+                do="make the optimizer once, the scheduler for it, and return both.",
+            )
+    return optimizers, schedules
 
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
+    if isinstance(returned, Mapping):
+        if "optimizer" not in returned or returned.keys() - {"optimizer", "lr_scheduler"}:
+            raise ConfigurationError(
+                f"configure_optimizers returned a dict with {sorted(returned)}", do=_FORMS
+            )
+        scheduler = returned.get("lr_scheduler")
+        return [returned["optimizer"]], [] if scheduler is None else [scheduler]
     items = _as_list(returned)
-    if items and all(isinstance(item, Mapping) for item in items):
-        pairs = [_split_dict(item) for item in items]
-        schedulers = [scheduler for _, scheduler in pairs if scheduler is not None]
-        return [optimizer for optimizer, _ in pairs], schedulers
     is_pair = isinstance(returned, tuple) and len(items) == 2
     if is_pair and not isinstance(items[1], Optimizer):
         return _as_list(items[0]), _as_list(items[1])
@@ -156,27 +150,3 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _split_dict(returned: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the optimizer and the scheduler or None."""
-    unknown = returned.keys() - {"optimizer", "lr_scheduler", "monitor"}
-    if unknown or "optimizer" not in returned:
-        wrong = "without 'optimizer'" if "optimizer" not in returned else f"with {sorted(unknown)}"
-        raise ConfigurationError(f"configure_optimizers returned a dict {wrong}", do=_FORMS)
-    scheduler, monitor = returned.get("lr_scheduler"), returned.get("monitor")
-    if scheduler is not None and monitor is not None and not isinstance(scheduler, Mapping):
-        scheduler = {"scheduler": scheduler, "monitor": monitor}
-    return returned["optimizer"], scheduler
-
-
-def _schedule(scheduler: Any) -> Schedule:
-    if not isinstance(scheduler, Mapping):
-        return Schedule(scheduler)
-    known = {field.name for field in fields(Schedule)}
-    if "scheduler" not in scheduler or set(scheduler) - known:
-        raise ConfigurationError(
-            "a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, "
-            f"got {sorted(scheduler)}"
-        )
-    return Schedule(**scheduler)
