@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from distmetrics.arguments import NUMBER, PATH, POSITIVE, TEXT, Takes, check, one_of, whole
+from distmetrics.arguments import NUMBER, PATH, POSITIVE, TEXT, one_of
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import (
     ConfigurationError,
@@ -22,15 +22,19 @@ from distmetrics.errors import (
     PeerLostError,
 )
 from distmetrics.run.checkpoint_file import write
-from distmetrics.run.config import Flag, Positive, TrainerConfig, listed, rules_of
+from distmetrics.run.config import (
+    Flag,
+    Positive,
+    TrainerConfig,
+    at_least,
+    check_fields,
+    listed,
+)
 from distmetrics.run.context import RunContext
 from distmetrics.run.fit_state import LoopProgress
 from distmetrics.run.module import Hooks, Module
 
 Mode = Annotated[Literal["min", "max"], one_of("min", "max")]
-_EPOCHS = Takes(lambda value: whole(value, 0), "a number of epochs, 0 or more")
-_KEPT = Takes(lambda value: whole(value, -1), "-1, 0 or positive")
-_DEPTH = Takes(lambda value: whole(value, 0), "a whole number from 0 on")
 
 
 class Callback(Hooks):
@@ -75,30 +79,26 @@ class Watcher(Callback):
     def on_validation_end(self, trainer: RunContext, module: Module) -> None:
         """Look at the value where an epoch has several validations."""
         if trainer.values.acts_after_validation(self.monitor):
-            self.look(trainer, self.value(trainer))
+            self._look(trainer, self._value(trainer))
 
     def on_train_epoch_end(self, trainer: RunContext, module: Module) -> None:
         """Look at the epoch's value; every rank comes here and decides the same."""
         if not trainer.values.acts_after_validation(self.monitor):
-            self.look(trainer, self.value(trainer))
+            self._look(trainer, self._value(trainer))
 
-    def value(self, trainer: RunContext, *, latest: bool = False) -> float | None:
+    def _value(self, trainer: RunContext, *, latest: bool = False) -> float | None:
         """Return the value, None where there is none yet; without a monitor the number of steps."""
         if self.monitor is None:
             return float(trainer.global_step)
         return trainer.values.monitored(self.monitor, type(self).__name__, latest=latest)
 
-    def look(self, trainer: RunContext, value: float | None) -> None:
+    def _look(self, trainer: RunContext, value: float | None) -> None:
         """Act on the value."""
         raise NotImplementedError
 
 
 def badness(value: float | None, mode: Mode) -> float:
-    """Return a number that is higher for worse values; NaN and none are the worst.
-
-    >>> badness(0.5, "min"), badness(0.5, "max"), badness(float("nan"), "max")
-    (0.5, -0.5, inf)
-    """
+    """Return a number that is higher for worse values; NaN and none are the worst."""
     if value is None or math.isnan(value):
         return math.inf
     return value if mode == "min" else -value
@@ -120,14 +120,14 @@ class EarlyStopping(Watcher):
 
     Attributes:
         best_score: the best value so far.
-        wait_count: epochs since then.
+        wait_count: how many epochs, or validations, have gone by since then.
         stopped_epoch: the epoch that was the last, or None.
     """
 
     monitor: Annotated[str, TEXT._replace(wanted="the name of a logged value")]
     _: KW_ONLY
     mode: Mode = "min"
-    patience: Annotated[int, _EPOCHS] = 3
+    patience: Annotated[int, at_least(0)] = 3
     min_delta: Annotated[float, NUMBER] = 0.0
     best_score: float | None = field(default=None, init=False)
     wait_count: int = field(default=0, init=False)
@@ -135,7 +135,7 @@ class EarlyStopping(Watcher):
     _kept = ("best_score", "wait_count", "stopped_epoch")
 
     def __post_init__(self) -> None:
-        check("EarlyStopping", vars(self), rules_of(EarlyStopping))
+        check_fields(self)
 
     def on_train_start(self, trainer: RunContext, module: Module) -> None:
         """Stop at once in a fit that goes on from where training had been stopped."""
@@ -143,7 +143,7 @@ class EarlyStopping(Watcher):
         if trainer.global_step > 0 and had_stopped:
             trainer.should_stop = True
 
-    def look(self, trainer: RunContext, value: float | None) -> None:
+    def _look(self, trainer: RunContext, value: float | None) -> None:
         """Compare the value with the best."""
         if value is None:
             return
@@ -187,7 +187,7 @@ class ModelCheckpoint(Watcher):
     monitor: Annotated[str | None, TEXT.or_none()] = None
     _: KW_ONLY
     mode: Mode = "min"
-    save_top_k: Annotated[int, _KEPT] = 1
+    save_top_k: Annotated[int, at_least(-1)] = 1
     save_last: Flag = False
     dirpath: Annotated[str | Path | None, PATH.or_none("None for the trainer's folder")] = None
     every_n_epochs: Positive = 1
@@ -195,10 +195,11 @@ class ModelCheckpoint(Watcher):
     filename: Annotated[str, TEXT] = "epoch={epoch}-step={step}"
     best_k_models: dict[str, float] = field(default_factory=dict, init=False)
     last_model_path: str = field(default="", init=False)
+    _step_before = -1
     _kept = ("best_k_models", "last_model_path")
 
     def __post_init__(self) -> None:
-        check("ModelCheckpoint", vars(self), rules_of(ModelCheckpoint))
+        check_fields(self)
         self._filled(defaultdict(float, epoch=0, step=0))  # whatever is logged
 
     @property
@@ -215,21 +216,17 @@ class ModelCheckpoint(Watcher):
         """Return where checkpoints go."""
         return Path(self.dirpath or trainer.config.default_root_dir / "checkpoints")
 
-    def on_train_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: RunContext, *args: Any) -> None:
         """Note the steps so far: not every batch makes one."""
         self._step_before = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: RunContext, *args: Any) -> None:
         """Save after every so many steps."""
         step, every = trainer.global_step, self.every_n_train_steps
         if every is not None and step != self._step_before and step % every == 0:
-            self._save(trainer, self.value(trainer, latest=True))
+            self._save(trainer, self._value(trainer, latest=True))
 
-    def look(self, trainer: RunContext, value: float | None) -> None:
+    def _look(self, trainer: RunContext, value: float | None) -> None:
         """Save if the epoch is among the best."""
         is_due = (trainer.current_epoch + 1) % self.every_n_epochs == 0
         if is_due and self.every_n_train_steps is None:
@@ -289,12 +286,10 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
 
 
 def save_emergency_checkpoint(run: Any, error: BaseException) -> None:
-    """Save the weights and the optimizers' state of this rank, where ranks can't go on together.
+    """Save a fit that has lost ranks, on one that is left; what can't be saved is a warning.
 
-    Only after errors of that kind, in a fit with a :class:`ModelCheckpoint`, whose folder takes the
-    file; by the lowest rank that the error is not about. ``fit(ckpt_path=...)`` goes on from it at
-    the beginning of the epoch that was under way. What can't be saved is a warning: the error
-    itself goes on.
+    It is the lowest rank that the error is not about that saves, into the folder of a
+    :class:`ModelCheckpoint`. A fit goes on from the file at the beginning of its epoch.
     """
     trainer = run.trainer
     lost: Any = error
@@ -339,11 +334,9 @@ class LearningRateMonitor(Callback):
     ] = None
 
     def __post_init__(self) -> None:
-        check("LearningRateMonitor", vars(self), rules_of(LearningRateMonitor))
+        check_fields(self)
 
-    def on_train_batch_start(
-        self, trainer: RunContext, module: Module, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: RunContext, *args: Any) -> None:
         """Log the rates that the step will use."""
         is_due = trainer.global_step % trainer.config.log_every_n_steps == 0
         if is_due and self.logging_interval != "epoch":
@@ -360,15 +353,14 @@ def _rates(trainer: RunContext) -> dict[str, float]:
     schedules = [] if trainer.fit_state is None else trainer.fit_state.schedules
     names = {id(each.scheduler.optimizer): each.name for each in schedules if each.name}
     values: dict[str, float] = {}
-    taken: set[str] = set()
+    taken: list[str] = []
     for place, optimizer in enumerate(trainer.optimizers):
         name = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
-        if name in taken:
-            name = f"{name}-{place}"
-        taken.add(name)
+        taken.append(f"{name}-{place}" if name in taken else name)
         groups = optimizer.param_groups
         for index, group in enumerate(groups, start=1):
-            values[f"{name}/pg{index}" if len(groups) > 1 else name] = float(group["lr"])
+            part = f"/pg{index}" if len(groups) > 1 else ""
+            values[taken[-1] + part] = float(group["lr"])
     return values
 
 
@@ -380,7 +372,7 @@ class ProgressBar(Callback):
     """
 
     def __init__(self) -> None:
-        wanted(True, "the progress bar")
+        wanted(True)
         self._progress: Any = None
         self._tasks: dict[str, Any] = {}
         self._stage = ""
@@ -427,11 +419,11 @@ class ProgressBar(Callback):
     def _advance(self, trainer: RunContext, title: str, batch: int) -> None:
         if self._progress is None:
             return
-        if batch == 0 and title in self._tasks:
-            self._progress.remove_task(self._tasks.pop(title))
         if title not in self._tasks:
             total = trainer.num_batches
             self._tasks[title] = self._progress.add_task(title, total=total, values="")
+        elif batch == 0:
+            self._progress.reset(self._tasks[title])
         shown = set() if trainer.log is None else trainer.log.prog_bar
         values = trainer.callback_metrics.items()
         parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
@@ -449,11 +441,11 @@ class ModelSummary(Callback):
         MissingDependencyError: rich is not installed.
     """
 
-    max_depth: Annotated[int, _DEPTH] = 1
+    max_depth: Annotated[int, at_least(0)] = 1
 
     def __post_init__(self) -> None:
-        check("ModelSummary", vars(self), rules_of(ModelSummary))
-        wanted(True, "the model's table")
+        check_fields(self)
+        wanted(True)
 
     def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Print it."""
@@ -468,24 +460,17 @@ class ModelSummary(Callback):
             _print(["Name", "Type", "Params", "Trainable params"], rows)
 
 
-def wanted(flag: bool | None, what: str, stream: Any = None) -> bool:
-    """Resolve a flag for something that rich prints: None is True where a terminal and rich are.
-
-    The terminal is that of ``stream``, by default standard error.
-
-    Raises:
-        MissingDependencyError: the flag is True, and rich is not installed.
-    """
+def wanted(flag: bool | None, stream: Any = None) -> bool:
+    """Resolve a flag for what rich prints: None is True where rich and a terminal are."""
     has_rich = importlib.util.find_spec("rich") is not None
     if flag and not has_rich:
-        raise MissingDependencyError.of("rich", what)
-    stream = stream or sys.stderr
-    return (stream is not None and stream.isatty() and has_rich) if flag is None else flag
+        raise MissingDependencyError.of("rich", "a progress bar or a table")
+    return has_rich and (stream or sys.stderr).isatty() if flag is None else flag
 
 
 def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool | None) -> None:
     """Print the results of an evaluation if they are wanted, a column a loader."""
-    if not wanted(verbose, "the table of results", sys.stdout):
+    if not wanted(verbose, sys.stdout):
         return
     names = dict.fromkeys(name for result in results for name in result)
     rows = [[name, *(f"{each.get(name, ''):.6}" for each in results)] for name in names]
@@ -506,21 +491,15 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def chosen_callbacks(
     callbacks: Callback | Sequence[Callback] | None, config: TrainerConfig
 ) -> list[Callback]:
-    """Return the callbacks and those that flags ask for.
-
-    Those that save come last, and see what the others did.
-
-    Raises:
-        ConfigurationError: ``enable_checkpointing=False`` and a ``ModelCheckpoint``.
-    """
+    """Return the callbacks and those that flags ask for; those that save come last."""
     chosen: list[Callback] = listed(callbacks or (), Callback, "callbacks")
-    wanted_kinds = {
-        ProgressBar: wanted(config.enable_progress_bar, "the progress bar"),
-        ModelSummary: wanted(config.enable_model_summary, "the model's table"),
-        ModelCheckpoint: bool(config.enable_checkpointing),
+    flags = {
+        ProgressBar: wanted(config.enable_progress_bar),
+        ModelSummary: wanted(config.enable_model_summary),
+        ModelCheckpoint: config.enable_checkpointing,
     }
-    for kind, is_wanted in wanted_kinds.items():
-        if is_wanted and not any(isinstance(callback, kind) for callback in chosen):
+    for kind, flag in flags.items():
+        if flag and not any(isinstance(callback, kind) for callback in chosen):
             chosen.append(kind())
     chosen.sort(key=lambda callback: isinstance(callback, ModelCheckpoint))
     if config.enable_checkpointing is False and chosen and isinstance(chosen[-1], ModelCheckpoint):

@@ -22,15 +22,7 @@ def write(content: Any, path: Path) -> None:
 
 
 def load_checkpoint(path: str | Path, *, weights_only: bool = True) -> dict[str, Any]:
-    """Read a checkpoint, its tensors on the CPU.
-
-    Args:
-        path: the file.
-        weights_only: False also unpickles objects of any class: only for files that you trust.
-
-    Raises:
-        ConfigurationError: there is no such file, it holds other objects, or it is no checkpoint.
-    """
+    """Read a checkpoint; ``weights_only=False`` also unpickles objects of any class."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=weights_only)
     except (

@@ -3,9 +3,9 @@
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Self, get_origin, get_type_hints
+from typing import Annotated, Any, Self, get_origin
 
 from distmetrics.arguments import (
     FLAG,
@@ -21,7 +21,20 @@ from distmetrics.arguments import (
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.writers import CSVLogger, Logger
 
-_COUNT = Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit")
+
+def at_least(least: int) -> Takes:
+    """Return the rule for a whole number."""
+    return Takes(lambda value: whole(value, least), f"a whole number from {least} on")
+
+
+def check_fields(owner: Any, who: str = "") -> None:
+    """Check a dataclass by the rules that the types of its fields are annotated with."""
+    types: dict[str, Any] = {field.name: field.type for field in fields(owner)}
+    annotated = {name: each for name, each in types.items() if get_origin(each) is Annotated}
+    rules = {name: each.__metadata__[0] for name, each in annotated.items()}
+    check(who or type(owner).__name__, vars(owner), rules)
+
+
 _PART = Takes(
     lambda value: whole(value, 0) or (isinstance(value, float) and 0 <= value <= 1),
     "a number of batches, or a fraction between 0.0 and 1.0",
@@ -42,30 +55,19 @@ Positive = Annotated[int, POSITIVE]
 Limit = Annotated[int | float | None, _PART.or_none("None for all")]
 
 
-def rules_of(kind: type) -> dict[str, Takes]:
-    """Return the rules that a class has in the types of its attributes."""
-    hints = get_type_hints(kind, include_extras=True)
-    rules = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
-    return {name: hint.__metadata__[0] for name, hint in rules.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """The flags of :class:`~distmetrics.train.Trainer`, which explains them.
+    """The flags of :class:`~distmetrics.train.Trainer`, which explains them."""
 
-    Raises:
-        ConfigurationError: a value that the rule of its flag refuses.
-    """
-
-    max_epochs: Annotated[int | None, _COUNT.or_none()]
-    max_steps: Annotated[int, _COUNT]
+    max_epochs: Annotated[int | None, at_least(-1).or_none()]
+    max_steps: Annotated[int, at_least(-1)]
     limit_train_batches: Limit
     limit_val_batches: Limit
     limit_test_batches: Limit
     limit_predict_batches: Limit
     val_check_interval: Annotated[int | float, _INTERVAL]
     check_val_every_n_epoch: Positive
-    num_sanity_val_steps: Annotated[int, _COUNT]
+    num_sanity_val_steps: Annotated[int, at_least(-1)]
     accumulate_grad_batches: Positive
     gradient_clip_val: Annotated[float | None, POSITIVE_NUMBER.or_none()]
     log_every_n_steps: Positive
@@ -83,7 +85,7 @@ class TrainerConfig:
     use_distributed_sampler: Flag
 
     def __post_init__(self) -> None:
-        check("Trainer", vars(self), rules_of(TrainerConfig))
+        check_fields(self, "Trainer")
 
     def resolved(self) -> Self:
         """Return what the flags amount to: ``fast_dev_run`` is a few batches of everything."""
@@ -122,11 +124,7 @@ class TrainerConfig:
 
 
 def listed(value: Any, kind: type, flag: str) -> list[Any]:
-    """Return what a flag has, one object of ``kind`` or several, as a list.
-
-    Raises:
-        ConfigurationError: something else.
-    """
+    """Return what a flag has, one object of ``kind`` or several, as a list."""
     items = list(value) if isinstance(value, list | tuple) else [value]
     for item in items:
         if not isinstance(item, kind):
@@ -169,12 +167,7 @@ OTHER_TRAINERS = {
 def refuse_unknown(
     owner: type, flags: Iterable[str], others: Mapping[str, str] = OTHER_TRAINERS
 ) -> None:
-    """Refuse flags that ``owner`` does not take, with advice for those of ``others``.
-
-    Raises:
-        ConfigurationError: a flag of other trainers.
-        TypeError: any other; it names a flag that is nearly the same.
-    """
+    """Refuse flags that ``owner`` does not take, with advice for those of ``others``."""
     who = owner.__name__
     names = inspect.signature(owner).parameters.keys() - {"unknown"}
     for flag in flags:

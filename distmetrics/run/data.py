@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from distmetrics.arguments import FLAG, PATH, Takes, check, describe
+from distmetrics.arguments import PATH, Takes, describe
 from distmetrics.errors import ConfigurationError
+from distmetrics.run.config import Flag, check_fields
 from distmetrics.run.context import RunContext
 from distmetrics.run.module import WithHparams
 
@@ -54,41 +55,23 @@ _METHODS = {
     "predict": "predict_dataloader",
 }
 _DATA = Takes(lambda value: isinstance(value, DataModule), "an object of DataModule or a subclass")
-_TAKES = {
-    "datamodule": _DATA.or_none(),
-    "ckpt_path": PATH._replace(wanted="the path of a checkpoint, 'best' or 'last'").or_none(),
-    "weights_only": FLAG,
-    "return_predictions": FLAG,
-}
+_CHECKPOINT = PATH._replace(wanted="the path of a checkpoint, 'best' or 'last'")
 
 
 @dataclass
 class Call:
-    """What the user asks of the trainer; a data module may come in the place of the loaders.
-
-    Attributes:
-        kind: "fit", "validate", "test" or "predict".
-        dataloaders: to train on, or to evaluate on.
-        val_dataloaders: to validate on in a fit.
-        datamodule: the data, in the place of loaders.
-        ckpt_path: the checkpoint to begin with: a file, "best", "last", or None.
-        weights_only: True if that may hold nothing but tensors and plain values.
-        return_predictions: True if predictions are returned.
-
-    Raises:
-        ConfigurationError: loaders and a data module, or something of the wrong kind.
-    """
+    """What the user asks of the trainer; a data module may come in the place of the loaders."""
 
     kind: Literal["fit", "validate", "test", "predict"]
     dataloaders: Any = None
     val_dataloaders: Any = None
-    datamodule: DataModule | None = None
-    ckpt_path: str | Path | None = None
-    weights_only: bool = True
-    return_predictions: bool = True
+    datamodule: Annotated[DataModule | None, _DATA.or_none()] = None
+    ckpt_path: Annotated[str | Path | None, _CHECKPOINT.or_none()] = None
+    weights_only: Flag = True
+    return_predictions: Flag = True
 
     def __post_init__(self) -> None:
-        check("Trainer", vars(self), _TAKES)
+        check_fields(self, "Trainer")
         if isinstance(self.dataloaders, DataModule):
             self.dataloaders, self.datamodule = None, self.dataloaders
         has_loaders = self.dataloaders is not None or self.val_dataloaders is not None
@@ -98,11 +81,7 @@ class Call:
             )
 
     def loaders(self, module: Any) -> list[Any]:
-        """Return the loaders to train or to evaluate on.
-
-        Raises:
-            ConfigurationError: there is none, or there are several to train on.
-        """
+        """Return the loaders to train or to evaluate on: at least one, and only one to train on."""
         method = _METHODS[self.kind]
         loaders = self._loaders(method, self.dataloaders, module)
         if not loaders or (self.kind == "fit" and len(loaders) > 1):
@@ -125,8 +104,7 @@ class Call:
             loaders = getattr(owner, method)()
         if loaders is None:
             return []
-        is_list = isinstance(loaders, list | tuple) and bool(loaders)
-        if is_list and all(isinstance(item, DataLoader) for item in loaders):
+        if isinstance(loaders, list | tuple) and isinstance(next(iter(loaders), None), DataLoader):
             return list(loaders)
         is_data = isinstance(loaders, Mapping | str | bytes | Tensor)
         if is_data or not hasattr(loaders, "__iter__"):

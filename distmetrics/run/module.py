@@ -94,21 +94,17 @@ class WithHparams:
         return self._hparams
 
     def save_hyperparameters(
-        self, *names: str, ignore: str | Iterable[str] = (), logger: bool = True
+        self, *, ignore: str | Iterable[str] = (), logger: bool = True
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
-        They go into checkpoints, so that ``load_from_checkpoint`` can make the object again, and to
-        loggers. Modules among them are left out: their weights are in the checkpoint already.
+        Those of a subclass whose ``__init__`` called this one are kept too, and modules are not:
+        their weights are in the checkpoint already. Loggers get them, and checkpoints, so that
+        ``load_from_checkpoint`` can make the object again.
 
         Args:
-            names: names of the arguments to keep; default all, also those of a subclass whose
-                ``__init__`` called this one.
             ignore: names not to keep.
             logger: whether loggers get them.
-
-        Raises:
-            ConfigurationError: a name is no argument.
         """
         caller = inspect.currentframe()
         frame = None if caller is None else caller.f_back
@@ -122,14 +118,9 @@ class WithHparams:
                 arguments |= info.locals[info.keywords]
             frame = frame.f_back
         ignored = {ignore} if isinstance(ignore, str) else set(ignore)
-        for name in names or arguments:
-            if name not in arguments:
-                raise ConfigurationError(
-                    f"save_hyperparameters: {name!r} is no argument of __init__; there are: "
-                    f"{', '.join(arguments) or 'none'}"
-                )
-            if name not in ignored and not isinstance(arguments[name], nn.Module):
-                self.hparams[name] = arguments[name]
+        for name, value in arguments.items():
+            if name not in ignored and not isinstance(value, nn.Module):
+                self.hparams[name] = value
         self._log_hparams = logger
 
 
@@ -501,27 +492,22 @@ _GETS = dict.fromkeys((name for name in vars(Hooks) if name[0] != "_"), ()) | {
     "on_load_checkpoint": ("checkpoint",),
     "on_exception": ("exception",),
 }
-# What to do instead of hooks that other trainers call. Nobody would call them here.
-_OPTIMIZER = "use on_before_optimizer_step, or set self.automatic_optimization = False."
-_TRANSFER = "do it in collate_fn, in the batch's own to(device), or where the step begins."
-_NAMED = "say of what: on_train_epoch_start, on_train_epoch_end, on_train_batch_end."
-_OTHERS = {
-    "optimizer_step": _OPTIMIZER,
-    "optimizer_zero_grad": _OPTIMIZER,
-    "on_before_zero_grad": _OPTIMIZER,
-    "backward": _OPTIMIZER,
-    "configure_gradient_clipping": "say Trainer(gradient_clip_val=...), or clip in "
-    "on_before_optimizer_step.",
-    "lr_scheduler_step": "return {'scheduler': ..., 'interval': ..., 'monitor': ...} from "
-    "configure_optimizers.",
-    "on_before_batch_transfer": _TRANSFER,
-    "transfer_batch_to_device": _TRANSFER,
-    "on_after_batch_transfer": _TRANSFER,
-    "configure_model": "make layers in __init__, or in setup(stage).",
-    "configure_callbacks": "pass callbacks=[...] to the trainer.",
-    "on_epoch_start": _NAMED,
-    "on_epoch_end": _NAMED,
-}
+# Methods that other trainers call, and nobody would call here.
+_OTHERS = (
+    "optimizer_step",
+    "optimizer_zero_grad",
+    "on_before_zero_grad",
+    "backward",
+    "lr_scheduler_step",
+    "configure_gradient_clipping",
+    "configure_model",
+    "configure_callbacks",
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_epoch_start",
+    "on_epoch_end",
+)
 
 
 def overrides(module: Module, name: str) -> bool:
@@ -530,11 +516,7 @@ def overrides(module: Module, name: str) -> bool:
 
 
 def require(module: Any, *methods: str) -> None:
-    """Check that it is a module, and overrides ``methods``.
-
-    Raises:
-        ConfigurationError: one is missing, or it is no such module.
-    """
+    """Check that it is a module, and overrides ``methods``."""
     if not isinstance(module, Module):
         raise ConfigurationError(
             f"the trainer takes an object of Module or a subclass, got {describe(module)}",
@@ -547,19 +529,15 @@ def require(module: Any, *methods: str) -> None:
 
 
 def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
-    """Check what a call of the trainer will call: steps and hooks.
-
-    Raises:
-        ConfigurationError: one of them can't be called with the arguments that it will get, or
-            only other trainers would call it.
-    """
+    """Check that steps and hooks take their arguments, and that none is another trainer's."""
     for owner in (module, datamodule, *callbacks):
-        for name, advice in _OTHERS.items():
+        for name in _OTHERS:
             if hasattr(owner, name):
                 raise ConfigurationError(
                     f"{type(owner).__name__}.{name} would never be called: this trainer has no "
                     "such hook",
-                    do=advice,
+                    do="override another, such as on_before_optimizer_step or on_train_epoch_end; "
+                    "docs/trainer.md says what is there instead.",
                 )
         for name in _GETS:
             if hasattr(owner, name):
@@ -588,7 +566,7 @@ def _check(owner: Any, name: str, *arguments: str) -> None:
         signature.bind(*arguments)
     except TypeError as error:
         raise ConfigurationError(
-            f"{type(owner).__name__}.{name} takes ({', '.join(signature.parameters)}), and is "
+            f"{type(owner).__name__}.{name} takes {signature}, and is "
             f"called with ({', '.join(arguments)}): {error}",
             do=f"def {name}({', '.join(('self', *arguments))})",
         ) from error

@@ -3,18 +3,18 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import POSITIVE, check, describe, one_of
+from distmetrics.arguments import one_of
 from distmetrics.errors import ConfigurationError
+from distmetrics.run.config import Positive, check_fields
 from distmetrics.run.logged_values import LoggedValues
 from distmetrics.strategies.tensors import check_steps_some
 
 Interval = Literal["epoch", "step"]
-_TAKES = {"frequency": POSITIVE, "interval": one_of("epoch", "step")}
 _FORMS = (
     "return an optimizer, ([optimizer], [scheduler]), or {'optimizer': ..., 'lr_scheduler': ...}."
 )
@@ -22,7 +22,7 @@ _FORMS = (
 
 @dataclass
 class Schedule:
-    """A learning-rate scheduler, and when it steps.
+    """A learning-rate scheduler, and when it steps: the keys of its dict.
 
     Attributes:
         scheduler: torch's.
@@ -33,20 +33,14 @@ class Schedule:
     """
 
     scheduler: Any
-    interval: Interval = "epoch"
-    frequency: int = 1
+    interval: Annotated[Interval, one_of("epoch", "step")] = "epoch"
+    frequency: Positive = 1
     monitor: str | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
-        step = getattr(self.scheduler, "step", None)
-        if not callable(step) or not hasattr(self.scheduler, "state_dict"):
-            raise ConfigurationError(
-                f"a scheduler has step() and state_dict(), got {describe(self.scheduler)}",
-                do=_FORMS,
-            )
-        check("a scheduler", vars(self), _TAKES)
-        if "metrics" not in inspect.signature(step).parameters:
+        check_fields(self, "a scheduler")
+        if "metrics" not in inspect.signature(self.scheduler.step).parameters:
             # A schedule of time would take the watched value for its epoch.
             self.monitor = None
         elif self.monitor is None:
@@ -57,11 +51,7 @@ class Schedule:
             )
 
     def step(self, interval: Interval, count: int, values: LoggedValues) -> None:
-        """Step the scheduler, if ``count`` epochs or steps are a time for it.
-
-        Raises:
-            ConfigurationError: the value that it watches has not been logged.
-        """
+        """Step the scheduler, if ``count`` epochs or steps are a time for it."""
         if interval != self.interval or count % self.frequency:
             return
         if self.monitor is None:
@@ -77,14 +67,7 @@ def configured(
 ) -> tuple[list[Optimizer], list[Schedule]]:
     """Return the optimizers and schedules in what ``configure_optimizers`` returned.
 
-    Args:
-        returned: what it returned.
-        module: whose parameters the optimizers step.
-        automatic: True if the trainer steps the optimizer; then there must be one.
-
-    Raises:
-        ConfigurationError: an unknown form, several optimizers that the trainer is to step, one
-            that would step nothing of the module, or a scheduler of none of the optimizers.
+    With ``automatic`` optimization it is the trainer that steps, and there must be one optimizer.
     """
     optimizers, schedulers = _split(returned)
     kinds = ", ".join(type(item).__name__ for item in optimizers) or "nothing"
@@ -109,18 +92,10 @@ def configured(
                 do="use distmetrics.Runner, where a loop of your own calls "
                 "optimizer.step(closure).",
             )
-    schedules = []
-    for scheduler in schedulers:
-        form = scheduler if isinstance(scheduler, Mapping) else {"scheduler": scheduler}
-        try:
-            schedule = Schedule(**form)
-        except TypeError as error:
-            raise ConfigurationError(
-                "a scheduler's dict has the keys scheduler, interval, frequency, monitor and name, "
-                f"got {list(form)}",
-                do=_FORMS,
-            ) from error
-        schedules.append(schedule)
+    schedules = [
+        Schedule(**each) if isinstance(each, Mapping) else Schedule(each) for each in schedulers
+    ]
+    for schedule in schedules:
         target = getattr(schedule.scheduler, "optimizer", None)
         is_other = all(target is not optimizer for optimizer in optimizers)
         if isinstance(target, Optimizer) and is_other:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.arguments import FLAG, SEED, check
-from distmetrics.data.sharding import clone
+from distmetrics.data.sharding import clone, samplers_in
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
@@ -64,11 +64,7 @@ def set_all(seed: int) -> None:
 
 
 def seed_workers(loader: Any, rank: int) -> Any:
-    """Return a loader whose worker processes draw other random numbers on each rank.
-
-    Torch seeds workers from the loader's process: where all ranks have the same seed, so would
-    their workers.
-    """
+    """Return a loader whose worker processes draw other random numbers on each rank."""
     has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
     if not has_workers or loader.worker_init_fn is not None:
         return loader
@@ -105,12 +101,10 @@ def set_states(saved: Mapping[str, Any]) -> None:
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
-    owners = [loader]
-    for name in ("sampler", "batch_sampler"):
-        sampler = getattr(loader, name, None)
-        inner = getattr(sampler, "source", None) or getattr(sampler, "sampler", None)
-        owners += [sampler, inner]
-    generators = dict.fromkeys(getattr(owner, "generator", None) for owner in owners)
+    parts = list(samplers_in(loader))
+    for part in tuple(parts):
+        parts += samplers_in(getattr(part, "source", None))
+    generators = dict.fromkeys(getattr(part, "generator", None) for part in parts)
     return [each for each in generators if isinstance(each, torch.Generator)]
 
 

@@ -274,7 +274,7 @@ def test_the_bar_of_an_epoch_goes_on_after_a_validation_within_it():
 
 def test_the_progress_bar_needs_rich(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"the progress bar needs rich.*\n.*pip install rich"):
+    with pytest.raises(MissingDependencyError, match=r"a progress bar or a table needs rich.*\n.*pip install rich"):
         Trainer(accelerator="cpu", enable_progress_bar=True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert not any(isinstance(callback, ProgressBar) for callback in Trainer(accelerator="cpu").callbacks)

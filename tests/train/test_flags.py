@@ -141,7 +141,7 @@ def test_an_accelerator_that_is_a_strategy():
         ({"enable_checkpointing": False, "callbacks": [ModelCheckpoint()]}, "callbacks has a ModelCheckpoint"),
         ({"logger": [3]}, "logger= takes a Logger or a list of such, got an object of int"),
         ({"callbacks": [ModelCheckpoint]}, "callbacks= takes a Callback or .* got the class ModelCheckpoint itself"),
-        ({"max_epochs": "3"}, "max_epochs must be a whole number, or -1 for no limit, or None, got '3'"),
+        ({"max_epochs": "3"}, "max_epochs must be a whole number from -1 on, or None, got '3'"),
         ({"max_epochs": 1.5}, "max_epochs must be a whole number"),
         ({"max_steps": None}, "max_steps must be a whole number"),
         ({"max_steps": -5}, "max_steps must be a whole number"),
