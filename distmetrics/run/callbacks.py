@@ -22,14 +22,7 @@ from distmetrics.errors import (
     PeerLostError,
 )
 from distmetrics.run.checkpoint_file import write
-from distmetrics.run.config import (
-    Flag,
-    Positive,
-    TrainerConfig,
-    at_least,
-    check_fields,
-    listed,
-)
+from distmetrics.run.config import Flag, Positive, TrainerConfig, at_least, check_fields, listed
 from distmetrics.run.context import RunContext
 from distmetrics.run.fit_state import LoopProgress
 from distmetrics.run.module import Hooks, Module
@@ -257,7 +250,7 @@ class ModelCheckpoint(Watcher):
         name = self._filled({**values, "epoch": trainer.current_epoch, "step": trainer.global_step})
         path, versions = self.folder(trainer) / f"{name}.ckpt", itertools.count(1)
         while str(path) in self.best_k_models:
-            path = path.with_name(f"{Path(name).name}-v{next(versions)}.ckpt")
+            path = self.folder(trainer) / f"{name}-v{next(versions)}.ckpt"
         return str(path)
 
     def _filled(self, values: Mapping[str, Any]) -> str:
@@ -277,12 +270,12 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if which == "best":
         keepers.sort(key=lambda keeper: keeper.monitor is None)
-        paths = [keeper.best_model_path for keeper in keepers if keeper.best_model_path][:1]
+        paths = [keeper.best_model_path for keeper in keepers]
     else:
         files = [file for keeper in keepers for file in keeper.folder(trainer).glob("*.ckpt")]
-        files.sort(key=lambda file: (file.name == "last.ckpt", file.stat().st_mtime_ns))
+        files.sort(key=lambda file: (file.name != "last.ckpt", -file.stat().st_mtime_ns))
         paths = list(map(str, files))
-    return paths[-1] if paths else None, "no ModelCheckpoint of this trainer has saved one"
+    return next(filter(None, paths), None), "no ModelCheckpoint of this trainer has saved one"
 
 
 def save_emergency_checkpoint(run: Any, error: BaseException) -> None:
@@ -449,15 +442,15 @@ class ModelSummary(Callback):
 
     def on_fit_start(self, trainer: RunContext, module: Module) -> None:
         """Print it."""
+        if not trainer.is_global_zero:
+            return
         rows = []
         for name, part in module.named_modules():
             if not name or name.count(".") < self.max_depth:
-                parameters = list(part.parameters())
-                trained = [parameter for parameter in parameters if parameter.requires_grad]
-                counts = [f"{sum(p.numel() for p in each):,}" for each in (parameters, trained)]
-                rows.append([name, type(part).__name__, *counts])
-        if trainer.is_global_zero:
-            _print(["Name", "Type", "Params", "Trainable params"], rows)
+                total = sum(p.numel() for p in part.parameters())
+                trained = sum(p.numel() for p in part.parameters() if p.requires_grad)
+                rows.append([name, type(part).__name__, f"{total:,}", f"{trained:,}"])
+        _print(["Name", "Type", "Params", "Trainable params"], rows)
 
 
 def wanted(flag: bool | None, stream: Any = None) -> bool:

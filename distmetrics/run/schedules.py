@@ -109,18 +109,15 @@ def configured(
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
-    if isinstance(returned, Mapping):
-        if "optimizer" not in returned or returned.keys() - {"optimizer", "lr_scheduler"}:
-            raise ConfigurationError(
-                f"configure_optimizers returned a dict with {sorted(returned)}", do=_FORMS
-            )
-        scheduler = returned.get("lr_scheduler")
-        return [returned["optimizer"]], [] if scheduler is None else [scheduler]
-    items = _as_list(returned)
-    is_pair = isinstance(returned, tuple) and len(items) == 2
-    if is_pair and not isinstance(items[1], Optimizer):
-        return _as_list(items[0]), _as_list(items[1])
-    return items, []
+    match returned:
+        case {"optimizer": optimizer, **rest} if rest.keys() <= {"lr_scheduler"}:
+            return [optimizer], [each for each in rest.values() if each is not None]
+        case Mapping():
+            keys = sorted(returned)
+            raise ConfigurationError(f"configure_optimizers returned a dict with {keys}", do=_FORMS)
+        case tuple((optimizers, schedulers)) if not isinstance(schedulers, Optimizer):
+            return _as_list(optimizers), _as_list(schedulers)
+    return _as_list(returned), []
 
 
 def _as_list(value: Any) -> list[Any]:
