@@ -15,6 +15,7 @@ from distmetrics.run.context import gathered, note_epoch
 from distmetrics.run.logbook import LogBook, Stage
 from distmetrics.run.run import Run
 from distmetrics.run.signatures import check_step
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.tensors import to_host
 from distmetrics.tree import move
 
@@ -46,7 +47,7 @@ def _pass(
     module, call, strategy = run.module, run.call, run.trainer.strategy
     record, limit = not run.trainer.sanity_checking, _limit(run, name)
     strategy.align(module)
-    step = strategy.evaluator(module, f"{name}_step")
+    step = strategy.evaluation_call(Entry(module))
     step_end = getattr(module, f"{name}_step_end", None)
     check_step(module, run.trainer.callbacks, f"{name}_step", loaders=len(loaders))
     limits = [limited(loader, limit, _FLAGS[name]) for loader in loaders]
@@ -58,7 +59,7 @@ def _pass(
             log.begin_step(about[0], *place[1:])
         call(f"on_{name}_batch_start", *about, callbacks=record)
         with strategy.forward():
-            output = step(*about)
+            output = step((about, {}), f"{name}_step")
             if step_end is not None:
                 output = step_end(output)
         call(f"on_{name}_batch_end", output, *about, callbacks=False)

@@ -15,6 +15,7 @@ from distmetrics.run.module import Module
 from distmetrics.run.optimizers import configured
 from distmetrics.run.run import Run
 from distmetrics.run.signatures import overrides, require
+from distmetrics.strategies.base import Entry
 
 
 def planned_fit(run: Run, call: Call) -> FitState:
@@ -24,7 +25,7 @@ def planned_fit(run: Run, call: Call) -> FitState:
         module.configure_optimizers(), module, automatic=module.automatic_optimization
     )
     _check_manual(trainer, module)
-    step = trainer.strategy.training_call(module, "training_step", optimizers)
+    step = trainer.strategy.training_call(Entry(module), optimizers)
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)  # whatever was there before this fit
     (train_loader,) = dealt(trainer, call.loaders(module), train=True)

@@ -12,6 +12,7 @@ from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.run.context import RunContext, note_step
 from distmetrics.run.fit_state import FitState, is_wrapped
 from distmetrics.run.run import Run
+from distmetrics.strategies.base import Inputs
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors
 from distmetrics.strategies.weighted_gradients import weight_number
@@ -81,7 +82,7 @@ class TrainStep:
         fit, strategy, progress = self.fit, self.strategy, self.fit.progress
         with nullcontext() if place.is_last else strategy.accumulate(fit.step):
             with strategy.forward():
-                outputs = fit.step(batch, index)
+                outputs = self._step_outputs(batch, index)
                 if batch is not None and self.step_end is not None:
                     outputs = self.step_end(outputs)
                 loss, weight = loss_of(outputs), weight_of(outputs)
@@ -97,6 +98,18 @@ class TrainStep:
                 fit.step.check_averaged()
             fit.update(fit.optimizers[0], clip=self.config.gradient_clip_val)
             progress.pending = 0
+        return outputs
+
+    def _step_outputs(self, batch: Any, index: int) -> Any:
+        """Call the strategy's step; without a batch its loss is 0."""
+        is_absent = batch is None and self.trainer.absent_ranks > 0
+        inputs: Inputs | None = None if is_absent else ((batch, index), {})
+        outputs = self.fit.step(inputs, "training_step")
+        if outputs is None and self.run.comm.world_size > 1:
+            raise ConfigurationError(
+                "training_step returned None: a step that one rank skips leaves the others waiting",
+                do="return a loss on every rank; `loss * 0` contributes nothing.",
+            )
         return outputs
 
     def _backward(
@@ -127,9 +140,11 @@ class TrainStep:
                 do="give every rank as many batches, by drop_last=True or limit_train_batches=....",
                 rank=trainer.global_rank,
             )
-        step = self.module.training_step if is_wrapped(fit.step) else fit.step
         with self.strategy.forward():
-            outputs = step(batch, index)
+            if is_wrapped(fit.step):
+                outputs = self.module.training_step(batch, index)
+            else:
+                outputs = fit.step(((batch, index), {}), "training_step")
             return outputs if self.step_end is None else self.step_end(outputs)
 
 

@@ -14,12 +14,11 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Entry, Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedSums
 
-_CALL = "__call__"
 _LAST_OUTSIDE = (
     "no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
     "the update's last, and step() after the block."
@@ -75,7 +74,7 @@ class RunnerModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the user's model."""
-        return self._runner.call(_CALL, args, kwargs)
+        return self._runner.call("__call__", args, kwargs)
 
     def train(self, mode: bool = True) -> RunnerModule:
         """Set the mode, as torch does; going over to evaluation makes the model one on all ranks.
@@ -150,24 +149,6 @@ def itself(value: Any) -> Any:
     return value
 
 
-class _Entry(nn.Module):
-    """What the strategy wraps: one way in to every method; without inputs it does nothing."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(
-        self,
-        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-        method: str = _CALL,
-    ) -> Any:
-        if inputs is None:
-            return None
-        args, kwargs = inputs
-        return getattr(self.module, method)(*args, **kwargs)
-
-
 class StrategyCalls:
     """Calls a user's model the strategy's way, and knows whether its gradients are all ranks'.
 
@@ -189,8 +170,8 @@ class StrategyCalls:
     ) -> None:
         self.module = module
         self.strategy = strategy
-        self._entry = _Entry(module)
-        self.outer = strategy.training_call(self._entry, "forward", optimizers)
+        self._entry = Entry(module)
+        self.outer = strategy.training_call(self._entry, optimizers)
         self.methods: set[str] = set()
         self.calls = 0
         self.gradients = WeightedSums(module, optimizers)
@@ -210,7 +191,7 @@ class StrategyCalls:
                 self._was_in_block = self._open_blocks > 0
                 output = self.outer(inputs, method)
             else:
-                output = strategy.evaluator(self._entry, "forward")(inputs, method)
+                output = strategy.evaluation_call(self._entry)(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
         return map_tensors(_raised, output) if is_lowered else output
 
