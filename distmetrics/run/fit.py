@@ -28,6 +28,7 @@ from distmetrics.run.logbook import LogBook
 from distmetrics.run.module import Module
 from distmetrics.run.optimizers import configured
 from distmetrics.run.run import Run
+from distmetrics.run.runner import check_loss
 from distmetrics.run.signatures import overrides, require
 from distmetrics.run.wrapped import RunnerModule, RunnerOptimizer
 from distmetrics.strategies.tensors import map_tensors, parameters_of
@@ -254,7 +255,7 @@ class Fit:
         runner, progress = self.runner, self.progress
         with runner.no_backward_sync(self.model, enabled=not place.is_last):
             outputs = self._outputs(batch, index)
-            loss, weight = loss_of(outputs), weight_of(outputs)
+            loss, weight = _loss_and_weight(outputs)
             if loss is None and self.comm.world_size > 1:
                 raise ConfigurationError(
                     "training_step returned None: a step that one rank skips leaves the others "
@@ -433,43 +434,15 @@ def _validation_interval(trainer: RunContext, total: int | None) -> int | None:
     return interval
 
 
-def loss_of(outputs: Any) -> Tensor | None:
-    """Return the loss in what ``training_step`` returned, or None to skip the step.
-
-    Raises:
-        InputError: there is none, it is no scalar tensor, or it has no gradient.
-    """
+def _loss_and_weight(outputs: Any) -> tuple[Tensor | None, float | None]:
+    """Return the loss in what ``training_step`` returned, None to skip the step, and its weight."""
     if outputs is None:
-        return None
-    is_dict = not isinstance(outputs, Tensor) and isinstance(outputs, Mapping)
-    loss = outputs.get("loss") if is_dict else outputs
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        kind = f"a {type(loss).__name__}"
-        if isinstance(loss, Tensor):
-            kind = f"a tensor of shape {list(loss.shape)}"
-        raise InputError(
-            "training_step must return a loss of one element, or a dict with such under 'loss'; "
-            f"got {kind}"
-        )
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss of training_step has no gradient",
-            likely="it was computed from something detached, under no_grad, or every parameter "
-            "is frozen.",
-            do="return the loss as it was computed; log loss.detach(), if you must.",
-        )
-    return loss
-
-
-def weight_of(outputs: Any) -> float | None:
-    """Return what the loss in what ``training_step`` returned is the mean of, or None.
-
-    Raises:
-        InputError: it is no number from 0 on.
-    """
-    is_dict = not isinstance(outputs, Tensor) and isinstance(outputs, Mapping)
-    weight = outputs.get("weight") if is_dict else None
-    return None if weight is None else weight_number(weight)
+        return None, None
+    loss, weight = outputs, None
+    if isinstance(outputs, Mapping):
+        loss, weight = outputs.get("loss"), outputs.get("weight")
+    check_loss(loss, "what training_step returns, or has under 'loss',")
+    return loss, None if weight is None else weight_number(weight)
 
 
 def check_finite(trainer: RunContext, loss: Tensor | None, index: int) -> None:

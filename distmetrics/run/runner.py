@@ -338,7 +338,8 @@ class Runner(RunnerWorld):
             PeerLostError: a rank died meanwhile, as in each call of the runner's.
         """
         self._comm("backward")
-        _check_loss(loss, model, self._models)
+        check_loss(loss, "the loss")
+        _check_models(model, self._models)
         _check_data(self._open_loaders)
         self.add_gradients(loss, self._models if model is None else [model], weight)
 
@@ -536,25 +537,33 @@ def _check_loader(loader: Any) -> None:
         raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
 
 
-def _check_loss(loss: Any, model: Any, models: Sequence[RunnerModule]) -> None:
-    """Refuse what is no loss of one of the models that are set up."""
+def check_loss(loss: Any, name: str) -> None:
+    """Refuse what has no gradients to compute; ``name`` is what the user calls it.
+
+    Raises:
+        InputTypeError: it is no tensor; InputError: of several elements, or without a gradient.
+    """
     if not isinstance(loss, Tensor):
-        raise InputTypeError(f"backward takes the loss, a tensor, got a {type(loss).__name__}")
+        raise InputTypeError(f"{name} must be a tensor of one element, got {describe(loss)}")
+    if loss.numel() != 1:
+        raise InputError(
+            f"{name} must have one element, got shape {list(loss.shape)}",
+            likely="under 'dp' and 'ddp2' a model that returns its loss returns one for each "
+            "replica.",
+            do="let the model return its outputs, and compute the loss of them.",
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            f"{name} has no gradient: computed under no_grad, detached, or of a frozen model?"
+        )
+
+
+def _check_models(model: Any, models: Sequence[RunnerModule]) -> None:
+    """Refuse a backward of a model that is not set up, or has computed nothing."""
     if not models or (model is not None and not any(model is known for known in models)):
         raise ConfigurationError(
             "backward of a model that is not set up",
             do="model, optimizer = runner.setup(model, optimizer), and call what it returns.",
-        )
-    if loss.numel() != 1:
-        raise InputError(
-            f"the loss must have one element, got shape {list(loss.shape)}",
-            likely="under 'dp' and 'ddp2' a model that returns its loss returns one for each "
-            "replica.",
-            do="let the model return its outputs, and compute the loss of them in the loop.",
-        )
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss has no gradient: computed under no_grad, detached, or of a frozen model?"
         )
     if not any(known._runner.calls for known in models):
         raise ConfigurationError(
