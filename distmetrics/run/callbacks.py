@@ -5,26 +5,16 @@ import importlib.util
 import itertools
 import math
 import sys
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from distmetrics.arguments import NUMBER, PATH, POSITIVE, TEXT, one_of
-from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.errors import (
-    ConfigurationError,
-    DivergedError,
-    MismatchError,
-    MissingDependencyError,
-    PeerLostError,
-)
-from distmetrics.run.checkpoint_file import write
+from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.run.config import Flag, Positive, TrainerConfig, at_least, check_fields, listed
 from distmetrics.run.context import RunContext
-from distmetrics.run.fit_state import LoopProgress
 from distmetrics.run.module import Hooks, Module
 
 Mode = Annotated[Literal["min", "max"], one_of("min", "max")]
@@ -276,39 +266,6 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
         files.sort(key=lambda file: (file.name != "last.ckpt", -file.stat().st_mtime_ns))
         paths = list(map(str, files))
     return next(filter(None, paths), None), "no ModelCheckpoint of this trainer has saved one"
-
-
-def save_emergency_checkpoint(run: Any, error: BaseException) -> None:
-    """Save a fit that has lost ranks, on one that is left; what can't be saved is a warning.
-
-    It is the lowest rank that the error is not about that saves, into the folder of a
-    :class:`ModelCheckpoint`. A fit goes on from the file at the beginning of its epoch.
-    """
-    trainer = run.trainer
-    lost: Any = error
-    if isinstance(run.comm, GroupCommunicator) and isinstance(error, RuntimeError):
-        lost = run.comm.blame(error)  # DDP's own connections do not name who is lost
-    keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
-    is_fit = trainer.fit_state is not None and trainer.strategy.whole_on_each_rank
-    is_lost = isinstance(lost, PeerLostError | DivergedError | MismatchError)
-    if not (keepers and is_fit and is_lost):
-        return
-    rank, left = trainer.global_rank, set(range(trainer.world_size)) - set(lost.peers)
-    if rank != min(left, default=0):
-        return
-    path = keepers[0].folder(trainer) / "rescued.ckpt"
-    try:
-        content = run.checkpoint(alone=True)
-        content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
-        own = content["ranks"][0]
-        own.update(metrics={}, log=None, outputs=[], gradients={})
-        del own["weights"]  # of those gradients
-        write(content, path)
-    except Exception as problem:  # noqa: BLE001  (whatever a hook raises: the first error goes on)
-        warnings.warn(f"no last checkpoint is saved: {problem!r}", stacklevel=2)
-    else:
-        step = trainer.global_step
-        error.add_note(f"rank {rank} has saved the weights after step {step}: {path}")
 
 
 @dataclass(eq=False)

@@ -15,8 +15,8 @@ from distmetrics.run.context import gathered, note_epoch
 from distmetrics.run.logbook import LogBook, Stage
 from distmetrics.run.module import check_step
 from distmetrics.run.run import Run
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.tensors import to_host
-from distmetrics.tree import move
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -46,19 +46,19 @@ def _pass(
     module, call, strategy = run.module, run.call, run.trainer.strategy
     record, limit = not run.trainer.sanity_checking, _limit(run, name)
     strategy.align(module)
-    step = strategy.evaluator(module, f"{name}_step")
+    step = strategy.evaluation_call(Entry(module))
     step_end = getattr(module, f"{name}_step_end", None)
     check_step(module, run.trainer.callbacks, f"{name}_step", loaders=len(loaders))
     limits = [limited(loader, limit, _FLAGS[name]) for loader in loaders]
     counts = list(map(length, loaders, limits))
 
     def output_of(batch: Any, *place: int) -> Any:
-        about = (strategy.convert(move(batch, strategy.device)), *place)
+        about = (strategy.convert(batch), *place)
         if log is not None:
             log.begin_step(about[0], *place[1:])
         call(f"on_{name}_batch_start", *about, callbacks=record)
         with strategy.forward():
-            output = step(*about)
+            output = step((about, {}), f"{name}_step")
             if step_end is not None:
                 output = step_end(output)
         call(f"on_{name}_batch_end", output, *about, callbacks=False)
@@ -76,6 +76,7 @@ def _pass(
         outputs: list[list[Any]] = [[] for _ in loaders]
         for index, loader in enumerate(loaders):
             which = (index,) if len(loaders) > 1 else ()
+            loader.set_epoch(0)  # each evaluation reads alike
             for number, batch in enumerate(itertools.islice(loader, limits[index])):
                 output = output_of(batch, number, *which)
                 if keep:

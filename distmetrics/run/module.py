@@ -15,8 +15,8 @@ from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.context import RunContext
-from distmetrics.run.fit_state import FitState
 from distmetrics.run.log_options import Options, ReduceFx
+from distmetrics.run.wrapped import RunnerOptimizer
 from distmetrics.strategies.tensors import parameters_of
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class WithHparams:
         self._log_hparams = logger
 
 
-class ManualOptimizer:
+class ManualOptimizer(RunnerOptimizer):
     """An optimizer as ``self.optimizers()`` returns it: its step is a step of the trainer.
 
     Everything else is the optimizer's own.
@@ -133,16 +133,11 @@ class ManualOptimizer:
         optimizer: torch's.
     """
 
-    def __init__(self, optimizer: Optimizer, fit: FitState) -> None:
-        self.optimizer = optimizer
-        self._fit = fit
+    def __init__(self, wrapped: RunnerOptimizer, fit: Any) -> None:
+        vars(self).update(vars(wrapped))
+        self._wrapped, self._fit = wrapped, fit
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "optimizer":  # not set yet: a copy is under way
-            raise AttributeError(name)
-        return getattr(self.optimizer, name)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step once, and clear the gradients of what it steps; counts in ``global_step``.
 
         Args:
@@ -155,12 +150,7 @@ class ManualOptimizer:
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        self._fit.manual_update(self.optimizer)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of this optimizer's parameters."""
-        self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._fit.gradients.note_cleared(self.optimizer)
+        self._fit.manual_step(self._wrapped)
 
 
 class Module(Hooks, nn.Module, WithHparams):
@@ -443,7 +433,7 @@ class Module(Hooks, nn.Module, WithHparams):
         super().zero_grad(set_to_none)
         fit = None if self._trainer is None else self._trainer.fit_state
         if fit is not None and fit.module is self:
-            fit.gradients.clear()
+            fit.model._runner.gradients.clear()
 
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:

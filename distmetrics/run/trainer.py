@@ -9,15 +9,14 @@ from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.log.writers import Logger
 from distmetrics.run.callbacks import Callback, chosen_callbacks
 from distmetrics.run.config import Limit, TrainerConfig, chosen_loggers, refuse_unknown
-from distmetrics.run.context import RunContext
+from distmetrics.run.context import LoopProgress, RunContext
 from distmetrics.run.data import Call, DataModule
-from distmetrics.run.fit_state import LoopProgress
-from distmetrics.run.launching import launch, launch_evaluation
 from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.module import Module, require
+from distmetrics.run.runner import Runner
+from distmetrics.run.session import launch, launch_evaluation
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.registry import resolve
 
 
 class Trainer(RunContext):
@@ -151,8 +150,8 @@ class Trainer(RunContext):
             allow_pickle=allow_pickle,
             use_distributed_sampler=use_distributed_sampler,
         ).resolved()
-        self.strategy = resolve(
-            strategy,
+        self.runner = Runner(
+            strategy=strategy,
             devices=devices,
             accelerator=accelerator,
             num_nodes=num_nodes,

@@ -5,20 +5,19 @@ The trainer asks, in this order::
 
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
-        training_call(...)          what to call for a training step
+        training_call(entry, ...)   what to call in training in the place of the module
         loader(loader)              this rank's part of the data, of as many parts as shards()
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
         backward(loss)              gradients
         update(optimizer)           clip, optimizer step
         align(module)               before an evaluation: one model on all ranks
-        evaluator(module, name)     what to call for an evaluation step
+        evaluation_call(entry)      what to call in an evaluation
         convert(batch)              a batch on the device, in the precision's dtype
         weights, optimizer_state    what a checkpoint holds; load_... puts it back
 
 A user's own loop asks for less, and in its own order::
 
-    training_call(...)              what to call in the place of the module
     clip(module, optimizer)         the first part of update
     step(module, optimizer)         its second part
     release()                       at the end of a launch: the user's modules are plain again
@@ -44,9 +43,31 @@ from distmetrics.strategies.tensors import StateDict, parameters_of
 
 T = TypeVar("T")
 TrainingStep = Callable[..., Any]
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Closure = Callable[[], Any] | None
 Layout = Mapping[str, int | str] | Callable[[], Communicator] | None
 _ALONE = SingleCommunicator()
+
+
+class Entry(nn.Module):
+    """What a strategy wraps: the one call by which every method of the user's module is reached.
+
+    Args:
+        module: the user's.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Inputs | None = None, method: str = "__call__") -> Any:
+        """Call a method; without inputs, return a loss of 0 that depends on every parameter."""
+        if inputs is not None:
+            args, kwargs = inputs
+            return getattr(self.module, method)(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return None
+        return sum((p * 0).sum() for p in self.module.parameters() if p.requires_grad)
 
 
 class Strategy:
@@ -181,27 +202,19 @@ class Strategy:
             for name, value in broadcast(tensors, name=what, comm=comm).items():
                 tensors[name].copy_(value)
 
-    def training_call(
-        self, module: nn.Module, name: str, optimizers: Sequence[Optimizer]
-    ) -> TrainingStep:
-        """Return what to call in training for the module's "training_step" or "forward".
-
-        A training step is called as ``step(batch, batch_idx)``; without a batch (``None``) it
-        returns a loss that contributes nothing. For a loop of the user's, ``module(inputs,
-        method)`` calls the user's model; without arguments it does nothing.
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
+        """Return what to call in training in the place of ``entry``, with the same arguments.
 
         Args:
-            module: what to call.
-            name: of its method, "training_step" or "forward".
+            entry: the one way in to every method of the user's module.
             optimizers: of its parameters, which they step.
         """
-        if name == "forward" and self.comm().world_size > 1:
+        if self.comm().world_size > 1:
             raise ConfigurationError(
-                f"strategy {self.name!r} is the trainer's alone: it has no training_call for "
-                "other loops"
+                f"strategy {self.name!r} has no training_call: nothing would average the "
+                "gradients of several ranks"
             )
-        call: TrainingStep = module if name == "forward" else getattr(module, name)
-        return call
+        return entry
 
     def forget(self) -> None:
         """Drop what a launch that failed has left; nothing is sent."""
@@ -269,10 +282,9 @@ class Strategy:
         """Give every rank rank 0's buffers: running statistics follow each rank's own data."""
         self._copy_from_rank_zero(dict(module.named_buffers()), "buffers")
 
-    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Return what to call as ``step(batch, batch_idx)`` for the evaluation step ``name``."""
-        step: Callable[..., Any] = getattr(module, name)
-        return step
+    def evaluation_call(self, entry: Entry) -> Callable[..., Any]:
+        """Return what to call in an evaluation in the place of ``entry``."""
+        return entry
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the module's whole state dict; called on every rank."""

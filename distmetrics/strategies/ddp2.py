@@ -2,9 +2,10 @@
 
 from torch import nn
 
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.dp import ReplicaStrategy, Replicated
 from distmetrics.strategies.launchers import ScriptLaunch
-from distmetrics.strategies.parallel import DataParallelStrategy, StepModule
+from distmetrics.strategies.parallel import DataParallelStrategy
 
 
 class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
@@ -27,9 +28,6 @@ class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
         environment = self.environment()
         return 1 if environment is None else environment.local_world_size
 
-    def entry(self, module: nn.Module, name: str) -> nn.Module:
+    def inner(self, entry: Entry) -> nn.Module:
         """Return what DistributedDataParallel wraps: the call of this machine's replicas."""
-        replicated = Replicated(module, name, self)
-        if name == "forward":
-            return replicated
-        return StepModule(replicated, replicated.forward)
+        return Replicated(entry, self)

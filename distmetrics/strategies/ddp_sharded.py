@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from distmetrics.call_site import call_site
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Closure, Strategy, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
 from distmetrics.strategies.parallel import DataParallelStrategy
 from distmetrics.strategies.tensors import StateDict, parameters_of, to_host
@@ -29,12 +29,7 @@ class ShardedUpdates(Strategy):
 
     whole_on_each_rank = False
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
 
         Raises:
@@ -45,7 +40,7 @@ class ShardedUpdates(Strategy):
                 f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters",
                 do="say strategy='ddp'.",
             )
-        return super().training_call(module, name, optimizers)
+        return super().training_call(entry, optimizers)
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step the parameters that this rank owns; share their new values."""

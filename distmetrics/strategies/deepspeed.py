@@ -10,9 +10,8 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Closure, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch
-from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.split import SplitStrategy
 from distmetrics.strategies.tensors import StateDict, map_tensors
 from distmetrics.strategies.zero import ZeroModule, load_states, whole_states
@@ -62,32 +61,24 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
             )
         _library()
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
-        """Make the engine around the module; in own loops one without optimizers stays as it is.
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
+        """Make the engine around the module; one without optimizers stays as it is.
 
         Raises:
             ConfigurationError: several models to train, or several optimizers of one.
         """
-        if not optimizers and name == "forward":
-            return module
+        if not optimizers:
+            return entry
         if len(optimizers) != 1 or self.modules:
-            count = f"configure_optimizers returned {len(optimizers)}"
             raise ConfigurationError(
-                f"strategy={self.name!r} trains one model with one optimizer"
-                if name == "forward"
-                else f"strategy={self.name!r} takes one optimizer, and {count}",
+                f"strategy={self.name!r} trains one model with one optimizer",
                 do="put the parameters into groups of one optimizer, or say strategy='fsdp'.",
             )
         # DeepSpeed asks for it, whoever has launched us.
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
-        zero = ZeroModule(module, optimizers[0])
+        zero = ZeroModule(entry.module, optimizers[0])
         zero.engine, *_ = _library().initialize(
-            model=entry_of(module, name),
+            model=entry,
             optimizer=optimizers[0],
             config=self.settings(),
             dist_init_required=False,

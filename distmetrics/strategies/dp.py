@@ -10,7 +10,7 @@ from torch.nn.parallel import replicate
 from torch.optim import Optimizer
 
 from distmetrics.errors import InputError
-from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.base import Entry, Inputs, Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.replica import in_threads, noted, replay
 from distmetrics.strategies.tensors import map_tensors
@@ -27,9 +27,9 @@ class ReplicaStrategy(Strategy):
         """Take over the trainer's flags; ``devices`` is the number of replicas, "auto" all GPUs."""
         super().bind(-1 if devices in ("auto", None) else devices, accelerator)
 
-    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Run a step of an evaluation on replicas."""
-        return Replicated(module, name, self)
+    def evaluation_call(self, entry: Entry) -> Callable[..., Any]:
+        """Call on replicas."""
+        return Replicated(entry, self)
 
 
 class DP(ReplicaStrategy):
@@ -50,35 +50,30 @@ class DP(ReplicaStrategy):
     alone = True
     across_machines = "ddp2"
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
-        """Run the call on replicas; what they return is joined, numbers stacked."""
-        return Replicated(module, name, self)
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
+        """Call on replicas; what they return is joined, numbers stacked."""
+        return Replicated(entry, self)
 
 
 class Replicated(nn.Module):
-    """A method of a module that cuts the batch, runs the replicas and joins what they return.
+    """An entry that cuts its inputs, calls replicas with the parts and joins what they return.
 
     Args:
-        module: the user's.
-        name: of its method.
+        entry: of the user's module.
         strategy: whose devices to use; there is a replica on each.
     """
 
-    def __init__(self, module: nn.Module, name: str, strategy: Strategy) -> None:
+    def __init__(self, entry: Entry, strategy: Strategy) -> None:
         super().__init__()
-        self.module = module
-        self.name = name
+        self.module = entry
         self.on_cpu = strategy.device_type == "cpu"
         self.devices = [torch.device(strategy.device_type, each) for each in strategy.device_ids]
 
-    def forward(self, batch: Any, *args: Any) -> Any:
-        """Run the method on the parts of a batch."""
-        shares = parts(batch, len(self.devices))
+    def forward(self, inputs: Inputs | None = None, method: str = "__call__") -> Any:
+        """Call a method of the replicas."""
+        if inputs is None:
+            return self.module()
+        shares = parts(inputs, len(self.devices))
         devices = self.devices[: len(shares)]
         if self.on_cpu:
             copies = [_shallow(self.module, first=index == 0) for index in range(len(shares))]
@@ -86,28 +81,24 @@ class Replicated(nn.Module):
             copies = _on_gpus(self.module, devices)
         notes = []
         calls = []
+        module = self.module.module
+        is_step = method.endswith("_step")  # of the trainer's module, which logs
         for copied, share, device in zip(copies, shares, devices, strict=True):
-            notes.append(noted(self.module, copied, _size(share)))
-            calls.append(partial(self._run, copied, share, device, args))
+            inside: Any = copied.module
+            notes.append(noted(module, inside, _size(share), is_step=is_step))
+            calls.append(partial(self._run, copied, share, method, device))
         outputs = in_threads(calls)
-        replay(self.module, notes)
+        replay(module, notes)
         output = joined(outputs)
-        if self.name == "training_step" and not _overrides_step_end(self.module):
+        if method == "training_step" and not _overrides_step_end(module):
             return _with_one_loss(output, outputs, [each.size for each in notes])
         return output
 
-    def _run(
-        self,
-        copied: nn.Module,
-        share: Any,
-        device: torch.device,
-        args: tuple[Any, ...],
-    ) -> Any:
-        method = getattr(copied, self.name)
+    def _run(self, copied: nn.Module, share: Inputs, method: str, device: torch.device) -> Any:
         if self.on_cpu:
-            return method(share, *args)
+            return copied(share, method)
         with torch.cuda.device(device):
-            return method(map_tensors(lambda tensor: tensor.to(device), share), *args)
+            return copied(map_tensors(lambda tensor: tensor.to(device), share), method)
 
 
 def _overrides_step_end(module: nn.Module) -> bool:

@@ -17,9 +17,8 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Closure, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, TrainingStep
 from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
-from distmetrics.strategies.parallel import entry_of
 from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
 from distmetrics.strategies.split import SplitStrategy
 from distmetrics.strategies.tensors import StateDict, parameters_of
@@ -129,14 +128,9 @@ class FullyShardedStrategy(SplitStrategy):
             del sizes["replicate"]
         return sizes
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
-        sharding = Sharding(module, optimizers, self.wrap, entry_of(module, name), self.reshard)
+        sharding = Sharding(entry, optimizers, self.wrap, self.reshard)
         self.modules.append(sharding)
         return sharding
 

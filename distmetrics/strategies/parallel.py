@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Strategy, TrainingStep
+from distmetrics.strategies.base import Entry, Strategy, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy
 
 
@@ -39,20 +38,14 @@ class DataParallelStrategy(ProcessStrategy):
         """
         return Averaged(step, self, **self.options)
 
-    def entry(self, module: nn.Module, name: str) -> nn.Module:
-        """Return the module whose call is that of the user's module in training; it is wrapped."""
-        return entry_of(module, name)
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
+        """Wrap the call by :meth:`wrap`, unless the model has nothing to learn."""
+        learns = any(parameter.requires_grad for parameter in entry.parameters())
+        return self.wrap(self.inner(entry)) if learns else entry
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
-        """Put the call inside :meth:`wrap`, but a model that has nothing to learn in own loops."""
-        entry = self.entry(module, name)
-        learns = any(parameter.requires_grad for parameter in module.parameters())
-        return self.wrap(entry) if learns or name == "training_step" else entry
+    def inner(self, entry: Entry) -> nn.Module:
+        """Return what is wrapped."""
+        return entry
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
         """Let no gradient travel."""
@@ -147,36 +140,3 @@ def _check_options(who: str, options: Mapping[str, Any]) -> None:
     takes = {name: FLAG for name, default in known.items() if isinstance(default, bool)}
     takes["broadcast_buffers"] = FLAG.or_none()
     check(who, {**known, **options}, takes)
-
-
-class StepModule(nn.Module):
-    """The module with its training step as ``forward``, which is the one call that wrappers hook.
-
-    Args:
-        module: the user's.
-        step: what to call for a batch; default the module's ``training_step``.
-    """
-
-    def __init__(self, module: nn.Module, step: TrainingStep | None = None) -> None:
-        super().__init__()
-        self.module = module
-        self.step: Any = step or module.training_step
-
-    def forward(self, batch: Any = None, batch_idx: int = 0) -> Any:
-        """Take a training step; without a batch, one that contributes nothing."""
-        if batch is None:
-            if not torch.is_grad_enabled():
-                return None
-            return sum((p * 0).sum() for p in self.module.parameters() if p.requires_grad)
-        output = self.step(batch, batch_idx)
-        if output is None:
-            raise ConfigurationError(
-                "training_step returned None: a step that one rank skips leaves the others waiting",
-                do="return a loss on every rank; `loss * 0` contributes nothing.",
-            )
-        return output
-
-
-def entry_of(module: nn.Module, name: str) -> nn.Module:
-    """Return a module whose call is the user's "training_step" or "forward"."""
-    return StepModule(module) if name == "training_step" else module

@@ -83,19 +83,19 @@ class Notes:
         holder.reset = _refusal(f"self.{path}.reset()", path)
 
 
-def noted(module: nn.Module, copied: nn.Module, size: int | None) -> Notes:
+def noted(module: nn.Module, copied: nn.Module, size: int | None, *, is_step: bool) -> Notes:
     """Make a copy of a module note what its step logs and updates; return the notes.
 
     Args:
         module: the user's.
         copied: a shallow copy of it, as torch's replicate makes them.
         size: number of samples that it will see, None where that can't be told.
+        is_step: whether the module is the trainer's, with methods that log and gather.
     """
     notes = Notes(size)
     shadow = {"log": notes.log, "log_dict": notes.log_dict, "all_gather": _refuse_gather}
-    for name, method in shadow.items():
-        if hasattr(module, name):
-            vars(copied)[name] = method
+    if is_step:
+        vars(copied).update(shadow)
     for path, part in copied.named_modules():
         if is_metric(part):
             notes.stand_for(module.get_submodule(path), path, part)

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.split import SplitModule
 
 # What fully_shard leaves on modules.
@@ -21,11 +22,9 @@ class Sharding(SplitModule):
     """A module between being sharded and being plain again.
 
     Args:
-        module: the user's.
+        entry: what is called, and has the user's module inside.
         optimizers: of its parameters; they hold the parts from now on, in the same groups.
         shard: applies ``fully_shard`` to ``entry`` and what is in it.
-        entry: what is called, and has the module inside; called without arguments and gradients it
-            must do nothing.
         reshard: whether whole parameters are given back between forward and backward.
 
     Raises:
@@ -34,13 +33,12 @@ class Sharding(SplitModule):
 
     def __init__(
         self,
-        module: nn.Module,
+        entry: Entry,
         optimizers: Sequence[Optimizer],
         shard: Callable[[nn.Module], Any],
-        entry: nn.Module,
         reshard: bool,
     ) -> None:
-        self.module = module
+        self.module = module = entry.module
         names = {parameter: name for name, parameter in module.named_parameters()}
         self.engine = shard(entry)
         self.groups = [part for part in self.engine.modules() if isinstance(part, FSDPModule)]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import TrainingStep
+from distmetrics.strategies.base import Entry, TrainingStep
 from distmetrics.strategies.launchers import ProcessStrategy
 
 
@@ -114,9 +114,8 @@ class SplitStrategy(ProcessStrategy):
         for split in self.modules:
             split.be_whole()
 
-    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Return the module's step, which refuses to run while weights are in parts."""
-        step = super().evaluator(module, name)
+    def evaluation_call(self, entry: Entry) -> Callable[..., Any]:
+        """Return the call, which refuses to run while weights are in parts."""
 
         def run(*args: Any) -> Any:
             if not all(split.is_whole for split in self.modules):
@@ -125,7 +124,7 @@ class SplitStrategy(ProcessStrategy):
                     "weights are in parts",
                     do="model.eval() on every rank before: it makes them whole.",
                 )
-            return step(*args)
+            return entry(*args)
 
         return run
 

@@ -21,9 +21,8 @@ from distmetrics.arguments import FLAG, check
 from distmetrics.comm.communicator import use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Closure, Strategy, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.parallel import StepModule
 from distmetrics.strategies.tensors import StateDict, map_tensors, to_host
 
 T = TypeVar("T")
@@ -100,15 +99,9 @@ class XLA(Strategy):
         mesh = spmd.get_1d_mesh("data")
         return map_tensors(lambda tensor: _laid_out(tensor, mesh, spmd.mark_sharding), batch)
 
-    def training_call(
-        self,
-        module: nn.Module,
-        name: str,
-        optimizers: Sequence[Optimizer],
-    ) -> TrainingStep:
-        """Return the training step, which a rank without a batch can take too."""
-        call = super().training_call(module, name, optimizers)
-        return StepModule(module) if name == "training_step" else call
+    def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
+        """Return the call itself: gradients are averaged before a step."""
+        return entry
 
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip the gradients, averaged over the processes."""
@@ -131,12 +124,11 @@ class XLA(Strategy):
             xm.reduce_gradients(optimizer)
             self._reduced.add(id(optimizer))
 
-    def evaluator(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """Run a step of an evaluation, and let XLA run what it asked for."""
-        step = getattr(module, name)
+    def evaluation_call(self, entry: Entry) -> Callable[..., Any]:
+        """Call, and let XLA run what was asked for."""
 
         def run(*args: Any) -> Any:
-            output = step(*args)
+            output = entry(*args)
             _library().sync()
             return output
 

@@ -1,4 +1,8 @@
-"""A strategy for tests: ranks are threads, and gradients are averaged after each backward, as by DDP."""
+"""A strategy for tests: ranks are threads of this process, each with its own copy of everything.
+
+Gradients are averaged after each backward, as by DDP. Thousands of worlds can be tried in the time that processes take
+for one, and a wait that can't be met is decided.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +45,9 @@ class Threads(Strategy):
             for name, value in broadcast(tensors, comm=self.comm()).items():
                 tensors[name].copy_(value)
 
-    def training_call(self, module, name, optimizers):
-        self.modules.append(module)
-        return module
+    def training_call(self, entry, optimizers):
+        self.modules.append(entry.module)
+        return entry
 
     @contextmanager
     def accumulate(self, step):
@@ -58,4 +62,4 @@ class Threads(Strategy):
         grads = [p.grad for module in self.modules for p in module.parameters() if p.grad is not None]
         with torch.no_grad():
             for grad, total in zip(grads, all_reduce(grads, comm=self.comm()), strict=True):
-                grad.copy_(total / self.devices)
+                grad.copy_(total / self.comm().world_size)

@@ -74,3 +74,8 @@ def assert_same(found, expected, *, atol=1e-6, rel=1e-6):
             assert logged[name] == value
         else:
             assert logged[name] == pytest.approx(value, rel=rel, abs=rel), name
+
+
+def step_of(call, method="training_step"):
+    """Return a strategy's call as the step of a module: step(batch, batch_idx)."""
+    return lambda *args: call((args, {}), method)

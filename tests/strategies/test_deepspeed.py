@@ -10,6 +10,7 @@ from torch import nn
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies import DeepSpeed
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.registry import resolve
 from tests.strategies.common import Deep, assert_same, in_ranks, outcome, single, train
 from tests.strategies.test_own_loop import run
@@ -32,8 +33,8 @@ def test_wrong_options():
     for precision in (16, 64):
         with pytest.raises(ConfigurationError, match="runs precision=32 and 'bf16-mixed'"):
             resolve(DeepSpeed(), accelerator="cpu", precision=precision)
-    with pytest.raises(ConfigurationError, match=r"takes one optimizer, .* returned 2"):
-        DeepSpeed().training_call(Deep(), "training_step", [None, None])
+    with pytest.raises(ConfigurationError, match="trains one model with one optimizer"):
+        DeepSpeed().training_call(Entry(Deep()), [None, None])
 
 
 def script(stage, flags):

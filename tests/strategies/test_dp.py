@@ -12,16 +12,19 @@ from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies import DDP2, DP, FSDP, DeepSpeed, FSDPSpawn, replica
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.dp import joined, parts
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Module, Trainer
-from tests.strategies.common import train
+from tests.strategies.common import step_of, train
 from tests.train.models import Logistic, loader
 
 
 def setup(module, devices, name="training_step"):
     strategy = resolve("dp", devices=devices, accelerator="cpu")
-    return strategy.training_call(module, name, []) if name == "training_step" else strategy.evaluator(module, name)
+    entry = Entry(module)
+    is_training = name == "training_step"
+    return step_of(strategy.training_call(entry, []) if is_training else strategy.evaluation_call(entry), name)
 
 
 class Plain(nn.Module):

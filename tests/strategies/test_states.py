@@ -11,20 +11,23 @@ from torch import nn
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies import FSDP
+from distmetrics.strategies.base import Entry
 from distmetrics.strategies.ddp_sharded import ShardedUpdates, owners_of
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer
-from tests.strategies.common import Deep, in_ranks, train
+from tests.runner.threads import Threads
+from tests.strategies.common import Deep, in_ranks, step_of, train
 from tests.train.models import samples
 
 
 def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
     """Take steps as the trainer does."""
     strategy.place(module)
-    step = strategy.training_call(module, "training_step", [optimizer])
+    call = strategy.training_call(Entry(module), [optimizer])
+    step = step_of(call)
     for index, batch in enumerate(batches):
         if (index + 1) % accumulate:
-            with strategy.accumulate(step), strategy.forward():
+            with strategy.accumulate(call), strategy.forward():
                 strategy.backward(step(batch, index) / accumulate)
             continue
         with strategy.forward():
@@ -92,15 +95,10 @@ def check(found, wanted):
             torch.testing.assert_close(state["state"][index][key], value, rtol=1e-5, atol=1e-7)
 
 
-class Sharded(ShardedUpdates):
-    """Over threads, which have no DistributedDataParallel: gradients are averaged by hand."""
+class Sharded(ShardedUpdates, Threads):
+    """Over threads, which have no DistributedDataParallel."""
 
     name = "sharded threads"
-
-    def update(self, module, optimizer, *, clip=None):
-        for parameter in module.parameters():
-            parameter.grad = sum(self.comm().all_gather(parameter.grad)) / self.comm().world_size
-        super().update(module, optimizer, clip=clip)
 
 
 def fsdp():
@@ -133,7 +131,7 @@ def resumed(make, weights, state):
     module = Quiet()
     optimizer = torch.optim.AdamW([{"params": module.layer.parameters(), "lr": 0.9}, {"params": rest(module)}])
     strategy.place(module)
-    step = strategy.training_call(module, "training_step", [optimizer])
+    step = step_of(strategy.training_call(Entry(module), [optimizer]))
     strategy.load_weights(module, weights)
     strategy.load_optimizer_state(module, optimizer, state)
     for index, batch in enumerate(batches(comm.rank, comm.world_size)[:2]):
@@ -178,7 +176,7 @@ def test_parameters_are_dealt_out_evenly():
 def test_an_optimizer_of_all_parameters_at_once_is_refused():
     module = Quiet()
     with pytest.raises(ConfigurationError, match="can't share out LBFGS"):
-        Sharded().training_call(module, "training_step", [torch.optim.LBFGS(module.parameters())])
+        Sharded().training_call(Entry(module), [torch.optim.LBFGS(module.parameters())])
 
 
 def stranger():
@@ -186,7 +184,7 @@ def stranger():
     strategy.configure()
     strategy.bind(2, "cpu")
     with pytest.raises(ConfigurationError, match=r"a tensor of shape \[3\] that is no parameter"):
-        strategy.training_call(Quiet(), "training_step", [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
+        strategy.training_call(Entry(Quiet()), [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):
         FSDP(replicas=3).mesh()
 

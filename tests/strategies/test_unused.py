@@ -12,7 +12,7 @@ from torch import nn
 from distmetrics import Runner
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies import DDP, DDP2, DDPFork, DDPSpawn
-from distmetrics.strategies.parallel import StepModule
+from distmetrics.strategies.base import Entry
 from distmetrics.train import Trainer
 from tests.train.models import Logistic, loader
 
@@ -31,10 +31,10 @@ def group():
 
 
 def steps(strategy, module):
-    step = strategy.wrap(StepModule(module))
+    step = strategy.wrap(Entry(module))
     module.log = lambda *args, **options: None
     for _ in range(2):
-        step((torch.ones(2, 4), torch.ones(2)), 0).backward()
+        step((((torch.ones(2, 4), torch.ones(2)), 0), {}), "training_step").backward()
 
 
 @pytest.mark.parametrize("kind", [DDP, DDP2, DDPSpawn])
