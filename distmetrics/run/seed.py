@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from distmetrics.arguments import FLAG, SEED, check
-from distmetrics.data.sharding import clone, samplers_in
+from distmetrics.data.sharding import clone
 
 _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
@@ -101,10 +101,12 @@ def set_states(saved: Mapping[str, Any]) -> None:
 
 def _generators(loader: Any) -> list[torch.Generator]:
     """Return the generators of a loader and its samplers, each once."""
-    parts = list(samplers_in(loader))
-    for part in tuple(parts):
-        parts += samplers_in(getattr(part, "source", None))
-    generators = dict.fromkeys(getattr(part, "generator", None) for part in parts)
+    owners = [loader]
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        inner = getattr(sampler, "source", None) or getattr(sampler, "sampler", None)
+        owners += [sampler, inner]
+    generators = dict.fromkeys(getattr(owner, "generator", None) for owner in owners)
     return [each for each in generators if isinstance(each, torch.Generator)]
 
 
