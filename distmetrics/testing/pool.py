@@ -18,8 +18,7 @@ from typing import Any
 
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.pickles import pickled
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch, pickled
 
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself
 

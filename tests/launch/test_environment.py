@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import OWN_STORE, detect
-from distmetrics.launch.environment import ClusterEnvironment, Environment
+from distmetrics.launch.environment import OWN_STORE, Environment, detect
 
 TORCHRUN = {
     "RANK": "5",
@@ -35,7 +34,6 @@ def test_torchrun():
         main_address="node0",
         main_port=29500,
     )
-    assert isinstance(found, ClusterEnvironment)
 
 
 def test_ray_says_node_rank():
@@ -57,7 +55,7 @@ def test_our_own_launch_needs_no_address():
     ("change", "message"),
     [
         ({"RANK": "8"}, "rank 8 in a world of 8"),
-        ({"RANK": "-1"}, "rank -1 in a world of 8"),
+        ({"RANK": "-1"}, "rank must be a whole number from 0 on, got -1"),
         ({"LOCAL_RANK": "4"}, "local rank 4 in a world of 4"),
         ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many', which is no number"),
         ({"RANK": ""}, "RANK='', which is no number"),
