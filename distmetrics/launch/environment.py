@@ -5,12 +5,11 @@ import re
 import socket
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from distmetrics.arguments import Takes, check, whole
-from distmetrics.errors import ConfigurationError
+from distmetrics.errors import ConfigurationError, MissingDependencyError
 
 # Folder of the job's key-value store; set for the processes that we start.
 OWN_STORE = "DISTMETRICS_STORE"
@@ -62,13 +61,10 @@ class ClusterEnvironment:
         return super().__new__(cls)
 
 
-_TAKES = dict.fromkeys(
-    ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "main_port"),
-    Takes(lambda value: whole(value, 0), "a whole number from 0 on"),
-)
+_BY_RANK = -1  # follows from the rank and the number of processes on a machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Environment:
     """A :class:`ClusterEnvironment` as plain data.
 
@@ -81,33 +77,44 @@ class Environment:
     launcher: str
     rank: int
     world_size: int
-    local_rank: int = 0
+    local_rank: int = _BY_RANK
     local_world_size: int = 1
-    node_rank: int = 0
+    node_rank: int = _BY_RANK
     main_address: str = "127.0.0.1"
     main_port: int = 29500
 
     def __post_init__(self) -> None:
-        check(self.launcher, asdict(self), _TAKES)
-        if self.rank >= self.world_size:
-            what = f"rank {self.rank} in a world of {self.world_size}"
-            raise ConfigurationError(f"{self.launcher} says {what}")
-        if self.local_rank >= self.local_world_size:
-            what = f"local rank {self.local_rank} in a world of {self.local_world_size}"
-            raise ConfigurationError(f"{self.launcher} says {what}")
+        node_rank, local_rank = divmod(self.rank, max(self.local_world_size, 1))
+        if self.local_rank == _BY_RANK:
+            self.local_rank = local_rank
+        if self.node_rank == _BY_RANK:
+            self.node_rank = node_rank
+        is_local = 0 <= self.local_rank < self.local_world_size
+        if not (0 <= self.rank < self.world_size and is_local):
+            raise ConfigurationError(
+                f"{self.launcher} says rank {self.rank} in a world of {self.world_size}, "
+                f"local rank {self.local_rank} in a world of {self.local_world_size}"
+            )
 
     @classmethod
     def of(cls, environment: ClusterEnvironment) -> Self:
         """Return a user's own environment as data; it is read once."""
-        values: dict[str, Any] = {"launcher": type(environment).__name__}
-        for field in fields(cls):
-            if field.name in dir(environment):
-                value = getattr(environment, field.name)
-                values[field.name] = value() if callable(value) else value
-        found = cls(**values)
-        if "node_rank" in values:
-            return found
-        return replace(found, node_rank=found.rank // found.local_world_size)
+        launcher = type(environment).__name__
+        values: dict[str, Any] = {"launcher": launcher}
+        for name in set(dir(environment)).intersection(cls.__slots__):
+            value = getattr(environment, name)
+            value = value() if callable(value) else value
+            is_text = name in ("launcher", "main_address")
+            values[name] = value if is_text else _number(launcher, name, value)
+        return cls(**values)
+
+
+def _number(launcher: str, name: str, value: Any) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        what = f"{launcher} set {name}={value!r}, which is no number"
+        raise ConfigurationError(what) from None
 
 
 class _Variables(NamedTuple):
@@ -175,18 +182,12 @@ def _place(names: _Variables, environ: Variables) -> Environment:
     """Read the place that a launcher gives, by its names of variables."""
 
     def number(name: str, default: int = 0) -> int:
-        text = environ.get(name, str(default))
-        try:
-            return int(text)
-        except ValueError:
-            what = f"{names.launcher} set {name}={text!r}, which is no number"
-            raise ConfigurationError(what) from None
+        return _number(names.launcher, name, environ.get(name, default))
 
     rank, world_size = number(names.rank), number(names.world_size)
     on_one_machine = 1 if names.launcher == "kubeflow" else world_size
     local_world_size = number(names.local_world_size, on_one_machine)
-    node_rank, local_rank = divmod(rank, max(local_world_size, 1))
-    node_rank, local_rank = number(names.node_rank, node_rank), number(names.local_rank, local_rank)
+    node_rank = number(names.node_rank, _BY_RANK)
     address, port = "", 29500
     if names.launcher == "slurm":
         local_world_size = _slurm_tasks(environ, node_rank) or world_size
@@ -208,7 +209,7 @@ def _place(names: _Variables, environ: Variables) -> Environment:
         launcher=names.launcher,
         rank=rank,
         world_size=world_size,
-        local_rank=local_rank,
+        local_rank=number(names.local_rank, _BY_RANK),
         local_world_size=local_world_size,
         node_rank=node_rank,
         main_address=environ.get("MASTER_ADDR") or address,
@@ -219,10 +220,11 @@ def _place(names: _Variables, environ: Variables) -> Environment:
 def _slurm_tasks(environ: Variables, node_rank: int) -> int:
     """Return the number of tasks on a machine: 2(x3),1 is three machines of two and one of one."""
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
-    counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(count)] * int(times or 1)
-    return counts[node_rank] if node_rank < len(counts) else 0
+        node_rank -= int(times or 1)
+        if node_rank < 0:
+            return int(count)
+    return 0
 
 
 def _lsf_host(rank_file: Path) -> str:
@@ -235,16 +237,14 @@ def reachable(environment: Environment) -> Environment:
     """Return the environment with rank 0's address, asked through MPI if the launcher omits it.
 
     Raises:
-        ConfigurationError: it is not known, and mpi4py is not there to ask.
+        MissingDependencyError: it is not known, and mpi4py is not there to ask.
     """
     if environment.main_address:
         return environment
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise ConfigurationError(
-            f"{environment.launcher} runs on several machines and does not say where rank 0 is",
-            do="set MASTER_ADDR to its machine on all of them, or pip install mpi4py.",
-        ) from error
+        why = f"{environment.launcher} without MASTER_ADDR, the name of rank 0's machine,"
+        raise MissingDependencyError.of("mpi4py", why) from error
     address = MPI.COMM_WORLD.bcast(socket.gethostname(), root=0)
     return replace(environment, main_address=address)

@@ -22,17 +22,12 @@ from distmetrics.guard.watchdog import leaving_by
 from distmetrics.launch.environment import Environment
 
 Connect = Callable[..., None]
-_LOOPBACK = ("localhost", "127.", "::1")
 
 
 def own_place(rank: int, world_size: int) -> Environment:
     """Return the place of a rank that we start ourselves: all of them are on this machine."""
     return Environment(
-        launcher="distmetrics",
-        rank=rank,
-        world_size=world_size,
-        local_rank=rank,
-        local_world_size=world_size,
+        launcher="distmetrics", rank=rank, world_size=world_size, local_world_size=world_size
     )
 
 
@@ -51,19 +46,14 @@ def join_group(
 ) -> GroupCommunicator:
     """Return the communicator of the job's process group, once every rank has joined it.
 
-    Args:
-        environment: who this process is.
-        backend: of ``torch.distributed``.
-        connect: makes the process group, called as ``torch.distributed.init_process_group``.
-        store: of the job.
-
     Raises:
         PeerLostError: a rank failed before all had joined.
     """
     rank, world_size = environment.rank, environment.world_size
     is_own = environment.launcher == "distmetrics"
-    if is_own or environment.main_address.startswith(_LOOPBACK):
-        use_loopback()
+    is_here = is_own or environment.main_address.startswith(("localhost", "127.", "::1"))
+    if is_here and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # it would look up the host's name
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // environment.local_world_size))
     # The group blocks its own handle on a file while it is made.
@@ -120,12 +110,6 @@ def losses_named(comm: Communicator) -> Iterator[None]:
         if named is None:
             raise
         raise named from error
-
-
-def use_loopback() -> None:
-    """Keep gloo on this machine: it would look up the host's name otherwise."""
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def exit_now() -> NoReturn:

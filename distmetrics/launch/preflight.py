@@ -1,10 +1,7 @@
 """What cannot be sent to another process, by the attribute that holds it.
 
-Pickle's own error names a type and a line in the standard library. What helps is the way from the
-object at hand to the part that is to blame, where that part was made, and what to put in its place.
+Pickle's own error names a type and a line in the standard library.
 """
-
-from __future__ import annotations
 
 import contextlib
 import gc
@@ -43,10 +40,7 @@ class Unpicklable(NamedTuple):
 
 
 def find_unpicklable(
-    obj: Any,
-    name: str = "obj",
-    *,
-    by_value: bool | None = None,
+    obj: Any, name: str = "obj", *, by_value: bool | None = None
 ) -> list[Unpicklable]:
     """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 

@@ -1,15 +1,14 @@
 """A world whose ranks are runs of one script: started by a launcher, or by rank 0 itself.
 
-Where no launcher started us, this process becomes rank 0 and runs its own command line again for
-the other ranks. They come to the same call and join. The world then stays until the script ends, so
-that one call after another can use it: rank 0 waits for the others, and its exit code tells of one
-that failed. No rank outlives rank 0, and a wait that can't be met ends in an error that names the
-rank that is gone.
+Without a launcher, this process becomes rank 0 and runs its own command line again for the other
+ranks. They come to the same call and join. The world stays until the script ends: rank 0 waits for
+the others, and its exit code tells of one that failed. No rank outlives rank 0.
 """
 
 import atexit
 import contextlib
 import functools
+import math
 import os
 import shutil
 import subprocess
@@ -25,8 +24,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.comm.verdict import what_ended
-from distmetrics.errors import ConfigurationError, PeerLostError
+from distmetrics.comm.verdict import Outcome, what_ended
+from distmetrics.errors import ConfigurationError, PeerLostError, first_line
 from distmetrics.guard.store import RAISING_GRACE
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.joining import (
@@ -38,7 +37,7 @@ from distmetrics.launch.joining import (
     taking_part,
     tombstones_in,
 )
-from distmetrics.launch.spawn import end_all, end_with_parent, exit_reason, has_script, join_all
+from distmetrics.launch.spawn import collect, end_all, end_of, end_with_parent, has_script, join_all
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
@@ -76,18 +75,18 @@ class ScriptWorld:
         if self.error is None:
             self.error = what_ended()
             self.comm.leave(self.error)
-        if self.error is None and dist.is_initialized():
+        failed, lost = self.error is not None, []
+        if dist.is_initialized() and not failed:
             dist.destroy_process_group()
-        lost = []
         if self.others is not None:
-            lost = self.others.end(None if self.error is None else RAISING_GRACE)
-        elif self.error is not None:
+            lost = self.others.end(RAISING_GRACE if failed else None)
+        elif failed:
             # Rank 0's connections close a moment before its process is gone: the watcher in this
             # process then removes the job's files.
             time.sleep(3 * _POLL)
-        if self.error is None and lost:
+        if lost and not failed:
             sys.stderr.write("\n".join(["distmetrics: the job failed", *lost, ""]))
-        if self.error is not None or lost:
+        if lost or failed:
             exit_now()
 
 
@@ -106,13 +105,11 @@ def join(
     Args:
         local_world_size: number of ranks on this machine.
         backend: of ``torch.distributed``.
-        environment: who this process is, where the caller knows better than the variables of the
-            environment.
+        environment: who this process is; default what the variables of its launcher say.
         connect: makes the process group, called as ``torch.distributed.init_process_group``.
 
     Raises:
-        ConfigurationError: the world has another size, or this is no script that could be run
-            again.
+        ConfigurationError: the world has another size, or there is no script to run again.
         PeerLostError: a rank failed before it came here.
     """
     global _world
@@ -136,28 +133,21 @@ def join(
 
 
 def end_if_alone() -> None:
-    """End a world of this process alone that we have made; a later call makes another.
-
-    A fork of this process would have the group open, and none of its threads.
-    """
+    """End our world of this process alone: a fork would have its group, and none of its threads."""
     global _world
-    if _world is None or _world.others is None or _world.environment.world_size > 1:
-        return
-    atexit.unregister(_world.close)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    _world.others.end()
-    _world = None
+    if _world is not None and _world.others is not None and _world.environment.world_size == 1:
+        atexit.unregister(_world.close)
+        _world.error = None  # nobody else needs to know
+        _world.close()
+        _world = None
 
 
 def _adopted(local_world_size: int) -> ScriptWorld:
     """Return the world of a process group that the user has made, and will close."""
-    rank = dist.get_rank()
     environment = detect() or Environment(
         launcher="init_process_group",
-        rank=rank,
+        rank=dist.get_rank(),
         world_size=dist.get_world_size(),
-        local_rank=rank % local_world_size,
         local_world_size=local_world_size,
     )
     return ScriptWorld(environment, GroupCommunicator.of(dist.group.WORLD))
@@ -192,52 +182,49 @@ def _made(
 
 
 class OtherRanks:
-    """Rank 0's handle on the ranks that it starts, whose deaths a thread of it publishes."""
+    """Rank 0's handle on the ranks that it starts; a thread publishes how they end."""
 
     def __init__(self, world_size: int) -> None:
-        command = command_line()  # refused before anything is made
+        command_line()  # refused before anything is made
         self.folder = Path(tempfile.mkdtemp(prefix="distmetrics-"))
-        self._tombstones = tombstones_in(file_store(self.folder))
-        self._runs: dict[int, _Run] = {}
-        for rank in range(1, world_size):
-            environ = {
-                **os.environ,
-                **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
-                **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
-                OWN_STORE: str(self.folder),
-                _PARENT: str(os.getpid()),
-            }
-            run = _Run(command, env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)
-            self._runs[rank] = run
-        self._closed = threading.Event()
-        self._watcher = threading.Thread(
-            target=self._watch, name="distmetrics other ranks", daemon=True
-        )
+        self._runs = [_Run(rank, world_size, self.folder) for rank in range(1, world_size)]
+        tombstones = tombstones_in(file_store(self.folder))
+        watch = functools.partial(collect, self._runs, tombstones, grace=math.inf)
+        self._watcher = threading.Thread(target=watch, name="distmetrics other ranks", daemon=True)
         self._watcher.start()
 
     def end(self, seconds: float | None = None) -> list[str]:
         """Wait for the ranks, some seconds at most; end them; name those that failed."""
-        runs = list(self._runs.values())
         try:
-            join_all(runs, seconds)
+            join_all(self._runs, seconds)
         finally:
-            self._closed.set()
+            end_all(self._runs)
             self._watcher.join()
-            end_all(runs)
             shutil.rmtree(self.folder, ignore_errors=True)
-        ends = {rank: run.returncode for rank, run in self._runs.items()}
-        return [f"rank {rank} {exit_reason(code)}" for rank, code in ends.items() if code]
-
-    def _watch(self) -> None:
-        """Publish for each rank that ends without having said why."""
-        while not self._closed.wait(_POLL):
-            for rank, run in self._runs.items():
-                if run.poll() is not None:
-                    self._tombstones.leave_for(rank, exit_reason(run.returncode))
+        ends = [end_of(run.rank, run.returncode) for run in self._runs if run.returncode]
+        return [first_line(end.error) for end in ends]
 
 
 class _Run(subprocess.Popen[bytes]):
-    """A run of the script, waited for as for a process of multiprocessing."""
+    """A run of the script, asked as a rank and a process of :mod:`distmetrics.launch.spawn`."""
+
+    handles = ()
+
+    def __init__(self, rank: int, world_size: int, folder: Path) -> None:
+        self.rank = rank
+        environ = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            OWN_STORE: str(folder),
+            _PARENT: str(os.getpid()),
+        }
+        super().__init__(command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)
+
+    def outcome(self) -> Outcome | None:
+        code = self.poll()
+        return None if code is None else end_of(self.rank, code)
 
     def join(self, seconds: float | None = None) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,10 +1,9 @@
-"""Processes of this machine that a call starts as the ranks of a world, and brings home.
+"""Processes of this machine that a call starts as the ranks of a world, and ends.
 
 The key-value store is a file: no rank that dies can take it along, no port is needed, and no name
 is looked up (a ``TCPStore`` asks the name server for every connection, which costs five seconds
-where none answers). The parent watches its children, publishes the departure of a rank that
-was killed, and ends what is left when one fails. No process outlives the call: children also watch
-the parent and end with it.
+where none answers). The parent publishes why a rank has ended, and ends the others when one fails.
+Children watch the parent and end with it.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ from distmetrics.launch.joining import (
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
-_LOOK = 0.1  # seconds between two looks at the clock
+_LOOK = 0.05  # seconds between two looks at the clock
 
 
 def launch(
@@ -65,22 +64,17 @@ def launch(
     """Call ``fn(comm, *args)`` in ``world_size`` processes of this machine.
 
     Args:
-        fn: a function that can be pickled; with cloudpickle installed also a lambda or a local
-            function.
+        fn: a function that can be pickled; with cloudpickle also a lambda or a local function.
         world_size: number of ranks.
         args: passed on, pickled by value.
         backend: of ``torch.distributed``: "gloo" or "nccl".
         start_method: of ``multiprocessing``: "forkserver" (ranks fork from a small clean process),
             "spawn" or "fork".
-        connect: makes the process group, called as ``torch.distributed.init_process_group``;
-            pickled like ``fn``.
-        limit: seconds after which ranks that have not ended are stopped; by default they have all
-            the time they need.
-        variables: of each rank's environment, besides those of this process;
-            ``start_method="spawn"`` alone gives ranks an interpreter of their own, which reads
-            them.
-        pipes: ends of pipes, one for each rank, which calls ``fn(comm, pipe, *args)``; whoever
-            holds the other ends is told by them when a rank has ended.
+        connect: makes the process group, called as ``torch.distributed.init_process_group``.
+        limit: seconds after which ranks that have not ended are stopped.
+        variables: of each rank's environment; an interpreter reads them where it is spawned.
+        pipes: an end of a pipe for each rank, which calls ``fn(comm, pipe, *args)``; whoever holds
+            the other ends is told by them when a rank has ended.
 
     Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
@@ -100,7 +94,8 @@ def launch(
         try:
             for rank in ranks:
                 rank.start(variables[rank.rank] if variables else {})
-            return _collect(ranks, tombstones_in(file_store(folder)), limit)
+            tombstones = tombstones_in(file_store(folder))
+            return collect(ranks, tombstones, grace=RAISING_GRACE, limit=limit)
         finally:
             end_all([rank.process for rank in ranks if rank.process.pid is not None])
 
@@ -127,6 +122,7 @@ class _Rank:
         try:
             os.environ.update(variables)
             self.process.start()
+            self.handles = self.ours, self.process.sentinel
         finally:
             if file is not None:
                 main["__file__"] = file
@@ -163,17 +159,28 @@ class _Rank:
         if is_alive:
             return None
         self.process.join()
-        why = f"rank {self.rank} {exit_reason(self.process.exitcode)}"
-        return Outcome(self.rank, error=PeerLostError(why, peers=[self.rank]))
+        return end_of(self.rank, self.process.exitcode)
 
 
-def _collect(ranks: Sequence[_Rank], tombstones: Tombstones, limit: float | None) -> list[Outcome]:
-    """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
+def end_of(rank: int, code: int) -> Outcome:
+    """Return how a rank ended that is known by its exit code alone."""
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    return Outcome(rank, error=PeerLostError(f"rank {rank} {how}", peers=[rank]))
+
+
+def collect(
+    ranks: Sequence[Any], tombstones: Tombstones, *, grace: float, limit: float | None = None
+) -> list[Outcome]:
+    """Wait until every rank has ended, publish why, and stop the rest some time after."""
     ended: dict[int, Outcome] = {}
     deadline = math.inf if limit is None else time.monotonic() + limit
     why = f"was still busy after {limit or 0:g} s, the limit of this run"
     while running := [rank for rank in ranks if rank.rank not in ended]:
-        wait([handle for rank in running for handle in (rank.ours, rank.process.sentinel)], _LOOK)
+        wait([handle for rank in running for handle in rank.handles], _LOOK)
         is_over = time.monotonic() > deadline
         for rank in running:
             outcome = rank.outcome() or (rank.stopped(why) if is_over else None)
@@ -183,9 +190,9 @@ def _collect(ranks: Sequence[_Rank], tombstones: Tombstones, limit: float | None
             if outcome.error is not None:
                 why_it_left = first_line(outcome.error).removeprefix(f"rank {rank.rank} ")
                 tombstones.leave_for(rank.rank, why_it_left)
-                if time.monotonic() + RAISING_GRACE < deadline:
-                    deadline = time.monotonic() + RAISING_GRACE
-                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
+                if time.monotonic() + grace < deadline:
+                    deadline = time.monotonic() + grace
+                    why = f"was still busy {grace:g} s after another rank had failed"
     return [ended[rank.rank] for rank in ranks]
 
 
@@ -257,9 +264,7 @@ def has_script() -> bool:
 
 
 def pickled(job: Any) -> bytes:
-    """Return a job's pickle for another process; with cloudpickle, lambdas and local classes too.
-
-    What was defined at a prompt, in a notebook, in ``-c`` or on stdin travels by value as well.
+    """Return a job's pickle; with cloudpickle, what can't be imported travels by value.
 
     Raises:
         InputTypeError: it cannot be pickled.
@@ -278,11 +283,7 @@ def pickled(job: Any) -> bytes:
 
 
 def pickled_by_value(job: Any) -> bytes:
-    """Return a pickle that carries the code of functions and classes that can't be imported.
-
-    Raises:
-        ImportError: cloudpickle is not installed.
-    """
+    """Return a pickle that carries the code of functions and classes that can't be imported."""
     import cloudpickle
 
     class ByValuePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -303,14 +304,3 @@ def _packed(value: Any = None, error: BaseException | None = None) -> bytes:
     # An exception with a required argument pickles, but does not come back.
     pickle.loads(data)  # noqa: S301
     return data
-
-
-def exit_reason(code: int) -> str:
-    """Return in a few words how a process ended.
-
-    >>> exit_reason(-9), exit_reason(3)
-    ('was killed by SIGKILL', 'ended with exit code 3')
-    """
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
