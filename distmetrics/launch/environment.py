@@ -154,9 +154,6 @@ _LAUNCHERS = (
 def detect(environ: Variables | None = None) -> Environment | None:
     """Return who this process is, or None where nothing launched it as a part of a job.
 
-    Args:
-        environ: the variables to read; default those of this process.
-
     Raises:
         ConfigurationError: variables that are incomplete or make no sense.
 

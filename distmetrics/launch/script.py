@@ -46,19 +46,12 @@ _FOLDER = Path.cwd()  # a script may change its folder later, and is found from 
 
 @dataclass
 class ScriptWorld:
-    """This process's place in a world that lasts as long as the script.
-
-    Attributes:
-        environment: who this process is.
-        comm: who it talks through.
-        others: the other ranks, where this process started them.
-        error: what ended a call, after which the group can't be used.
-    """
+    """This process's place in a world that lasts as long as the script."""
 
     environment: Environment
     comm: GroupCommunicator
-    others: "OtherRanks | None" = None
-    error: BaseException | None = None
+    others: "OtherRanks | None" = None  # where this process started them
+    error: BaseException | None = None  # what ended a call, after which the group can't be used
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -102,11 +95,7 @@ def join(
 ) -> ScriptWorld:
     """Join this script's world; the first call makes it, later ones return the same.
 
-    Args:
-        local_world_size: number of ranks on this machine.
-        backend: of ``torch.distributed``.
-        environment: who this process is; default what the variables of its launcher say.
-        connect: makes the process group, called as ``torch.distributed.init_process_group``.
+    ``environment`` says who this process is, by default as the variables of its launcher say.
 
     Raises:
         ConfigurationError: the world has another size, or there is no script to run again.

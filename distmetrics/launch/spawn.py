@@ -136,12 +136,13 @@ class _Rank:
         error = PeerLostError(f"rank {self.rank} {why}, and was stopped", rank=self.rank)
         if _CAN_TELL and self.process.is_alive():
             os.kill(self.process.pid, signal.SIGUSR1)
-            deadline, own = time.monotonic() + _ANSWER, ""
+            deadline, stack, own = time.monotonic() + _ANSWER, "", ""
             while not own and time.monotonic() < deadline:
                 time.sleep(0.02)
                 # It is written frame by frame, this module's own after the user's.
                 stack, own, _ = self.stack.read_text().partition(f'  File "{__file__}"')
-            error.add_note(f"rank {self.rank} was here. {stack}")
+            if stack:  # a process that SIGSTOP has stopped does not answer
+                error.add_note(f"rank {self.rank} was here. {stack}")
         return Outcome(self.rank, error=error)
 
     def outcome(self) -> Outcome | None:
@@ -164,11 +165,9 @@ class _Rank:
 
 def end_of(rank: int, code: int) -> Outcome:
     """Return how a rank ended that is known by its exit code alone."""
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit code {code}"
-    )
+    how = f"ended with exit code {code}"
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
     return Outcome(rank, error=PeerLostError(f"rank {rank} {how}", peers=[rank]))
 
 
