@@ -8,7 +8,6 @@ the others, and its exit code tells of one that failed. No rank outlives rank 0.
 import atexit
 import contextlib
 import functools
-import math
 import os
 import shutil
 import subprocess
@@ -24,8 +23,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.comm.verdict import Outcome, what_ended
-from distmetrics.errors import ConfigurationError, PeerLostError, first_line
+from distmetrics.comm.verdict import what_ended
+from distmetrics.errors import ConfigurationError, PeerLostError
 from distmetrics.guard.store import RAISING_GRACE
 from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.joining import (
@@ -37,7 +36,7 @@ from distmetrics.launch.joining import (
     taking_part,
     tombstones_in,
 )
-from distmetrics.launch.spawn import collect, end_all, end_of, end_with_parent, has_script, join_all
+from distmetrics.launch.spawn import end_all, end_with_parent, exit_reason, has_script, join_all
 
 _PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
 _POLL = 0.05
@@ -68,7 +67,7 @@ class ScriptWorld:
         if self.error is None:
             self.error = what_ended()
             self.comm.leave(self.error)
-        failed, lost = self.error is not None, []
+        failed, lost = self.error is not None, list[str]()
         if dist.is_initialized() and not failed:
             dist.destroy_process_group()
         if self.others is not None:
@@ -177,9 +176,11 @@ class OtherRanks:
         command_line()  # refused before anything is made
         self.folder = Path(tempfile.mkdtemp(prefix="distmetrics-"))
         self._runs = [_Run(rank, world_size, self.folder) for rank in range(1, world_size)]
-        tombstones = tombstones_in(file_store(self.folder))
-        watch = functools.partial(collect, self._runs, tombstones, grace=math.inf)
-        self._watcher = threading.Thread(target=watch, name="distmetrics other ranks", daemon=True)
+        self._tombstones = tombstones_in(file_store(self.folder))
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, name="distmetrics other ranks", daemon=True
+        )
         self._watcher.start()
 
     def end(self, seconds: float | None = None) -> list[str]:
@@ -187,17 +188,23 @@ class OtherRanks:
         try:
             join_all(self._runs, seconds)
         finally:
-            end_all(self._runs)
+            self._closed.set()
             self._watcher.join()
+            end_all(self._runs)
             shutil.rmtree(self.folder, ignore_errors=True)
-        ends = [end_of(run.rank, run.returncode) for run in self._runs if run.returncode]
-        return [first_line(end.error) for end in ends]
+        failed = [run for run in self._runs if run.returncode]
+        return [f"rank {run.rank} {exit_reason(run.returncode)}" for run in failed]
+
+    def _watch(self) -> None:
+        """Publish for each rank that ends without having said why."""
+        while not self._closed.wait(_POLL):
+            for run in self._runs:
+                if run.poll() is not None:
+                    self._tombstones.leave_for(run.rank, exit_reason(run.returncode))
 
 
 class _Run(subprocess.Popen[bytes]):
-    """A run of the script, asked as a rank and a process of :mod:`distmetrics.launch.spawn`."""
-
-    handles = ()
+    """A run of the script, waited for as for a process of multiprocessing."""
 
     def __init__(self, rank: int, world_size: int, folder: Path) -> None:
         self.rank = rank
@@ -210,10 +217,6 @@ class _Run(subprocess.Popen[bytes]):
             _PARENT: str(os.getpid()),
         }
         super().__init__(command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)
-
-    def outcome(self) -> Outcome | None:
-        code = self.poll()
-        return None if code is None else end_of(self.rank, code)
 
     def join(self, seconds: float | None = None) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -94,8 +94,7 @@ def launch(
         try:
             for rank in ranks:
                 rank.start(variables[rank.rank] if variables else {})
-            tombstones = tombstones_in(file_store(folder))
-            return collect(ranks, tombstones, grace=RAISING_GRACE, limit=limit)
+            return _collect(ranks, tombstones_in(file_store(folder)), limit)
         finally:
             end_all([rank.process for rank in ranks if rank.process.pid is not None])
 
@@ -122,7 +121,6 @@ class _Rank:
         try:
             os.environ.update(variables)
             self.process.start()
-            self.handles = self.ours, self.process.sentinel
         finally:
             if file is not None:
                 main["__file__"] = file
@@ -160,26 +158,24 @@ class _Rank:
         if is_alive:
             return None
         self.process.join()
-        return end_of(self.rank, self.process.exitcode)
+        why = f"rank {self.rank} {exit_reason(self.process.exitcode)}"
+        return Outcome(self.rank, error=PeerLostError(why, peers=[self.rank]))
 
 
-def end_of(rank: int, code: int) -> Outcome:
-    """Return how a rank ended that is known by its exit code alone."""
-    how = f"ended with exit code {code}"
+def exit_reason(code: int) -> str:
+    """Return in a few words how a process ended."""
     if code < 0:
-        how = f"was killed by {signal.Signals(-code).name}"
-    return Outcome(rank, error=PeerLostError(f"rank {rank} {how}", peers=[rank]))
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
-def collect(
-    ranks: Sequence[Any], tombstones: Tombstones, *, grace: float, limit: float | None = None
-) -> list[Outcome]:
-    """Wait until every rank has ended, publish why, and stop the rest some time after."""
+def _collect(ranks: Sequence[_Rank], tombstones: Tombstones, limit: float | None) -> list[Outcome]:
+    """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
     deadline = math.inf if limit is None else time.monotonic() + limit
     why = f"was still busy after {limit or 0:g} s, the limit of this run"
     while running := [rank for rank in ranks if rank.rank not in ended]:
-        wait([handle for rank in running for handle in rank.handles], _LOOK)
+        wait([handle for rank in running for handle in (rank.ours, rank.process.sentinel)], _LOOK)
         is_over = time.monotonic() > deadline
         for rank in running:
             outcome = rank.outcome() or (rank.stopped(why) if is_over else None)
@@ -189,9 +185,9 @@ def collect(
             if outcome.error is not None:
                 why_it_left = first_line(outcome.error).removeprefix(f"rank {rank.rank} ")
                 tombstones.leave_for(rank.rank, why_it_left)
-                if time.monotonic() + grace < deadline:
-                    deadline = time.monotonic() + grace
-                    why = f"was still busy {grace:g} s after another rank had failed"
+                if time.monotonic() + RAISING_GRACE < deadline:
+                    deadline = time.monotonic() + RAISING_GRACE
+                    why = f"was still busy {RAISING_GRACE:g} s after another rank had failed"
     return [ended[rank.rank] for rank in ranks]
 
 
