@@ -188,12 +188,14 @@ def _place(names: _Variables, environ: Variables) -> Environment:
     address, port = "", 29500
     if names.launcher == "slurm":
         local_world_size = _slurm_tasks(environ, node_rank) or world_size
-        hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", "")
+        machines = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", "")
         # The first of gpu[07-08,11]-ib,b2 is gpu07-ib.
-        address = re.sub(r"\[(\w+)[^]]*\]", r"\1", hosts).partition(",")[0]
+        address = re.sub(r"\[(\w+)[^]]*\]", r"\1", machines).partition(",")[0]
         port = 15000 + number("SLURM_JOB_ID") % 10000
     elif names.launcher == "lsf":
-        address = _lsf_host(Path(environ.get("LSB_DJOB_RANKFILE", "")))
+        file = Path(environ.get("LSB_DJOB_RANKFILE", ""))
+        hosts = list(dict.fromkeys(file.read_text().split())) if file.is_file() else []
+        address = "".join(hosts[1:2] or hosts)  # the launcher's own machine comes first
         port = 10000 + number("LSB_JOBID") % 1000
     elif names.launcher in ("torchrun", "kubeflow") and "MASTER_ADDR" not in environ:
         raise ConfigurationError(
@@ -222,12 +224,6 @@ def _slurm_tasks(environ: Variables, node_rank: int) -> int:
         if node_rank < 0:
             return int(count)
     return 0
-
-
-def _lsf_host(rank_file: Path) -> str:
-    """Return the rank file's first machine after the launcher's."""
-    hosts = list(dict.fromkeys(rank_file.read_text().split())) if rank_file.is_file() else []
-    return "".join(hosts[1:2] or hosts)
 
 
 def reachable(environment: Environment) -> Environment:

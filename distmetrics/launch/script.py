@@ -102,7 +102,14 @@ def join(
     """
     global _world
     if _world is None and dist.is_initialized():
-        _world = _adopted(local_world_size)
+        # The user has made the process group, and will close it.
+        place = detect() or Environment(
+            launcher="init_process_group",
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            local_world_size=local_world_size,
+        )
+        _world = ScriptWorld(place, GroupCommunicator.of(dist.group.WORLD))
     environment = environment or detect() if _world is None else _world.environment
     if environment is not None and environment.local_world_size != local_world_size:
         raise ConfigurationError(
@@ -128,17 +135,6 @@ def end_if_alone() -> None:
         _world.error = None  # nobody else needs to know
         _world.close()
         _world = None
-
-
-def _adopted(local_world_size: int) -> ScriptWorld:
-    """Return the world of a process group that the user has made, and will close."""
-    environment = detect() or Environment(
-        launcher="init_process_group",
-        rank=dist.get_rank(),
-        world_size=dist.get_world_size(),
-        local_world_size=local_world_size,
-    )
-    return ScriptWorld(environment, GroupCommunicator.of(dist.group.WORLD))
 
 
 def _made(
