@@ -44,14 +44,11 @@ class ClusterEnvironment:
     1
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name, older in _OLDER_NAMES.items():
-            if older in vars(cls) and name not in vars(cls):
-                setattr(cls, name, vars(cls)[older])
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse an incomplete class."""
+        for name, older in _OLDER_NAMES.items():
+            if hasattr(cls, older) and not hasattr(cls, name):
+                setattr(cls, name, getattr(cls, older))
         missing = [name for name in _MUST_BE_SAID if not hasattr(cls, name)]
         if missing:
             raise ConfigurationError(

@@ -56,6 +56,8 @@ def join_group(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # it would look up the host's name
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // environment.local_world_size))
+    if backend == "nccl":  # a user's own init_process_group may not do it
+        torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
     # The group blocks its own handle on a file while it is made.
     here = store.clone() if is_own else store
     tombstones = tombstones_in(here)
