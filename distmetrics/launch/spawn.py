@@ -140,7 +140,7 @@ class _Rank:
                 # It is written frame by frame, this module's own after the user's.
                 stack, own, _ = self.stack.read_text().partition(f'  File "{__file__}"')
             if stack:  # a process that SIGSTOP has stopped does not answer
-                error.add_note(f"rank {self.rank} was here. {stack}")
+                error.add_note(f"rank {self.rank} was here:\n{stack}")
         return Outcome(self.rank, error=error)
 
     def outcome(self) -> Outcome | None:
