@@ -34,8 +34,7 @@ from torch.optim import Optimizer
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import detect
-from distmetrics.launch.environment import Environment
+from distmetrics.launch.environment import Environment, detect
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard

@@ -12,9 +12,8 @@ from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.preflight import find_unpicklable
-from distmetrics.launch.processes import launch
-from distmetrics.launch.script import join
-from distmetrics.launch.subprocess_ranks import watch_rank_zero
+from distmetrics.launch.script import join, watch_rank_zero
+from distmetrics.launch.spawn import launch
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.devices import Devices
 

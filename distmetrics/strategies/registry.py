@@ -7,8 +7,7 @@ from typing import Any
 
 from distmetrics.arguments import check, describe
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import detect
-from distmetrics.launch.environment import ClusterEnvironment, Environment
+from distmetrics.launch.environment import ClusterEnvironment, Environment, detect
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import (
     FLAGS,
