@@ -56,12 +56,6 @@ def _val_loaders(run: Run, call: Call) -> list[Any]:
         require(module, "validation_step")
         check_not_empty(loaders, "validation", run.comm)
         _warn_if_never(trainer)
-    elif config.limit_val_batches == 0:
-        values.why_unvalidated = "limit_val_batches=0 turns it off"
-    else:
-        values.why_unvalidated = (
-            "it has no loader of validation data, or the module no validation_step"
-        )
     return loaders
 
 

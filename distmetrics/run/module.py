@@ -12,7 +12,7 @@ from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.hooks import ManualOptimization
 from distmetrics.run.hparams import WithHparams, make
-from distmetrics.run.log_options import Options, ReduceFx
+from distmetrics.run.logbook import Options, ReduceFx
 
 T = TypeVar("T")
 _TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from distmetrics.arguments import POSITIVE, check, describe, one_of
 from distmetrics.errors import ConfigurationError
-from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.tensors import check_steps_some
 
 Interval = Literal["epoch", "step"]

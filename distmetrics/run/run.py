@@ -19,7 +19,7 @@ from distmetrics.run.checkpoint_file import write
 from distmetrics.run.context import RunContext, gathered
 from distmetrics.run.fit_state import EpochRng, FitState
 from distmetrics.run.logbook import LogBook
-from distmetrics.run.metric_state import load_states, merged, metric_states, metrics_in
+from distmetrics.run.metric_states import load_states, merged, metric_states, metrics_in
 from distmetrics.run.module import Module
 
 

@@ -25,10 +25,10 @@ from distmetrics.run.evaluation import evaluate, predict
 from distmetrics.run.fit_loop import FitLoop
 from distmetrics.run.fit_setup import dealt, planned_fit
 from distmetrics.run.fit_state import FitState, LoopProgress
-from distmetrics.run.logged_values import LoggedValues
-from distmetrics.run.metric_state import load_states, metric_states, metrics_in
+from distmetrics.run.metric_states import load_states, metric_states, metrics_in
 from distmetrics.run.module import Module
 from distmetrics.run.run import Run, restore
+from distmetrics.run.values import LoggedValues
 
 
 def conduct(run: Run, call: Call) -> Any:
@@ -115,7 +115,6 @@ def _tear_down(run: Run, call: Call, status: str) -> None:
         trainer.absent_ranks = 0
         trainer.num_batches = None
         trainer.values.within_epochs = False
-        trainer.values.why_unvalidated = ""
 
 
 def _call_all(

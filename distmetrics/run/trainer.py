@@ -13,10 +13,10 @@ from distmetrics.run.context import RunContext
 from distmetrics.run.dataloaders import Call, DataModule
 from distmetrics.run.fit_state import LoopProgress
 from distmetrics.run.launching import launch, launch_evaluation
-from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.module import Module
 from distmetrics.run.selection import chosen_callbacks, chosen_loggers
 from distmetrics.run.signatures import require
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.registry import resolve
