@@ -276,11 +276,10 @@ class LogBook:
         """Refuse labels under which another value is known already, and note where they show."""
         labels = [each for each in (label, step, also) if each]
         for each in labels:
-            other = self._claims.setdefault(each, label)
-            if other != label:
+            if self._claims.setdefault(each, label) != label:
                 raise ConfigurationError(
-                    f"{each!r} is what {label!r} and {other!r} would both be known as: a name "
-                    "logged on_step and on_epoch has name_step and name_epoch too",
+                    f"{each!r} is what {label!r} and {self._claims[each]!r} would both be known "
+                    "as: a name logged on_step and on_epoch has name_step and name_epoch too",
                     do="log one of them under another name.",
                 )
         if options.prog_bar:
@@ -354,6 +353,8 @@ class LogBook:
         data, as it would be in one process, and wrong where it is on the rank. With a single batch
         on a rank, the one looks like the other.
         """
+        if len(told) == 1:
+            return
         doubts, sure = [], []
         for label, kind in kinds.items():
             busy = [each for each in told if kind.loader in each.batches]

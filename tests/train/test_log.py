@@ -439,7 +439,7 @@ def test_options_may_change_from_step_to_step() -> None:
     with pytest.raises(InputError, match="was logged as a mean over all ranks"):
         logger.log("x", 1.0, Options(on_epoch=True, on_step=False, reduce_fx="max"))
     for size in (-1, np.int64(-1), np.array([1, 2]), torch.tensor([1, 2]), float("nan"), "3"):
-        with pytest.raises(InputError, match="batch_size|weight"):
+        with pytest.raises(InputError, match=r"batch_size|weight"):
             logger.log("x", 1.0, Options(on_epoch=True, on_step=False, batch_size=size))
 
 
