@@ -298,7 +298,10 @@ class LogBook:
         if everyone and not self._synced:
             return
         mine = self._step.snapshot(self.comm.device)
-        line = self._synced[0].site if self._synced else None
+        line = None
+        for slot in self._synced:
+            said = f"self.log({slot.name!r}, sync_dist=True)"
+            line = slot.site and slot.site._replace(function=f"{slot.site.function}, {said}")
         self._synced = ()
         call = Header("self.log", f"{self.stage} step", site=mine.site, reported_site=line)
         row, _ = merged(mine, self._known, call, comm=self.comm)

@@ -289,16 +289,6 @@ def test_one_metric_object_for_two_loaders_is_refused_on_every_rank():
         assert "self.acc is logged for several loaders" in str(outcome.error)
 
 
-def test_discarded_metrics_start_anew():
-    module = nn.Module()
-    module.acc = MeanMetric()
-    logger = LogBook("validate", SingleCommunicator(), module)
-    module.acc.update(1.0)
-    logged(logger, "x", module.acc, torch.zeros(1))
-    logger.discard()
-    assert module.acc.update_count == 0
-
-
 class Bare(nn.Module):
     def __init__(self):
         super().__init__()

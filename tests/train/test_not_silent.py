@@ -189,7 +189,8 @@ def test_a_synced_log_of_one_rank_meets_the_others_backward_pass(monkeypatch, fi
 
 
 LOGGED_ON_ONE = (
-    f"tests/train/test_not_silent.py:{SyncedOnOne.training_step.__code__.co_firstlineno + 3} in training_step"
+    f"tests/train/test_not_silent.py:{SyncedOnOne.training_step.__code__.co_firstlineno + 3} in training_step, "
+    "self.log('mine', sync_dist=True)"
 )
 
 
