@@ -145,7 +145,7 @@ class LogBook:
         self._known = dict[str, Names]()  # that ranks have told each other of
         self._epoch = Window(LoggedNames)
         self._step = Window(LoggedNames)  # what is combined over the ranks in each step
-        self._synced: tuple[Slot, ...] = ()  # the first of these in this step
+        self._synced: Slot | None = None  # the first of these in this step
         self._batches = Counter[str]()  # by the loader's suffix
         self._steps = Counter[str]()  # in which a name of the epoch was logged
         self._batch: Any = None
@@ -197,7 +197,7 @@ class LogBook:
             self._steps[plan.label] += plan.place[0]
             self._epoch.put(plan.epoch, number, weight)
         if plan.synced:
-            self._synced = self._synced or plan.synced
+            self._synced = self._synced or plan.synced[0]
             self._step.put(plan.synced, number, weight)
         elif plan.step:
             self.step_values[plan.step] = number
@@ -298,11 +298,11 @@ class LogBook:
         if everyone and not self._synced:
             return
         mine = self._step.snapshot(self.comm.device)
-        line = None
-        for slot in self._synced:
+        slot, self._synced = self._synced, None
+        line = slot.site if slot else None
+        if slot and line:
             said = f"self.log({slot.name!r}, sync_dist=True)"
-            line = slot.site and slot.site._replace(function=f"{slot.site.function}, {said}")
-        self._synced = ()
+            line = line._replace(function=f"{line.function}, {said}")
         call = Header("self.log", f"{self.stage} step", site=mine.site, reported_site=line)
         row, _ = merged(mine, self._known, call, comm=self.comm)
         self.step_values.update(row)
@@ -398,9 +398,9 @@ class LogBook:
         with reading("names of metric objects"):
             held = dict(attributes_in(self.module))
             metrics = {path: held[path] for path in sorted(loaders)}
-        name = f"{self.stage} epoch"
+        epoch = f"{self.stage} epoch"
         computed = sync_and_compute(
-            metrics, allow_pickle=self.allow_pickle, comm=self.comm, name=name
+            metrics, allow_pickle=self.allow_pickle, comm=self.comm, name=epoch
         )
         for metric in metrics.values():
             metric.reset()
