@@ -15,7 +15,7 @@ from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.context import RunContext
-from distmetrics.run.log_options import Options, ReduceFx
+from distmetrics.run.logbook import Options, ReduceFx
 from distmetrics.run.wrapped import RunnerOptimizer
 from distmetrics.strategies.tensors import parameters_of
 

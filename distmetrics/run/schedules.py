@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from distmetrics.arguments import describe, one_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.config import Positive, check_fields
-from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.tensors import check_steps_some
 
 Interval = Literal["epoch", "step"]

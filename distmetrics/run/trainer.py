@@ -11,10 +11,10 @@ from distmetrics.run.callbacks import Callback, chosen_callbacks
 from distmetrics.run.config import Limit, TrainerConfig, chosen_loggers, refuse_unknown
 from distmetrics.run.context import LoopProgress, RunContext
 from distmetrics.run.data import Call, DataModule
-from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.module import Module, require
 from distmetrics.run.runner import Runner
 from distmetrics.run.session import launch, launch_evaluation
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 

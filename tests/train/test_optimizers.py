@@ -115,7 +115,7 @@ class Watched(Logistic):
 def test_a_value_to_watch_that_is_not_there():
     run = Trainer(max_epochs=1, strategy="single")
     run.fit(Watched(ReduceLROnPlateau), loader(8), loader(4))
-    message = r"the scheduler watches 'val_loss', and logged values are: train_(.|\n)*it has no loader"
+    message = "the scheduler watches 'val_loss', and logged values are: train_"
     with pytest.raises(ConfigurationError, match=message):
         run.fit(Watched(ReduceLROnPlateau), loader(8))
 
