@@ -93,7 +93,7 @@ def _rank_state(fit: Fit) -> dict[str, Any]:
         "log": None if fit.log is None else fit.log.state(),
         "outputs": list(fit.outputs),
         "gradients": gradients,
-        "weights": fit.runner.weights_of(fit.model),
+        "weights": fit.model._runner.gradients.state_dict(),
     }
 
 
@@ -215,7 +215,7 @@ def _restore_rank(fit: Fit, ranks: Sequence[Mapping[str, Any]]) -> None:
         for name, gradient in own["gradients"].items():
             parameters[name].grad = gradient.to(parameters[name].device)
         if own.get("weights") is not None:
-            fit.runner.load_weights_of(fit.model, own["weights"])
+            fit.model._runner.gradients.load_state_dict(own["weights"])
     else:
         mine = _one_a_shard(ranks) if run.shards.rank == 0 else []
         if mine:

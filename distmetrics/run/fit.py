@@ -268,7 +268,7 @@ class Fit:
                 self._backward(loss, weight, place, has_batch=batch is not None)
                 progress.pending += 1
         if place.is_last and progress.pending:
-            runner.finish_gradients(self.model)  # where the last step had no loss
+            self.model._runner.gradients.finish()  # where the last step had no loss
             self._update(self.optimizers[0])
             progress.pending = 0
         return outputs

@@ -34,7 +34,6 @@ from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.layouts import in_layout
 from distmetrics.strategies.registry import resolve
 from distmetrics.strategies.tensors import check_steps_some, to_host
-from distmetrics.strategies.weighted_gradients import WeightedGradients, check_apart
 
 T = TypeVar("T")
 
@@ -142,7 +141,6 @@ class Runner(RunnerWorld):
         self._set_up: list[Any] = []  # models and optimizers of the user's
         self._open_loaders: list[RunnerLoader] = []
         self._log: Log | None = None
-        self._weighted = WeightedGradients(self.strategy)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
@@ -322,62 +320,40 @@ class Runner(RunnerWorld):
         Args:
             loss: of one element.
             model: the model that computed it, where several are set up; None where it depends on
-                several. A loss with a weight then counts for each that it depends on, and inside of
-                :meth:`no_backward_sync` for all: name the model where each has a loss of its own.
+                several.
             weight: the number of tokens, rows or boxes that the loss is the mean of; 0 where this
                 rank has none, and then the loss may be NaN. All losses of an update have a weight,
-                on all ranks, or none has.
+                on all ranks, or none has; it is of one model, whose optimizers clear together.
 
         Raises:
             ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
                 none of them, a loader is being read that was dealt out for evaluation (ranks would
-                take other steps than one process), the strategy takes no weight, or
-                several models or optimizers have the same parameters and the loss a weight.
+                take other steps than one process), or the loss has a weight and the strategy takes
+                none, several models are trained, or some optimizers have not cleared theirs.
             InputTypeError: the loss is no tensor; InputError: not one element, without a gradient,
                 or a weight that is no number from 0 on.
             PeerLostError: a rank died meanwhile, as in each call of the runner's.
         """
         self._comm("backward")
         check_loss(loss, "the loss")
-        _check_models(model, self._models)
+        models = _chosen_models(model, self._models, has_weight=weight is not None)
         _check_data(self._open_loaders)
-        self.add_gradients(loss, self._models if model is None else [model], weight)
+        self.add_gradients(loss, models, weight)
 
     def add_gradients(
         self, loss: Tensor, models: Sequence[RunnerModule], weight: float | Tensor | None
     ) -> None:
         """Do what :meth:`backward` says, with arguments that are known to be right."""
-        comm = self.strategy.comm()
         calls = [each._runner for each in models]
         for each in calls:
             each.note_backward()
-        sums = [each for call in calls for each in call.gradients]
-        others = [
-            each
-            for known in self._models
-            if known._runner not in calls
-            for each in known._runner.gradients
-        ]
-        if weight is not None:
-            check_apart([*sums, *others], comm.rank)
-        is_last = not any(each.is_in_block for each in calls)
-        with losses_named(comm):
-            self._weighted.backward(loss, weight, sums, others, is_last=is_last)
-
-    def finish_gradients(self, model: RunnerModule) -> None:
-        """Divide weighted gradients that are still sums by the sum of their weights."""
-        self._weighted.finish(model._runner.gradients)
-
-    def weights_of(self, model: RunnerModule) -> Any:
-        """Return what the weights of a model's gradients add up to so far, of plain types."""
-        sums = model._runner.gradients
-        return self._weighted.unit, [(each.added, each.is_weighted) for each in sums]
-
-    def load_weights_of(self, model: RunnerModule, state: Any) -> None:
-        """Go on with gradients of a checkpoint, and with what :meth:`weights_of` returned."""
-        self._weighted.unit, sums = state
-        for each, (added, is_weighted) in zip(model._runner.gradients, sums, strict=False):
-            each.resume(added, is_weighted)
+        with losses_named(self.strategy.comm()):
+            if weight is not None:
+                calls[0].gradients.backward(loss, weight, is_last=not calls[0].is_in_block)
+                return
+            for each in calls:
+                each.gradients.note_loss(is_weighted=False)
+            self.strategy.backward(loss)
 
     def no_backward_sync(
         self, model: RunnerModule, enabled: bool = True
@@ -558,8 +534,10 @@ def check_loss(loss: Any, name: str) -> None:
         )
 
 
-def _check_models(model: Any, models: Sequence[RunnerModule]) -> None:
-    """Refuse a backward of a model that is not set up, or has computed nothing."""
+def _chosen_models(
+    model: Any, models: Sequence[RunnerModule], *, has_weight: bool
+) -> Sequence[RunnerModule]:
+    """Return the models that a backward is of; refuse it where they are not set up."""
     if not models or (model is not None and not any(model is known for known in models)):
         raise ConfigurationError(
             "backward of a model that is not set up",
@@ -571,6 +549,16 @@ def _check_models(model: Any, models: Sequence[RunnerModule]) -> None:
             "averaged",
             do="call the one that setup returned.",
         )
+    if not has_weight:
+        return models if model is None else [model]
+    trained = [each for each in models if any(p.requires_grad for p in each.parameters())]
+    if len(trained) > 1:
+        raise ConfigurationError(
+            f"the loss has a weight, and {len(trained)} models are set up to be trained: it may "
+            "have gradients for each",
+            do="set up one module that holds them, with the optimizers of all its parameters.",
+        )
+    return trained
 
 
 def _check_data(loaders: Sequence[RunnerLoader]) -> None:

@@ -21,7 +21,7 @@ from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Entry, Strategy
 from distmetrics.strategies.parallel import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
-from distmetrics.strategies.weighted_gradients import WeightedSums
+from distmetrics.strategies.weighted_gradients import WeightedGradients
 from distmetrics.tree import move
 
 _LAST_OUTSIDE = (
@@ -157,7 +157,7 @@ class StrategyCalls:
         outer: what the strategy calls in training.
         methods: names of methods that the strategy calls.
         calls: how often the model has been called with gradients.
-        gradients: whether each optimizer's are a sum of weighted ones, or their mean.
+        gradients: of losses with a weight: a sum, or their mean.
         is_in_block: gradients stay on this rank, and are no mean yet.
         shares_by_hand: gradients are averaged after each backward, not by torch's wrapper.
     """
@@ -171,7 +171,7 @@ class StrategyCalls:
         self.outer = strategy.training_call(self._entry, optimizers)
         self.methods: set[str] = set()
         self.calls = 0
-        self.gradients = WeightedSums(module, optimizers)
+        self.gradients = WeightedGradients(strategy, module, optimizers)
         self.is_in_block = False
         self.shares_by_hand = False
         self._was_in_block = False  # at the latest call with gradients
@@ -240,24 +240,15 @@ class StrategyCalls:
         """Check that gradients of losses with a weight are divided by the sum of the weights.
 
         Raises:
-            ConfigurationError: they are not, or some are of a loss that counts for other models.
+            ConfigurationError: they are not.
         """
-        gradients = self.gradients.of(optimizer)
-        if not (gradients.is_sum or gradients.is_foreign) or not _has_gradients(optimizer):
-            return
-        wrong, do = "sums, and not divided by the sum of the weights", _LAST_OUTSIDE
-        if gradients.is_foreign:
-            wrong = "in part, of a loss with a weight that counts for other models"
-            do = (
-                "zero_grad() before its own backward; without model= a loss counts for all models "
-                "that it depends on."
+        if self.gradients.is_sum and _has_gradients(optimizer):
+            raise ConfigurationError(
+                f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__} "
+                "are sums, and not divided by the sum of the weights",
+                do=_LAST_OUTSIDE,
+                rank=self.strategy.comm().rank,
             )
-        raise ConfigurationError(
-            f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__} are "
-            f"{wrong}",
-            do=do,
-            rank=self.strategy.comm().rank,
-        )
 
     def method(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return how a method of the user's is called through the wrapper."""
@@ -341,13 +332,13 @@ class RunnerOptimizer(Optimizer):
                 result = self._strategy.step(module, optimizer)
             else:
                 result = self._strategy.step(module, optimizer, checked)
-        self._model.gradients.note_cleared(self.optimizer)
+        self._model.gradients.clear(self.optimizer)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._model.gradients.note_cleared(self.optimizer)
+        self._model.gradients.clear(self.optimizer)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the optimizer inside."""
