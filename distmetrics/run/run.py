@@ -192,7 +192,7 @@ def restore(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
     strategy.load_weights(module, content["state_dict"])
     for optimizer, state in zip(fit.optimizers, content["optimizer_states"], strict=True):
         strategy.load_optimizer_state(module, optimizer, state)
-    strategy.precision.load_state(content["strategy_state"], strategy.device_type)
+    strategy.precision.load_state(content["strategy_state"])
     for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
         schedule.scheduler.load_state_dict(state)
     for key, callback in _by_key(trainer.callbacks).items():

@@ -13,7 +13,7 @@ from distmetrics.run.context import RunContext, note_step
 from distmetrics.run.fit_state import FitState, is_wrapped
 from distmetrics.run.run import Run
 from distmetrics.strategies.base import Inputs
-from distmetrics.strategies.parallel import Averaged
+from distmetrics.strategies.ddp import Averaged
 from distmetrics.strategies.tensors import map_tensors
 from distmetrics.strategies.weighted_gradients import weight_number
 from distmetrics.tree import move

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Entry, Strategy
-from distmetrics.strategies.parallel import Averaged
+from distmetrics.strategies.ddp import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedSums
 

@@ -44,8 +44,8 @@ class XLA(Strategy):
     """
 
     name = "xla"
+    isolated = False  # or as bind says
     whole_on_each_rank = False
-
     scales_loss = False
     device_type = "xla"
 

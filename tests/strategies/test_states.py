@@ -66,9 +66,7 @@ def rest(module):
 
 
 def whole_states(make, options):
-    strategy = make()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(make(), devices=2, accelerator="cpu")
     comm = strategy.comm()
     module, optimizer = run(strategy, comm.rank, comm.world_size, **options)
     owned = sum(bool(state) for state in optimizer.state.values())
@@ -124,9 +122,7 @@ def test_fsdp(make, options):
 
 
 def resumed(make, weights, state):
-    strategy = make()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(make(), devices=2, accelerator="cpu")
     comm = strategy.comm()
     module = Quiet()
     optimizer = torch.optim.AdamW([{"params": module.layer.parameters(), "lr": 0.9}, {"params": rest(module)}])
@@ -180,9 +176,7 @@ def test_an_optimizer_of_all_parameters_at_once_is_refused():
 
 
 def stranger():
-    strategy = FSDP()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(FSDP(), devices=2, accelerator="cpu")
     with pytest.raises(ConfigurationError, match=r"a tensor of shape \[3\] that is no parameter"):
         strategy.training_call(Entry(Quiet()), [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):

@@ -12,8 +12,6 @@ from torch import nn
 from distmetrics import Runner
 from distmetrics.arguments import FLAG, POSITIVE, check
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.xla import XLA
@@ -203,12 +201,6 @@ def test_long_values_are_said_in_short():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DDP(find_unused_parameters="False"), "DDP: find_unused_parameters must be True or False, got 'False'"),
-        (lambda: DDPSpawn(broadcast_buffers="no"), "DDPSpawn: broadcast_buffers must be True or False, or None"),
-        (
-            lambda: DDP(find_unused=True),
-            "DDP got find_unused=..., which is no option of DistributedDataParallel: it has",
-        ),
         (lambda: FSDP(reshard="False"), "FSDP: reshard must be True or False"),
         (lambda: FSDP(cpu_offload="no"), "FSDP: cpu_offload must be True or False"),
         (lambda: FSDP(replicas=True), "FSDP: replicas must be positive and whole, got True"),
@@ -222,14 +214,6 @@ def test_long_values_are_said_in_short():
 )
 def test_options_of_strategies(make, message):
     refused(make, message)
-
-
-def test_a_wrapper_of_ones_own_may_take_other_options():
-    class Own(DDP):
-        def wrap(self, step):
-            return step
-
-    assert Own(anything=1).options == {"anything": 1}
 
 
 def clip(runner, net, norm_type):
