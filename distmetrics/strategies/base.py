@@ -29,7 +29,7 @@ is split: mostly ``training_call``, or ``wrap`` of :class:`~distmetrics.strategi
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -80,8 +80,8 @@ class Launcher:
         joins: ranks are a launcher's, or runs of the script: what is there already is joined.
     """
 
-    isolated: ClassVar[bool] = False
-    joins: ClassVar[bool] = False
+    isolated = False
+    joins = False
 
     def launch(self, strategy: "Strategy", fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
@@ -107,18 +107,18 @@ class Strategy:
         layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
     """
 
-    name: ClassVar[str] = ""
-    launcher: Launcher = Launcher()
-    alone: bool = False
-    manual: ClassVar[bool] = True
-    whole_on_each_rank: ClassVar[bool] = True
-    scales_loss: ClassVar[bool] = True
-    weighs_gradients: ClassVar[bool] = True
-    devices: int = 1
+    name = ""
+    launcher = Launcher()
+    alone = False
+    manual = True
+    whole_on_each_rank = True
+    scales_loss = True
+    weighs_gradients = True
+    devices = 1
     device_ids: Sequence[int] = (0,)
-    device_type: str = "cpu"
-    num_nodes: int = 1
-    precision: Precision = Precision()
+    device_type = "cpu"
+    num_nodes = 1
+    precision = Precision()
     plugin: Environment | None = None
     layout: Layout = None
 
@@ -218,7 +218,8 @@ class Strategy:
 
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
-        return self.launcher.launch(self, fn, args)
+        result: T = self.launcher.launch(self, fn, args)
+        return result
 
     def place(self, module: nn.Module) -> None:
         """Move the module to this rank's device, with the same weights on every rank."""

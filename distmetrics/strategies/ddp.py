@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Entry, Strategy, TrainingStep
+from distmetrics.strategies.base import Entry, Launcher, Strategy, TrainingStep
 from distmetrics.strategies.launchers import Fork, Script, Spawn
 
 
@@ -27,7 +27,7 @@ class DDP(Strategy):
     """
 
     name = "ddp"
-    launcher = Script()
+    launcher: Launcher = Script()
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -97,7 +97,7 @@ class Averaged(DistributedDataParallel):
         try:
             self.reducer._rebuild_buckets()
         except RuntimeError as error:
-            indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+            indices = re.search(r"indices which did not receive grad .*: ([\d ]+)", str(error))
             if indices is None or self.find_unused_parameters:
                 raise
             entry = next(each for each in self.modules() if isinstance(each, Entry))

@@ -54,7 +54,7 @@ class ShardedUpdates(Strategy):
             for owner, group in enumerate(owned):
                 if group:
                     flat = comm.broadcast(parameters_to_vector(group), owner)
-                    values = flat.split([parameter.numel() for parameter in group])
+                    values = torch.split(flat, [parameter.numel() for parameter in group])
                     for parameter, value in zip(group, values, strict=True):
                         parameter.copy_(value.view_as(parameter))
         return result

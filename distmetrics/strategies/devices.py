@@ -19,15 +19,13 @@ def device_kind(accelerator: str) -> str:
     >>> device_kind("cpu")
     'cpu'
     """
-    if accelerator == "tpu":
+    kind = "cuda" if torch.cuda.is_available() and accelerator != "cpu" else "cpu"
+    if {"auto": kind, "cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}.get(accelerator) != kind:
         raise ConfigurationError(
-            "accelerator='tpu' runs by strategy='xla' alone",
-            do="say strategy='xla', or leave strategy='auto'.",
+            f"accelerator={accelerator!r}: there is none here that this strategy can use",
+            do="say accelerator='auto'; a TPU is used by strategy='xla' alone.",
         )
-    has_cuda = torch.cuda.is_available()
-    if accelerator in ("gpu", "cuda") and not has_cuda:
-        raise ConfigurationError(f"accelerator={accelerator!r}, but torch sees no GPU here")
-    return "cuda" if has_cuda and accelerator != "cpu" else "cpu"
+    return kind
 
 
 def device_list(devices: Devices, device_type: str, environment: Environment | None) -> list[int]:
@@ -45,14 +43,15 @@ def device_list(devices: Devices, device_type: str, environment: Environment | N
     elif isinstance(devices, str):
         with contextlib.suppress(ValueError, SyntaxError):
             wanted = ast.literal_eval(devices)
-    numbers = [*range((gpus or 1) if wanted == -1 else wanted)] if type(wanted) is int else wanted
+    counted = type(wanted) is int
+    numbers = [*range((gpus or 1) if wanted == -1 else wanted)] if counted else wanted
     listed = isinstance(numbers, Sequence) and all(type(each) is int for each in numbers)
     if not listed or not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise ConfigurationError(
             "devices must be a positive number, -1, 'auto', or a list with each device's number "
             f"once, got {devices!r}"
         )
-    if (gpus or numbers is wanted) and max(numbers) >= gpus:
+    if (gpus or not counted) and max(numbers) >= gpus:
         raise ConfigurationError(
             f"devices={devices!r}, but the GPUs that can be used are {[*range(gpus)]}",
             do=f"say how many processes there are: devices={len(numbers)}." if not gpus else "",
