@@ -41,7 +41,7 @@ def shard(
     if any(isinstance(each, DistributedSampler | RankSampler) for each in (loader.sampler, order)):
         return loader
     is_plain = type(order) is BatchSampler  # then its sampler is the order, not the loader's
-    drop_last = order.drop_last if is_plain else loader.drop_last
+    drop_last = is_plain and order.drop_last
     source = order.sampler if is_plain else order
     dealt = TrainingSampler(source, world_size, rank, seed=seed, drop_last=drop_last)
     dealt.is_order = True
