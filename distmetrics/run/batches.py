@@ -12,11 +12,12 @@ from distmetrics.collectives.ops import all_reduce, gather_objects
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.config import Limit
+from distmetrics.run.wrapped import RunnerLoader
 
 T = TypeVar("T")
 
 
-def limited(loader: Any, limit: Limit, flag: str) -> int | None:
+def limited(loader: RunnerLoader, limit: Limit, flag: str) -> int | None:
     """Return how many batches of the loader to use, or None for all there are.
 
     Args:
@@ -35,7 +36,7 @@ def limited(loader: Any, limit: Limit, flag: str) -> int | None:
         length = len(loader)
     except TypeError as error:
         raise ConfigurationError(
-            f"{flag}={limit}: a {type(loader).__name__} has no length to take a part of"
+            f"{flag}={limit}: a {type(loader.loader).__name__} has no length to take a part of"
         ) from error
     if 0 < limit * length < 1:
         raise ConfigurationError(
@@ -93,10 +94,11 @@ def check_not_empty(loaders: Sequence[Any], what: str, comm: Communicator) -> No
     agreed_counts(loaders, [None] * len(loaders), what, comm)
 
 
-def _known_length(loader: Any, limit: int | None) -> int | None:
+def _known_length(loader: RunnerLoader, limit: int | None) -> int | None:
     """Return the number of batches, if the loader can be relied on to know it."""
-    is_map = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not (is_map or isinstance(loader, Sequence)) or length(loader, None) is None:
+    inner = loader.loader
+    is_map = isinstance(inner, DataLoader) and not isinstance(inner.dataset, IterableDataset)
+    if not (is_map or isinstance(inner, Sequence)) or length(loader, None) is None:
         return None
     return length(loader, limit)
 

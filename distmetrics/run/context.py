@@ -1,7 +1,7 @@
 """What the module, the callbacks, the loggers and the loops see of the trainer that runs them."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.log.writers import Logger
 from distmetrics.run.combine import Logged
 from distmetrics.run.config import TrainerConfig
-from distmetrics.run.fit_state import FitState, LoopProgress
 from distmetrics.run.log_options import as_number, check_name
 from distmetrics.run.logbook import LogBook, Stage
 from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.runner import Runner
 from distmetrics.strategies.base import Strategy
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
@@ -32,6 +32,35 @@ def gathered(
     return all_gather_object(value, allow_pickle=allow_pickle, comm=comm, name=name)
 
 
+@dataclass
+class LoopProgress:
+    """What a checkpoint holds of a fit's position.
+
+    Attributes:
+        epoch: epochs that are over; within one its number, from 0.
+        global_step: optimizer steps taken.
+        batches: steps of the epoch that are over, on each rank.
+        pending: steps since the last update.
+        validated_at: ``batches`` at the epoch's last validation, None before the first.
+        epoch_is_over: True if all of the epoch is, its values included.
+    """
+
+    epoch: int = 0
+    global_step: int = 0
+    batches: int = 0
+    pending: int = 0
+    validated_at: int | None = None
+    epoch_is_over: bool = False
+
+    def begin_epoch(self, number: int) -> None:
+        """Go to the beginning of an epoch, after as many steps."""
+        self.load({"epoch": number, "global_step": self.global_step})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to another position; what ``state`` does not name is as at the beginning."""
+        vars(self).update(asdict(LoopProgress(**state)))
+
+
 class RunContext:
     """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
 
@@ -39,7 +68,7 @@ class RunContext:
 
     Attributes:
         config: the flags.
-        strategy: how the model is split over devices.
+        runner: launches, and knows how the model is split over devices.
         callbacks: the callbacks, in the order in which they are called.
         loggers: where values go.
         progress: how far the fit is.
@@ -49,13 +78,13 @@ class RunContext:
         num_batches: of the loop under way on this rank; None where it is not known.
         absent_ranks: how many ranks have no batch in the training step under way.
         datamodule: the data module of the call under way, if it has one.
-        fit_state: what the fit under way works with.
+        fit_state: the fit under way.
         log: where a value goes that is logged now.
         run: the call under way.
     """
 
     config: TrainerConfig
-    strategy: Strategy
+    runner: Runner
     callbacks: list[Any]
     loggers: list[Logger]
     progress: LoopProgress
@@ -65,7 +94,7 @@ class RunContext:
     num_batches: int | None
     absent_ranks: int
     datamodule: Any
-    fit_state: FitState | None
+    fit_state: Any
     log: LogBook | None
     run: Any
 
@@ -82,6 +111,11 @@ class RunContext:
         super().__setattr__(name, value)
 
     @property
+    def strategy(self) -> Strategy:
+        """How the model is split over devices."""
+        return self.runner.strategy
+
+    @property
     def current_epoch(self) -> int:
         """Epochs completed; in an epoch its number, from 0."""
         return self.progress.epoch
@@ -94,7 +128,7 @@ class RunContext:
     @property
     def global_rank(self) -> int:
         """This rank in the job, from 0."""
-        return self.strategy.comm().rank
+        return self.runner.global_rank
 
     @property
     def is_global_zero(self) -> bool:
@@ -104,7 +138,7 @@ class RunContext:
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self.strategy.world_size if self.run is None else self.strategy.comm().world_size
+        return self.runner.world_size
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
@@ -126,7 +160,8 @@ class RunContext:
     @property
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of the fit under way; none outside of one."""
-        return [] if self.fit_state is None else self.fit_state.optimizers
+        wrapped = [] if self.fit_state is None else self.fit_state.optimizers
+        return [each.optimizer for each in wrapped]
 
     @property
     def logger(self) -> Logger | None:

@@ -7,8 +7,9 @@ from typing import Any
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import DistmetricsError, DivergedError, MismatchError, PeerLostError
 from distmetrics.run.callbacks import ModelCheckpoint
+from distmetrics.run.checkpoint import checkpoint
 from distmetrics.run.checkpoint_file import write
-from distmetrics.run.fit_state import LoopProgress
+from distmetrics.run.context import LoopProgress
 from distmetrics.run.run import Run
 
 FILE_NAME = "rescued.ckpt"
@@ -59,9 +60,8 @@ def _lost(run: Run, error: BaseException) -> DistmetricsError | None:
 
 def _content(run: Run) -> dict[str, Any]:
     """Return a checkpoint of this rank alone, at the beginning of the epoch that is under way."""
-    content = run.checkpoint(alone=True)
+    content = checkpoint(run, alone=True)
     content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
     own = content["ranks"][0]
-    own.update(metrics={}, log=None, outputs=[], gradients={})
-    del own["weights"]  # of those gradients
+    own.update(metrics={}, log=None, outputs=[], gradients={}, weights=None)
     return content

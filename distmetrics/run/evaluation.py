@@ -17,7 +17,6 @@ from distmetrics.run.run import Run
 from distmetrics.run.signatures import check_step
 from distmetrics.strategies.base import Entry
 from distmetrics.strategies.tensors import to_host
-from distmetrics.tree import move
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -54,7 +53,7 @@ def _pass(
     counts = list(map(length, loaders, limits))
 
     def output_of(batch: Any, *place: int) -> Any:
-        about = (strategy.convert(move(batch, strategy.device)), *place)
+        about = (strategy.convert(batch), *place)
         if log is not None:
             log.begin_step(about[0], *place[1:])
         call(f"on_{name}_batch_start", *about, callbacks=record)
@@ -77,6 +76,7 @@ def _pass(
         outputs: list[list[Any]] = [[] for _ in loaders]
         for index, loader in enumerate(loaders):
             which = (index,) if len(loaders) > 1 else ()
+            loader.set_epoch(0)  # each evaluation reads alike
             for number, batch in enumerate(itertools.islice(loader, limits[index])):
                 output = output_of(batch, number, *which)
                 if keep:

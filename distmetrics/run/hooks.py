@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.context import RunContext
-from distmetrics.run.fit_state import FitState
+from distmetrics.run.wrapped import RunnerOptimizer
 from distmetrics.strategies.tensors import parameters_of
 
 
@@ -131,7 +131,7 @@ class Hooks(nn.Module):
         """Called on every rank with a checkpoint before it is put in place."""
 
 
-class ManualOptimizer:
+class ManualOptimizer(RunnerOptimizer):
     """An optimizer as ``self.optimizers()`` returns it: its step is a step of the trainer.
 
     Everything else is the optimizer's own.
@@ -140,16 +140,11 @@ class ManualOptimizer:
         optimizer: torch's.
     """
 
-    def __init__(self, optimizer: Optimizer, fit: FitState) -> None:
-        self.optimizer = optimizer
-        self._fit = fit
+    def __init__(self, wrapped: RunnerOptimizer, fit: Any) -> None:
+        vars(self).update(vars(wrapped))
+        self._wrapped, self._fit = wrapped, fit
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "optimizer":  # not set yet: a copy is under way
-            raise AttributeError(name)
-        return getattr(self.optimizer, name)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step once, and clear the gradients of what it steps; counts in ``global_step``.
 
         Args:
@@ -162,12 +157,7 @@ class ManualOptimizer:
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        self._fit.manual_update(self.optimizer)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of this optimizer's parameters."""
-        self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._fit.gradients.note_cleared(self.optimizer)
+        self._fit.manual_step(self._wrapped)
 
 
 class ManualOptimization(Hooks):
@@ -218,7 +208,7 @@ class ManualOptimization(Hooks):
         super().zero_grad(set_to_none)
         fit = None if self._trainer is None else self._trainer.fit_state
         if fit is not None and fit.module is self:
-            fit.gradients.clear()
+            fit.model._runner.gradients.clear()
 
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:

@@ -1,25 +1,12 @@
-"""One call of the trainer on one rank: who hears of it, what it makes known, its checkpoints."""
+"""One call of the trainer on one rank: who hears of it, what it makes known, its data."""
 
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-from torch.utils.data import RandomSampler
-
-from distmetrics._version import __version__
-from distmetrics.collectives.ops import barrier
-from distmetrics.errors import ConfigurationError
-from distmetrics.run import seed
-from distmetrics.run.callbacks.base import Callback
-from distmetrics.run.checkpoint_file import write
-from distmetrics.run.context import RunContext, gathered
-from distmetrics.run.fit_state import EpochRng, FitState
+from distmetrics.run.context import RunContext
 from distmetrics.run.logbook import LogBook
-from distmetrics.run.metric_state import load_states, merged, metric_states, metrics_in
 from distmetrics.run.module import Module
 
 
@@ -29,17 +16,24 @@ class Run:
     Args:
         trainer: what hooks get.
         module: what is run.
+        write: writes a checkpoint of the fit under way to some files, and removes others.
 
     Attributes:
         comm: who talks to the other ranks.
         shards: who talks about data and values: a layout, where there is one.
     """
 
-    def __init__(self, trainer: RunContext, module: Module) -> None:
+    def __init__(
+        self,
+        trainer: RunContext,
+        module: Module,
+        write: Callable[["Run", Sequence[Path], Sequence[Path]], None],
+    ) -> None:
         self.trainer = trainer
         self.module = module
         self.comm = trainer.strategy.comm()
         self.shards = trainer.strategy.shards()
+        self._write = write
         # Put off until a hook of the callbacks is over: files to write, and files to drop.
         self._saves: tuple[list[Path], list[Path]] | None = None
 
@@ -60,41 +54,23 @@ class Run:
         finally:
             self._saves = outer
         if paths:
-            self._write(paths, drop)
+            self._write(self, paths, drop)
 
     def save(self, paths: Sequence[Path], drop: Sequence[Path]) -> None:
         """Save a checkpoint, inside a hook of the callbacks when all of them have been called."""
         if self._saves is None:
-            self._write(paths, drop)
+            self._write(self, paths, drop)
         else:
             self._saves[0].extend(paths)
             self._saves[1].extend(drop)
 
-    def checkpoint(self, *, alone: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint of the fit under way holds, with what hooks add.
-
-        All of it is of plain types. ``ranks`` has what each rank has of its own: random generators,
-        metric states, the epoch's log so far, and between two steps of an update the gradients.
-        Every rank must call it; ``alone`` asks no other rank: for the one that is left.
-        """
-        fit = self.trainer.fit_state
-        assert fit is not None
-        own = _rank_state(self.module, fit, self.shards.rank)
-        content = _content(self, fit)
-        content["ranks"] = [own]
-        if not alone:
-            content["ranks"] = gathered(self.trainer, own, "checkpoint")
-        self.call("on_save_checkpoint", content)
-        return content
-
-    def _write(self, paths: Sequence[Path], drop: Sequence[Path]) -> None:
-        content = self.checkpoint()
-        if self.comm.rank == 0:
-            for path in dict.fromkeys(paths):
-                write(content, path)
-            for path in drop:
-                path.unlink(missing_ok=True)
-        barrier(comm=self.comm, name="checkpoint")
+    def dealt(self, loaders: Sequence[Any], *, train: bool = False) -> list[Any]:
+        """Return loaders of this rank's part of the data, on its device."""
+        runner, config = self.trainer.runner, self.trainer.config
+        deals = config.use_distributed_sampler
+        return [
+            runner.setup_dataloaders(each, train=train, replace_sampler=deals) for each in loaders
+        ]
 
     @contextmanager
     def logging(self, log: LogBook | None, batches: int | None) -> Iterator[None]:
@@ -108,197 +84,3 @@ class Run:
             trainer.log = outer
             if outer_batches is not None:  # of the fit around it; else hooks of its end still ask
                 trainer.num_batches = outer_batches
-
-
-def _content(run: Run, fit: FitState) -> dict[str, Any]:
-    """Return what a checkpoint holds that is the same on every rank."""
-    trainer, module = run.trainer, run.module
-    strategy, optimizers = trainer.strategy, fit.optimizers
-    callbacks = _by_key(trainer.callbacks)
-    content = {
-        "distmetrics_version": __version__,
-        "epoch": fit.progress.epoch,
-        "global_step": fit.progress.global_step,
-        "state_dict": strategy.weights(module),
-        "optimizer_states": [strategy.optimizer_state(module, each) for each in optimizers],
-        "optimizers": [type(each).__name__ for each in optimizers],
-        "strategy_state": strategy.precision.state(),
-        "lr_schedulers": [schedule.scheduler.state_dict() for schedule in fit.schedules],
-        "callbacks": {key: each.state_dict() for key, each in callbacks.items()},
-        "hyper_parameters": dict(module.hparams),
-        "position": asdict(fit.progress),
-        "batch_size": getattr(fit.train_loader, "batch_size", None),
-        **trainer.values.state(),
-    }
-    data = trainer.datamodule
-    if data is not None:
-        content["datamodule_hyper_parameters"] = dict(data.hparams)
-        content["datamodule"] = data.state_dict()
-    return content
-
-
-def _rank_state(module: Module, fit: FitState, shard: int) -> dict[str, Any]:
-    at_start: EpochRng = {}, seed.generator_states(fit.train_loader)
-    is_within_epoch = fit.progress.batches > 0 and not fit.progress.epoch_is_over
-    if is_within_epoch and fit.epoch_rng is not None:
-        at_start = fit.epoch_rng
-    return {
-        "shard": shard,
-        "rng": seed.states(),
-        "epoch_rng": at_start[0],
-        "loader_rng": at_start[1],
-        "val_loader_rng": [seed.generator_states(loader) for loader in fit.val_loaders],
-        "metrics": metric_states(metrics_in(module)),
-        "log": None if fit.log is None else fit.log.state(),
-        "outputs": list(fit.outputs),
-        "gradients": _gradients(module) if fit.progress.pending else {},
-        "weights": _weights(fit),
-    }
-
-
-def _gradients(module: nn.Module) -> dict[str, Any]:
-    gradients = {}
-    for name, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            gradients[name] = parameter.grad.detach().cpu()
-    return gradients
-
-
-def _weights(fit: FitState) -> Any:
-    sums = fit.gradients if fit.progress.pending else ()
-    return fit.weighted.unit, [(each.added, each.is_weighted) for each in sums]
-
-
-def _by_key(callbacks: Iterable[Callback]) -> dict[str, Callback]:
-    """Return callbacks by what a checkpoint keeps their states under; equal keys are numbered."""
-    by_key = {}
-    for callback in callbacks:
-        key, number = callback.state_key, 2
-        while key in by_key:
-            key, number = f"{callback.state_key}#{number}", number + 1
-        by_key[key] = callback
-    return by_key
-
-
-def restore(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
-    """Put a checkpoint in place, after the strategy's set-up; every rank must call it.
-
-    Raises:
-        ConfigurationError: it was taken of another set-up.
-    """
-    _check_same_setup(fit, content)
-    trainer, module = run.trainer, run.module
-    strategy = trainer.strategy
-    strategy.load_weights(module, content["state_dict"])
-    for optimizer, state in zip(fit.optimizers, content["optimizer_states"], strict=True):
-        strategy.load_optimizer_state(module, optimizer, state)
-    strategy.precision.load_state(content["strategy_state"])
-    for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
-        schedule.scheduler.load_state_dict(state)
-    for key, callback in _by_key(trainer.callbacks).items():
-        state = content["callbacks"].get(key)
-        if state:  # one that was not there starts anew
-            callback.load_state_dict(state)
-    if trainer.datamodule is not None and content.get("datamodule"):
-        trainer.datamodule.load_state_dict(content["datamodule"])
-    trainer.values.load(content)
-    _restore_progress(run, fit, content)
-    _restore_rank(run, fit, content["ranks"])
-
-
-def _check_same_setup(fit: FitState, content: Mapping[str, Any]) -> None:
-    for what, mine in (("optimizer_states", fit.optimizers), ("lr_schedulers", fit.schedules)):
-        count = len(content.get(what, ()))
-        if count != len(mine):
-            raise ConfigurationError(f"the checkpoint has {count} {what}, and the fit {len(mine)}")
-    kinds = [type(each).__name__ for each in fit.optimizers]
-    saved = content.get("optimizers", kinds)
-    if saved != kinds:
-        raise ConfigurationError(
-            f"the checkpoint has the state of {', '.join(saved)}, and the fit steps "
-            f"{', '.join(kinds)}",
-            do="go on with the optimizers that it was taken of, or load its weights alone: "
-            "Module.load_from_checkpoint.",
-        )
-
-
-def _restore_progress(run: Run, fit: FitState, content: Mapping[str, Any]) -> None:
-    """Take up the position; in the middle of an epoch as that of as many samples."""
-    trainer, progress = run.trainer, fit.progress
-    counts = {name: content[name] for name in ("epoch", "global_step")}
-    progress.load({**content["position"], **counts})
-    if progress.epoch_is_over:
-        progress.begin_epoch(progress.epoch + 1)
-    before = len(_one_a_shard(content["ranks"]))
-    after = run.shards.world_size
-    size = content["batch_size"] or 0
-    own = getattr(fit.train_loader, "batch_size", None) or 0
-    is_same = before == after and (size == own or not size or not own)
-    if progress.batches == 0 or is_same:
-        return
-    samples = progress.batches * before * size
-    step = own * after
-    is_a_place = samples and step and samples % step == 0
-    if not is_a_place or progress.pending:
-        raise ConfigurationError(
-            f"the checkpoint was taken on {before} ranks, in the middle of an epoch: after "
-            f"{progress.batches} batches of {size} on each; {after} ranks with batches of {own} "
-            "have no such place",
-            do=f"use {before} ranks, a batch size with which {after} ranks take as many samples "
-            "a step, or a checkpoint of the end of an epoch.",
-        )
-    if progress.validated_at == progress.batches:
-        progress.validated_at = samples // step
-    progress.batches = samples // step
-    orders_differ = before != after and min(before, after) == 1 and _shuffles(fit.train_loader)
-    if trainer.is_global_zero and orders_differ:
-        warnings.warn(
-            "the checkpoint was taken in the middle of an epoch on another number of ranks, and "
-            "one process shuffles in another order than several: the rest of this epoch may "
-            "repeat samples. Go on with as many ranks, or from the end of an epoch.",
-            stacklevel=2,
-        )
-
-
-def _one_a_shard(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the states of ranks, of those with the same samples the first one's alone."""
-    by_shard: dict[int, Mapping[str, Any]] = {}
-    for rank, state in enumerate(ranks):
-        by_shard.setdefault(state.get("shard", rank), state)
-    return [by_shard[shard] for shard in sorted(by_shard)]
-
-
-def _shuffles(loader: Any) -> bool:
-    sampler = getattr(loader, "sampler", None)
-    return isinstance(getattr(sampler, "source", sampler), RandomSampler)
-
-
-def _restore_rank(run: Run, fit: FitState, ranks: Sequence[Mapping[str, Any]]) -> None:
-    """Give this rank its own state, or with another number of ranks rank 0 the state of all."""
-    rank, metrics = run.comm.rank, metrics_in(run.module)
-    own = ranks[rank] if rank < len(ranks) else ranks[0]
-    for metric in metrics.values():
-        metric.reset()
-    if run.comm.world_size == len(ranks):
-        mine = [own]
-        load_states(metrics, own["metrics"])
-        parameters = dict(run.module.named_parameters())
-        for name, gradient in own["gradients"].items():
-            parameters[name].grad = gradient.to(parameters[name].device)
-        if "weights" in own:  # one of the last rank that was left has none
-            fit.weighted.unit, sums = own["weights"]
-            for each, (weight, is_weighted) in zip(fit.gradients, sums, strict=False):
-                each.resume(weight, is_weighted)
-    else:
-        mine = _one_a_shard(ranks) if run.shards.rank == 0 else []
-        if mine:
-            load_states(metrics, merged(metrics, [state["metrics"] for state in mine]))
-    fit.outputs = [output for state in mine for output in state["outputs"]]
-    for loader, states in zip(fit.val_loaders, own["val_loader_rng"], strict=False):
-        seed.load_generators(loader, states)
-    fit.resumed = {
-        "logs": [state["log"] for state in mine if state["log"] is not None],
-        "epoch_rng": own["epoch_rng"],
-        "rng": own["rng"] if rank < len(ranks) else seed.states(),
-        "loader_rng": own["loader_rng"],
-    }

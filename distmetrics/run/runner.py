@@ -1,37 +1,55 @@
 """The runner: a user's own loop on one device or many."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.arguments import (
+    FLAG,
+    POSITIVE_NUMBER,
+    SEED,
+    Takes,
+    check,
+    describe,
+    is_number,
+)
+from distmetrics.data.sharding import has_order
+from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.joining import losses_named
-from distmetrics.run.checks import (
-    check_data,
-    check_flags,
-    check_function,
-    check_loader,
-    check_loss,
-    check_set_up,
-    check_setup,
-)
+from distmetrics.log.log import Log
 from distmetrics.run.config import refuse_unknown
-from distmetrics.run.runner_launching import launch, launching
-from distmetrics.run.seed import seed_workers
+from distmetrics.run.seed import seed_workers, set_all
 from distmetrics.run.world import RunnerWorld
-from distmetrics.run.wrapped import RunnerModule
-from distmetrics.run.wrapped_loader import RunnerLoader, rank_loader, shuffles
-from distmetrics.run.wrapped_optimizer import RunnerOptimizer, follow_parameters
+from distmetrics.run.wrapped import RunnerLoader, RunnerModule, RunnerOptimizer, shuffles
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
+from distmetrics.strategies.layouts import in_layout
 from distmetrics.strategies.registry import resolve
-from distmetrics.strategies.weighted_gradients import check_apart
+from distmetrics.strategies.tensors import check_steps_some, to_host
+from distmetrics.strategies.weighted_gradients import WeightedGradients, check_apart
 
 T = TypeVar("T")
+
+_LIMIT = POSITIVE_NUMBER.or_none()
+_TAKES = {
+    "move_to_device": FLAG,
+    "train": FLAG.or_none("None to tell by the sampler"),
+    "replace_sampler": FLAG,
+    "enabled": FLAG,
+    "max_norm": _LIMIT,
+    "clip_value": _LIMIT,
+    "norm_type": Takes(lambda value: value == math.inf or is_number(value), "a number"),
+}
+
+_is_launched: ContextVar[bool] = ContextVar("distmetrics_is_launched", default=False)
 
 
 class Runner(RunnerWorld):
@@ -56,6 +74,10 @@ class Runner(RunnerWorld):
         layout: what ranks hold along the axes of a mesh, where not each has samples of its own;
             data is dealt out to its shards, and values go over it. Sizes, ``{"dp": 2, "tp": 2}``;
             roles of the strategy's mesh; or a function that returns a ``layout`` on each rank.
+
+    Attributes:
+        strategy: how the model is split over devices.
+        seed: of the random generators, or None.
 
     Raises:
         ConfigurationError: flags that contradict each other, or ask for what is not here.
@@ -91,7 +113,8 @@ class Runner(RunnerWorld):
         **unknown: Any,
     ) -> None:
         refuse_unknown(Runner, unknown, {})
-        resolved = resolve(
+        check("Runner", locals(), {"seed": SEED.or_none()})
+        self.strategy = resolve(
             strategy,
             devices=devices,
             accelerator=accelerator,
@@ -102,12 +125,24 @@ class Runner(RunnerWorld):
             tpu_cores=tpu_cores,
             layout=layout,
         )
-        super().__init__(resolved, seed)
+        self.seed = seed
+        self._forget()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "run" in vars(cls):
-            cls.run = launching(cls.run)  # type: ignore[method-assign]
+            cls.run = _launching(cls.run)  # type: ignore[method-assign]
+
+    def _forget(self) -> None:
+        """Begin or end a launch on this rank: nothing is set up."""
+        self._launched = False
+        self._data_seed = 0
+        self._seed_workers = False
+        self._models: list[RunnerModule] = []
+        self._set_up: list[Any] = []  # models and optimizers of the user's
+        self._open_loaders: list[RunnerLoader] = []
+        self._log: Log | None = None
+        self._weighted = WeightedGradients(self.strategy)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
@@ -129,8 +164,58 @@ class Runner(RunnerWorld):
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
         """
-        check_function(fn, args, kwargs)
-        return launch(self, fn, args, kwargs)  # type: ignore[no-any-return]
+        _check_function(fn, args, kwargs)
+        return self._launch(fn, args, kwargs)  # type: ignore[no-any-return]
+
+    def _launch(
+        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if _is_launched.get():
+            raise ConfigurationError(
+                "a launch inside a launch: this already runs on every rank",
+                do="call the function itself, with this runner as its argument.",
+            )
+        return self.strategy.launch(_run_on_rank, self, fn, args, kwargs)
+
+    @contextmanager
+    def on_rank(self, *, owners: bool = True) -> Iterator[None]:
+        """Be in a launch on this rank inside the block, with nothing set up when it begins.
+
+        Args:
+            owners: whether a layout may have roles with an owner: ranks without values.
+        """
+        self._forget()
+        self._launched = True
+        try:
+            if self.seed is not None:
+                self.seed_everything(self.seed)
+            with in_layout(self.strategy, owners=owners):
+                yield
+            self.strategy.release()
+        finally:
+            self._forget()
+
+    def seed_everything(self, seed: int, workers: bool = True) -> int:
+        """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
+
+        Args:
+            seed: from 0 to 2³² - 1.
+            workers: let worker processes of loaders that are set up later draw other numbers on
+                each rank.
+
+        Returns: the seed.
+
+        Raises:
+            ConfigurationError: it is no such number.
+        """
+        check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
+        self.seed_data(seed, workers=workers)
+        set_all(seed)
+        return seed
+
+    def seed_data(self, seed: int, *, workers: bool) -> None:
+        """Seed the order of training samples, and loaders' workers, where they are set up later."""
+        self._data_seed, self._seed_workers = seed, workers
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
         """Prepare a model and the optimizers of its parameters; every rank must call it.
@@ -153,8 +238,8 @@ class Runner(RunnerWorld):
             InputTypeError: no module, or no optimizer.
         """
         comm = self._comm("setup")
-        check_flags("setup", locals())
-        check_setup(model, optimizers, self._set_up)
+        _check_flags("setup", locals())
+        _check_setup(model, optimizers, self._set_up)
         self._set_up += [model, *optimizers]
         if move_to_device:
             self._place(model, optimizers)
@@ -168,9 +253,16 @@ class Runner(RunnerWorld):
         """Move a model to this rank's device, and the optimizers' parameters and state after it."""
         before = list(model.parameters())
         self.strategy.place(model)
-        follow_parameters(optimizers, before, list(model.parameters()))
+        # On XLA they are others.
+        new: dict[Tensor, Tensor] = dict(zip(before, model.parameters(), strict=True))
         for optimizer in optimizers:
-            if optimizer.state:
+            for group in optimizer.param_groups:
+                group["params"] = [new.get(each, each) for each in group["params"]]
+            states = dict(optimizer.state)
+            optimizer.state.clear()
+            for parameter, state in states.items():
+                optimizer.state[new.get(parameter, parameter)] = state
+            if states:
                 optimizer.load_state_dict(optimizer.state_dict())
 
     def setup_dataloaders(
@@ -198,19 +290,18 @@ class Runner(RunnerWorld):
             ConfigurationError: outside of a launch, or set up twice.
             InputTypeError: no loader.
         """
-        self._comm("setup_dataloaders")
-        check_flags("setup_dataloaders", locals())
+        shards = self._shards("setup_dataloaders")
+        _check_flags("setup_dataloaders", locals())
         if not loaders:
             raise InputTypeError("setup_dataloaders needs at least one loader")
         made = []
         for loader in loaders:
-            check_loader(loader)
+            _check_loader(loader)
+            training = shuffles(loader) if train is None else train
+            if self._seed_workers:  # a stream is read alike by all ranks, to be dealt out then
+                loader = seed_workers(loader, shards.rank if training or has_order(loader) else 0)
             if replace_sampler:
-                training = shuffles(loader) if train is None else train
-                seed = self._seeded or 0
-                loader = rank_loader(loader, self.strategy, train=training, seed=seed)
-            if self._seed_workers:
-                loader = seed_workers(loader, self.strategy.shards().rank)
+                loader = self.strategy.loader(loader, train=training, seed=self._data_seed)
             device = self.device if move_to_device else None
             made.append(RunnerLoader(loader, device, self._open_loaders, is_guess=train is None))
         return made[0] if len(made) == 1 else made
@@ -246,14 +337,21 @@ class Runner(RunnerWorld):
                 or a weight that is no number from 0 on.
             PeerLostError: a rank died meanwhile, as in each call of the runner's.
         """
-        comm = self._comm("backward")
-        check_loss(loss, model, self._models)
-        check_data(self._open_loaders)
-        calls = [each._runner for each in (self._models if model is None else [model])]
+        self._comm("backward")
+        check_loss(loss, "the loss")
+        _check_models(model, self._models)
+        _check_data(self._open_loaders)
+        self.add_gradients(loss, self._models if model is None else [model], weight)
+
+    def add_gradients(
+        self, loss: Tensor, models: Sequence[RunnerModule], weight: float | Tensor | None
+    ) -> None:
+        """Do what :meth:`backward` says, with arguments that are known to be right."""
+        comm = self.strategy.comm()
+        calls = [each._runner for each in models]
         for each in calls:
             each.note_backward()
         sums = [each for call in calls for each in call.gradients]
-        is_last = not any(each.is_in_block for each in calls)
         others = [
             each
             for known in self._models
@@ -262,13 +360,27 @@ class Runner(RunnerWorld):
         ]
         if weight is not None:
             check_apart([*sums, *others], comm.rank)
+        is_last = not any(each.is_in_block for each in calls)
         with losses_named(comm):
             self._weighted.backward(loss, weight, sums, others, is_last=is_last)
 
+    def finish_gradients(self, model: RunnerModule) -> None:
+        """Divide weighted gradients that are still sums by the sum of their weights."""
+        self._weighted.finish(model._runner.gradients)
+
+    def weights_of(self, model: RunnerModule) -> Any:
+        """Return what the weights of a model's gradients add up to so far, of plain types."""
+        sums = model._runner.gradients
+        return self._weighted.unit, [(each.added, each.is_weighted) for each in sums]
+
+    def load_weights_of(self, model: RunnerModule, state: Any) -> None:
+        """Go on with gradients of a checkpoint, and with what :meth:`weights_of` returned."""
+        self._weighted.unit, sums = state
+        for each, (added, is_weighted) in zip(model._runner.gradients, sums, strict=False):
+            each.resume(added, is_weighted)
+
     def no_backward_sync(
-        self,
-        model: RunnerModule,
-        enabled: bool = True,
+        self, model: RunnerModule, enabled: bool = True
     ) -> AbstractContextManager[Any]:
         """Return a block in which gradients are added up on this rank, and not shared.
 
@@ -280,11 +392,9 @@ class Runner(RunnerWorld):
 
         A step with gradients that have stayed on their rank is an error.
         """
-        check_set_up("no_backward_sync", model)
-        check_flags("no_backward_sync", locals())
-        if not enabled:
-            return nullcontext()
-        return model._runner.keeping_gradients()
+        _check_set_up("no_backward_sync", model)
+        _check_flags("no_backward_sync", locals())
+        return model._runner.keeping_gradients() if enabled else nullcontext()
 
     def clip_gradients(
         self,
@@ -304,7 +414,7 @@ class Runner(RunnerWorld):
             ConfigurationError: neither or both of the two, or gradients of losses with a weight
                 that are still sums; InputTypeError: not what :meth:`setup` returned.
         """
-        check_set_up("clip_gradients", model, optimizer)
+        _check_set_up("clip_gradients", model, optimizer)
         if (max_norm is None) == (clip_value is None):
             raise ConfigurationError("clip_gradients takes either max_norm=... or clip_value=...")
         options: dict[str, Any] = {
@@ -312,7 +422,166 @@ class Runner(RunnerWorld):
             "clip_value": clip_value,
             "norm_type": norm_type,
         }
-        check_flags("clip_gradients", options)
+        _check_flags("clip_gradients", options)
         model._runner.check_mean(optimizer.optimizer)
         with losses_named(self.strategy.comm()):
             return self.strategy.clip(model.module, optimizer.optimizer, **options)
+
+
+def _run_on_rank(
+    runner: Runner,
+    fn: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Return what a runner's ``run``, or ``fn`` with it, returns on one rank.
+
+    The names of the arguments are shown to the user where one of them can't be pickled.
+    """
+    token = _is_launched.set(True)
+    try:
+        with runner.on_rank():
+            kind: Any = type(runner)
+            value = (kind.run.__wrapped__ if fn is None else fn)(runner, *args, **kwargs)
+    finally:
+        _is_launched.reset(token)
+    if runner.strategy.isolated and runner.device.type != "cpu":  # the value is to be sent
+        return to_host(value)
+    return value
+
+
+def _launching(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``run`` that launches the user's; ``super().run()`` inside it calls as usual."""
+
+    @functools.wraps(run)
+    def launched(self: Runner, *args: Any, **kwargs: Any) -> Any:
+        if "strategy" not in vars(self):
+            name = type(self).__name__
+            raise ConfigurationError(
+                f"{name}.__init__ has not called super().__init__(...) with the flags"
+            )
+        kind: Any = type(self)
+        if self._launched and getattr(kind.run, "__wrapped__", None) is not run:
+            return run(self, *args, **kwargs)
+        return self._launch(None, args, kwargs)
+
+    return launched
+
+
+def _check_flags(who: str, values: Mapping[str, Any]) -> None:
+    """Refuse flags of a method that are of the wrong kind; other values are not looked at."""
+    check(who, values, {name: rule for name, rule in _TAKES.items() if name in values})
+
+
+def _check_function(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse to launch what does not take the runner and these arguments."""
+    if not callable(fn):
+        raise InputTypeError(f"launch takes a function fn(runner, ...), got {describe(fn)}")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a compiled callable: nothing is known beforehand
+        return
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise InputTypeError(
+            f"launch calls {name}(runner, ...) with what it got after it, and {name} takes "
+            f"{signature}: {error}",
+            do=f"def {name}(runner, ...), and pass launch its other arguments.",
+        ) from None
+
+
+def _check_setup(model: Any, optimizers: Sequence[Any], known: Sequence[Any]) -> None:
+    """Refuse what is no model, no optimizer of it, or ``known``: set up already."""
+    for obj in (model, *optimizers):
+        is_set_up = isinstance(obj, RunnerModule | RunnerOptimizer)
+        if is_set_up or any(obj is other for other in known):
+            raise ConfigurationError(
+                f"this {type(obj).__name__} has been set up already",
+                do="call setup once for each model.",
+            )
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"setup takes a model, an nn.Module, first; got a {type(model).__name__}"
+        )
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise InputTypeError(
+                f"setup takes optimizers after the model, got a {type(optimizer).__name__}"
+            )
+        advice = "make it of model.parameters(), and set both up together."
+        check_steps_some(optimizer, model, advice)
+
+
+def _check_set_up(who: str, model: Any, optimizer: Any = None) -> None:
+    """Refuse a model, or an optimizer if one is given, that setup has not returned."""
+    if not isinstance(model, RunnerModule):
+        raise InputTypeError(
+            f"{who} takes the model that setup returned, got a {type(model).__name__}"
+        )
+    if not isinstance(optimizer, RunnerOptimizer | None):
+        raise InputTypeError(
+            f"{who} takes the optimizer that setup returned, got a {type(optimizer).__name__}"
+        )
+
+
+def _check_loader(loader: Any) -> None:
+    """Refuse what is no loader, or set up already."""
+    if isinstance(loader, RunnerLoader):
+        raise ConfigurationError(
+            "this loader has been set up already", do="call setup_dataloaders once."
+        )
+    others = (str, bytes, nn.Module, Optimizer)
+    if isinstance(loader, others) or not hasattr(loader, "__iter__"):
+        raise InputTypeError(f"setup_dataloaders takes loaders, got a {type(loader).__name__}")
+
+
+def check_loss(loss: Any, name: str) -> None:
+    """Refuse what has no gradients to compute; ``name`` is what the user calls it.
+
+    Raises:
+        InputTypeError: it is no tensor; InputError: of several elements, or without a gradient.
+    """
+    if not isinstance(loss, Tensor):
+        raise InputTypeError(f"{name} must be a tensor of one element, got {describe(loss)}")
+    if loss.numel() != 1:
+        raise InputError(
+            f"{name} must have one element, got shape {list(loss.shape)}",
+            likely="under 'dp' and 'ddp2' a model that returns its loss returns one for each "
+            "replica.",
+            do="let the model return its outputs, and compute the loss of them.",
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            f"{name} has no gradient: computed under no_grad, detached, or of a frozen model?"
+        )
+
+
+def _check_models(model: Any, models: Sequence[RunnerModule]) -> None:
+    """Refuse a backward of a model that is not set up, or has computed nothing."""
+    if not models or (model is not None and not any(model is known for known in models)):
+        raise ConfigurationError(
+            "backward of a model that is not set up",
+            do="model, optimizer = runner.setup(model, optimizer), and call what it returns.",
+        )
+    if not any(known._runner.calls for known in models):
+        raise ConfigurationError(
+            "backward of a loss that no set-up model has computed: its gradients would not be "
+            "averaged",
+            do="call the one that setup returned.",
+        )
+
+
+def _check_data(loaders: Sequence[RunnerLoader]) -> None:
+    """Refuse a step of training while data is read that was dealt out for evaluation."""
+    for loader in loaders:
+        if why := loader.not_for_training:
+            raise ConfigurationError(
+                f"backward in a pass over data that was dealt out for evaluation, {why}",
+                likely="it doesn't shuffle, and nothing else says what it is for."
+                if loader.is_guess
+                else "",
+                do="setup_dataloaders(loader, train=True); train=False for data that is evaluated "
+                "between steps.",
+            )

@@ -1,4 +1,4 @@
-"""One call of the trainer on one rank: set up, do it, tear down."""
+"""One call of the trainer: launched, then on each rank set up, done, and torn down."""
 
 import os
 import sys
@@ -10,28 +10,89 @@ from typing import Any
 
 import torch
 
-from distmetrics.collectives.ops import any_true, barrier
+from distmetrics.arguments import FLAG, check
+from distmetrics.collectives.ops import barrier
 from distmetrics.errors import ConfigurationError
 from distmetrics.message import reading
 from distmetrics.run import seed as random_state
 from distmetrics.run.batches import check_not_empty
+from distmetrics.run.callbacks.display import print_results
 from distmetrics.run.callbacks.model_checkpoint import kept_checkpoint
+from distmetrics.run.checkpoint import restore, write_checkpoint
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.config import TrainerConfig
-from distmetrics.run.context import RunContext, gathered
+from distmetrics.run.context import LoopProgress, RunContext, gathered
 from distmetrics.run.dataloaders import Call, DataModule
 from distmetrics.run.emergency_checkpoint import save_emergency_checkpoint
 from distmetrics.run.evaluation import evaluate, predict
-from distmetrics.run.fit_loop import FitLoop
-from distmetrics.run.fit_setup import dealt, planned_fit
-from distmetrics.run.fit_state import FitState, LoopProgress
+from distmetrics.run.fit import Fit
 from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.metric_state import load_states, metric_states, metrics_in
 from distmetrics.run.module import Module
-from distmetrics.run.run import Run, restore
+from distmetrics.run.run import Run
+from distmetrics.run.signatures import check_hooks, require
+from distmetrics.strategies.tensors import to_host
 
 
-def conduct(run: Run, call: Call) -> Any:
+def launch(trainer: RunContext, module: Module, call: Call) -> Any:
+    """Do a call of the trainer on every rank; return its results."""
+    check_hooks(module, trainer.callbacks, call.datamodule)
+    strategy = trainer.strategy
+    if strategy.isolated:  # what ranks settle does not come home: settle it here
+        for logger in trainer.loggers:
+            _ = logger.version
+    outcome = strategy.launch(_run_on_rank, trainer, module, call)
+    if not strategy.isolated:
+        return outcome
+    results, weights, states, *progress = outcome
+    if weights is not None:
+        strategy.precision.place(module)
+        module.load_state_dict(weights)
+    trainer.progress, trainer.values, trainer.should_stop = progress
+    for callback, state in zip(trainer.callbacks, states, strict=True):
+        callback.load_state_dict(state)
+    module._trainer = trainer
+    return results
+
+
+def launch_evaluation(
+    trainer: RunContext, module: Module, call: Call, *, verbose: bool | None
+) -> list[dict[str, float]]:
+    """Evaluate the module on every rank; return the results, and print them if that is wanted."""
+    require(module, "validation_step" if call.kind == "validate" else "test_step")
+    check("Trainer", locals(), {"verbose": FLAG.or_none()})
+    results: list[dict[str, float]] = launch(trainer, module, call)
+    if trainer.is_global_zero:
+        print_results(call.kind, results, verbose)
+    return results
+
+
+def _run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
+    """Run a call on one rank; where that works on copies, return all that must come home, on CPU.
+
+    The names of the arguments are shown to the user where one of them can't be pickled.
+    """
+    if trainer.run is not None:
+        raise ConfigurationError(
+            f"{call.kind} inside a call of the same trainer",
+            do="pass val_dataloaders to fit, or let another Trainer(strategy='single') do it.",
+        )
+    strategy = trainer.strategy
+    with trainer.runner.on_rank(owners=False):
+        trainer.run = Run(trainer, module, write_checkpoint)
+        try:
+            results = _conduct(trainer.run, call)
+        finally:
+            trainer.run = None
+        if not strategy.isolated:
+            return results
+        weights = dict(strategy.weights(module)) if call.kind == "fit" else None
+    states = [callback.state_dict() for callback in trainer.callbacks]
+    progress = trainer.progress, trainer.values, trainer.should_stop
+    return to_host((results, weights, states, *progress))
+
+
+def _conduct(run: Run, call: Call) -> Any:
     """Do what ``call`` says in this process, as one of the ranks."""
     trainer, module = run.trainer, run.module
     outer = module._trainer
@@ -150,7 +211,7 @@ def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
     trainer = run.trainer
     if content is not None:
         trainer.strategy.load_weights(run.module, content["state_dict"])
-    loaders = dealt(trainer, call.loaders(run.module))
+    loaders = run.dealt(call.loaders(run.module))
     check_not_empty(loaders, "validation" if call.kind == "validate" else call.kind, run.comm)
     trainer.values.fresh_metrics.clear()
     trainer.values.validated = True
@@ -160,33 +221,28 @@ def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
 
 
 def _fit(run: Run, call: Call, content: dict[str, Any] | None) -> None:
-    trainer, config = run.trainer, run.trainer.config
+    trainer = run.trainer
     trainer.progress, trainer.values = LoopProgress(), LoggedValues()
     trainer.should_stop = False
-    trainer.fit_state = fit = planned_fit(run, call)
+    trainer.fit_state = fit = Fit(run, call)
     if content is not None:
         run.call("on_load_checkpoint", content)
-        restore(run, fit, content)
+        restore(fit, content)
     run.call("on_fit_start")
-    if config.num_sanity_val_steps and fit.val_loaders and content is None:
+    if trainer.config.num_sanity_val_steps and fit.val_loaders and content is None:
         _check_sanity(run, fit)
     run.call("on_train_start")
-    loop, progress = FitLoop(run, fit), fit.progress
-    while not (config.is_reached(progress.epoch, progress.global_step) or trainer.should_stop):
-        loop.run_epoch()
-        _check_went_on(config, progress)
-        progress.begin_epoch(progress.epoch + 1)
-        for logger in trainer.loggers if trainer.is_global_zero else ():
-            logger.save()
-        trainer.should_stop = any_true(trainer.should_stop, comm=run.comm, name="should_stop")
+    fit.train()
     run.call("on_train_end")
     run.call("on_fit_end")
 
 
 def _seed_all(trainer: RunContext) -> None:
-    seed = trainer.config.seed
+    seed, of_environment = trainer.config.seed, random_state.of_environment()
+    data_seed = seed if seed is not None else of_environment or 0
+    trainer.runner.seed_data(data_seed, workers=random_state.seeds_workers())
     if seed is None and trainer.strategy.isolated:  # new processes know nothing of seed_everything
-        seed = random_state.of_environment()
+        seed = of_environment
     if seed is not None:
         random_state.set_all(seed + trainer.strategy.shards().rank)
 
@@ -227,7 +283,7 @@ def _start_loggers(trainer: RunContext, owners: Sequence[Module | DataModule]) -
             logger.log_hyperparams(params)
 
 
-def _check_sanity(run: Run, fit: FitState) -> None:
+def _check_sanity(run: Run, fit: Fit) -> None:
     """Run some batches of validation, and leave everything as it was."""
     trainer = run.trainer
     metrics = metrics_in(run.module)
@@ -239,13 +295,3 @@ def _check_sanity(run: Run, fit: FitState) -> None:
     finally:
         trainer.sanity_checking = False
         load_states(metrics, before)
-
-
-def _check_went_on(config: TrainerConfig, progress: LoopProgress) -> None:
-    """Refuse to train without end: an epoch without a step means that none will come."""
-    if config.max_epochs in (None, -1) and progress.global_step == 0:
-        raise ConfigurationError(
-            "max_steps was given, and an epoch took no step: no rank has a training batch, "
-            "or training_step returned None",
-            do="look at the training data, or say max_epochs=....",
-        )

@@ -9,17 +9,16 @@ from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.log.writers import Logger
 from distmetrics.run.callbacks import Callback
 from distmetrics.run.config import Limit, TrainerConfig, refuse_unknown
-from distmetrics.run.context import RunContext
+from distmetrics.run.context import LoopProgress, RunContext
 from distmetrics.run.dataloaders import Call, DataModule
-from distmetrics.run.fit_state import LoopProgress
-from distmetrics.run.launching import launch, launch_evaluation
 from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.module import Module
+from distmetrics.run.runner import Runner
 from distmetrics.run.selection import chosen_callbacks, chosen_loggers
+from distmetrics.run.session import launch, launch_evaluation
 from distmetrics.run.signatures import require
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
-from distmetrics.strategies.registry import resolve
 
 
 class Trainer(RunContext):
@@ -153,8 +152,8 @@ class Trainer(RunContext):
             allow_pickle=allow_pickle,
             use_distributed_sampler=use_distributed_sampler,
         ).resolved()
-        self.strategy = resolve(
-            strategy,
+        self.runner = Runner(
+            strategy=strategy,
             devices=devices,
             accelerator=accelerator,
             num_nodes=num_nodes,

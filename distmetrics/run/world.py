@@ -1,4 +1,4 @@
-"""The part of a runner that knows who this rank is, and talks to the others."""
+"""Who a rank of a runner is, and what it says to the others."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from distmetrics.arguments import FLAG, PATH, SEED, check, whole
+from distmetrics.arguments import FLAG, PATH, check, whole
 from distmetrics.call_site import call_site
 from distmetrics.collectives import ops
 from distmetrics.collectives.ops import gather_objects
@@ -19,41 +19,19 @@ from distmetrics.log.log import Log
 from distmetrics.message import reading
 from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.run.checkpoint_file import write
-from distmetrics.run.seed import set_all
-from distmetrics.run.wrapped import RunnerModule
-from distmetrics.run.wrapped_loader import RunnerLoader
-from distmetrics.run.wrapped_optimizer import RunnerOptimizer
+from distmetrics.run.wrapped import RunnerModule, RunnerOptimizer
 from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.weighted_gradients import WeightedGradients
 from distmetrics.tree import map_leaves, move
 
 T = TypeVar("T")
 
 
 class RunnerWorld:
-    """Who this rank is, what it shares with the others, and what is set up in the launch under way.
+    """Who this rank is, and what it says to the others, in a launch."""
 
-    Attributes:
-        strategy: how the model is split over devices.
-        seed: of the random generators, or None.
-    """
-
-    def __init__(self, strategy: Strategy, seed: int | None) -> None:
-        check("Runner", locals(), {"seed": SEED.or_none()})
-        self.strategy = strategy
-        self.seed = seed
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin or end a launch on this rank: nothing is set up."""
-        self._launched = False
-        self._seeded: int | None = None
-        self._seed_workers = False
-        self._models: list[RunnerModule] = []
-        self._set_up: list[Any] = []  # models and optimizers of the user's
-        self._open_loaders: list[RunnerLoader] = []
-        self._log: Log | None = None
-        self._weighted = WeightedGradients(self.strategy)
+    strategy: Strategy
+    _launched: bool
+    _log: Log | None
 
     def _comm(self, what: str) -> Communicator:
         """Return who talks to the other ranks, for ``what``, which needs them."""
@@ -111,24 +89,6 @@ class RunnerWorld:
             return obj.to(self.device)
         return move(obj, self.device)
 
-    def seed_everything(self, seed: int, workers: bool = True) -> int:
-        """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
-
-        Args:
-            seed: from 0 to 2³² - 1.
-            workers: let worker processes of loaders that are set up later draw other numbers on
-                each rank.
-
-        Returns: the seed.
-
-        Raises:
-            ConfigurationError: it is no such number.
-        """
-        check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
-        self._seeded, self._seed_workers = seed, workers
-        set_all(seed)
-        return seed
-
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a block in the runner's precision, which is that of a model's call."""
         return self.strategy.forward()
@@ -168,8 +128,6 @@ class RunnerWorld:
         if (op == "mean") != (weight is not None):
             raise InputError(
                 "a mean over ranks takes the weight of this rank, and nothing else does",
-                likely="ranks hold different numbers of samples, and the mean of their means is "
-                "not the samples'.",
                 do="all_reduce(x, 'mean', weight=len(batch)); weight=1 counts every rank alike.",
             )
         if weight is not None:
@@ -266,6 +224,10 @@ def _whole_state(leaf: Any) -> Any:
     return leaf.state_dict() if isinstance(leaf, RunnerModule | RunnerOptimizer) else leaf
 
 
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if type(leaf) is Tensor else leaf
+
+
 def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) -> tuple[Any, str]:
     """Return, on every rank, what ``fn`` returns on ``rank``, and what it raises there, or ""."""
     result, problem = None, ""
@@ -281,7 +243,3 @@ def _result_of(rank: int, fn: Callable[[], Any], comm: Communicator, name: str) 
     outcomes = gather_objects((result, problem), read, name, call_site(), comm=comm)
     outcome: tuple[Any, str] = outcomes[rank]
     return outcome
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if type(leaf) is Tensor else leaf

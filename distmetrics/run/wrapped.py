@@ -1,4 +1,4 @@
-"""The model that a loop calls in the place of its own: the same names, the strategy's part done."""
+"""What a loop gets for its own model, optimizers and loaders: the same names, and more is done."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import BatchSampler, SequentialSampler
 
+from distmetrics.data.rank_loader import RankLoader
+from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Entry, Strategy
 from distmetrics.strategies.ddp import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedSums
+from distmetrics.tree import move
 
 _LAST_OUTSIDE = (
     "no_backward_sync(model, enabled=not last) around each call and its backward, where last is "
@@ -41,10 +46,7 @@ class RunnerModule(nn.Module):
     _runner: StrategyCalls
 
     def __init__(
-        self,
-        module: nn.Module,
-        strategy: Strategy,
-        optimizers: Sequence[Optimizer],
+        self, module: nn.Module, strategy: Strategy, optimizers: Sequence[Optimizer]
     ) -> None:
         super().__init__()
         # The same dicts, not copies: names and parameters are the user's, also where a strategy
@@ -110,10 +112,7 @@ class RunnerModule(nn.Module):
             return self._runner.strategy.weights(self.module)
 
     def load_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        strict: bool = True,
-        assign: bool = False,
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load a whole state dict; every rank must call it, with the same content."""
         if strict and not assign:
@@ -141,11 +140,11 @@ class RunnerModule(nn.Module):
         return repr(self.module)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return itself, (self.module,)
+        return _itself, (self.module,)
 
 
-def itself(value: Any) -> Any:
-    """Return the value: what the pickle of a wrapper calls with the object inside."""
+def _itself(value: Any) -> Any:
+    """Return the value: the pickle of a wrapper calls it with the object inside."""
     return value
 
 
@@ -155,18 +154,16 @@ class StrategyCalls:
     It is apart from :class:`RunnerModule`, whose names are the user's.
 
     Attributes:
-        outer: what the strategy has made of the entry.
+        outer: what the strategy calls in training.
         methods: names of methods that the strategy calls.
         calls: how often the model has been called with gradients.
         gradients: whether each optimizer's are a sum of weighted ones, or their mean.
-        is_in_block: gradients stay on this rank, if the strategy can do so; they are no mean yet.
+        is_in_block: gradients stay on this rank, and are no mean yet.
+        shares_by_hand: gradients are averaged after each backward, not by torch's wrapper.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        strategy: Strategy,
-        optimizers: Sequence[Optimizer],
+        self, module: nn.Module, strategy: Strategy, optimizers: Sequence[Optimizer]
     ) -> None:
         self.module = module
         self.strategy = strategy
@@ -176,43 +173,49 @@ class StrategyCalls:
         self.calls = 0
         self.gradients = WeightedSums(module, optimizers)
         self.is_in_block = False
-        self._open_blocks = 0  # in which gradients stay on this rank
+        self.shares_by_hand = False
         self._was_in_block = False  # at the latest call with gradients
         self._is_unshared = False  # the gradients that are there are, in part, this rank's alone
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the model: the strategy's wrapper if there may be gradients."""
-        strategy = self.strategy
-        inputs = strategy.convert((args, kwargs))
-        with losses_named(strategy.comm()), strategy.forward():
-            is_lowered = torch.is_autocast_enabled(strategy.device.type)
-            if torch.is_grad_enabled():
-                self.calls += 1
-                self._was_in_block = self._open_blocks > 0
-                output = self.outer(inputs, method)
-            else:
-                output = strategy.evaluation_call(self._entry)(inputs, method)
+        inputs = self.strategy.convert((args, kwargs))
+        if not torch.is_grad_enabled():
+            return self._called(self.strategy.evaluation_call(self._entry), inputs, method)
+        self.calls += 1
+        self._was_in_block = self.is_in_block
+        return self._called(self.outer, inputs, method)
+
+    def call_without_batch(self) -> Any:
+        """Return a loss of 0 that depends on every parameter: other ranks have a batch."""
+        return self._called(self.outer, None, "")
+
+    def _called(self, call: Callable[..., Any], inputs: Any, method: str) -> Any:
+        with losses_named(self.strategy.comm()), self.strategy.forward():
+            is_lowered = torch.is_autocast_enabled(self.strategy.device.type)
+            output = call(inputs, method)
         # Whatever follows, the loss say, is computed in full precision.
         return map_tensors(_raised, output) if is_lowered else output
+
+    def share_by_hand(self) -> None:
+        """Call the model past torch's wrapper, which can't see a backward in its own forward."""
+        if isinstance(self.outer, DistributedDataParallel):
+            self.outer, self.shares_by_hand = self._entry, True
 
     @contextmanager
     def keeping_gradients(self) -> Iterator[None]:
         """Let gradients stay on this rank inside the block, where the strategy can."""
         learns = any(parameter.requires_grad for parameter in self.module.parameters())
-        block = self.strategy.accumulate(self.outer) if learns else nullcontext()
-        keeps = not isinstance(block, nullcontext)
-        self._open_blocks += keeps
         was_in_block, self.is_in_block = self.is_in_block, True
         try:
-            with block:
+            with self.strategy.accumulate(self.outer) if learns else nullcontext():
                 yield
         finally:
-            self._open_blocks -= keeps
             self.is_in_block = was_in_block
 
     def note_backward(self) -> None:
         """Note whose the gradients are: this rank's if the call or the backward was in a block."""
-        self._is_unshared = self._open_blocks > 0 or self._was_in_block
+        self._is_unshared = self.is_in_block or self._was_in_block
 
     def check_shared(self, optimizer: Optimizer) -> None:
         """Check that the gradients which an optimizer is about to step with are those of all ranks.
@@ -221,20 +224,16 @@ class StrategyCalls:
             ConfigurationError: some have stayed on their rank, or some parameters had none.
         """
         self.check_mean(optimizer)
-        comm = self.strategy.comm()
         if not self._is_unshared:
             if isinstance(self.outer, Averaged):
                 self.outer.check_averaged()
-            return
-        if comm.world_size > 1 and _has_gradients(optimizer):
+        elif self.strategy.comm().world_size > 1 and _has_gradients(optimizer):
             raise ConfigurationError(
                 f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "
                 "gradients of no_backward_sync: they are this rank's alone, and the ranks' weights "
                 "would part",
-                likely="step() inside the block, or the last call and backward before it were "
-                "inside too.",
                 do=_LAST_OUTSIDE,
-                rank=comm.rank,
+                rank=self.strategy.comm().rank,
             )
 
     def check_mean(self, optimizer: Optimizer) -> None:
@@ -246,22 +245,18 @@ class StrategyCalls:
         gradients = self.gradients.of(optimizer)
         if not (gradients.is_sum or gradients.is_foreign) or not _has_gradients(optimizer):
             return
-        who = f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__}"
-        rank = self.strategy.comm().rank
+        wrong, do = "sums, and not divided by the sum of the weights", _LAST_OUTSIDE
         if gradients.is_foreign:
-            raise ConfigurationError(
-                f"{who} are, in part, of a loss with a weight that counts for other models",
-                likely="backward(loss, model=...) of a loss that depends on this one too.",
-                do="zero_grad() before its own backward; without model= a loss counts for all "
-                "models that it depends on.",
-                rank=rank,
+            wrong = "in part, of a loss with a weight that counts for other models"
+            do = (
+                "zero_grad() before its own backward; without model= a loss counts for all models "
+                "that it depends on."
             )
         raise ConfigurationError(
-            f"{who} are sums, and not divided by the sum of the weights",
-            likely="step() or clip_gradients() inside of no_backward_sync, or the last call and "
-            "backward before it were inside too.",
-            do=_LAST_OUTSIDE,
-            rank=rank,
+            f"the gradients of the {type(optimizer).__name__} of {type(self.module).__name__} are "
+            f"{wrong}",
+            do=do,
+            rank=self.strategy.comm().rank,
         )
 
     def method(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,3 +300,157 @@ def _has_gradients(optimizer: Optimizer) -> bool:
 
 def _raised(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+class RunnerOptimizer(Optimizer):
+    """A user's optimizer as :meth:`Runner.setup` returns it.
+
+    It is a ``torch.optim.Optimizer``, so schedulers take it; parameter groups, state and hooks are
+    those of the optimizer inside. ``step`` is the strategy's: it knows of loss scales and of
+    sharded state.
+
+    Attributes:
+        optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has
+            made of it.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: RunnerModule, strategy: Strategy) -> None:
+        # Without Optimizer's own __init__ there are no groups, state or defaults here: these are
+        # the other's, by __getattr__.
+        self.optimizer = optimizer
+        self._model = model._runner
+        self._strategy = strategy
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step; ``closure`` calls ``runner.backward`` and returns the loss.
+
+        Raises:
+            ConfigurationError: gradients of ``no_backward_sync`` have stayed on their ranks.
+        """
+        module, optimizer = self._model.module, self.optimizer
+
+        def checked() -> Any:
+            assert closure is not None
+            loss = closure()
+            self._model.check_shared(optimizer)
+            return loss
+
+        with losses_named(self._strategy.comm()):
+            if closure is None:
+                self._model.check_shared(optimizer)
+                result = self._strategy.step(module, optimizer)
+            else:
+                result = self._strategy.step(module, optimizer, checked)
+        self._model.gradients.note_cleared(self.optimizer)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+        self._model.gradients.note_cleared(self.optimizer)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the optimizer inside."""
+        self.optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state dict; with a sharded state every rank must call it."""
+        with losses_named(self._strategy.comm()):
+            return self._strategy.optimizer_state(self._model.module, self.optimizer)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a whole state dict; every rank must call it, with the same content."""
+        self._strategy.load_optimizer_state(self._model.module, self.optimizer, state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":  # while it is being made
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return repr(self.optimizer)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _itself, (self.optimizer,)
+
+
+class RunnerLoader:
+    """A loader as :meth:`Runner.setup_dataloaders` returns it; other attributes are the user's own.
+
+    Every pass begins a new epoch, which shuffles differently; :meth:`set_epoch` says which one is
+    next.
+
+    Attributes:
+        loader: the loader inside, of this rank's part of the data.
+        is_guess: True if nobody has said whether it is for training or for evaluation.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        device: torch.device | None,
+        open_loaders: list[RunnerLoader],
+        *,
+        is_guess: bool = False,
+    ) -> None:
+        self.loader = loader
+        self.is_guess = is_guess
+        self._device = device
+        self._epoch = 0
+        self._open_loaders = open_loaders  # the runner's: those that are being read
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set which epoch the next pass is, from 0: after a resume, say."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        set_epoch(self.loader, self._epoch)
+        self._epoch += 1
+        self._open_loaders.append(self)
+        try:
+            for batch in self.loader:
+                yield batch if self._device is None else move(batch, self._device)
+        finally:
+            self._open_loaders.remove(self)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # while it is being made
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    @property
+    def not_for_training(self) -> str:
+        """Why steps on this rank's part would not be those of one process; "" where they would.
+
+        An evaluation loader that divides evenly may be read between steps of training, where
+        somebody has said that it is one.
+        """
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(self.loader, name, None)
+            if isinstance(sampler, EvaluationSampler):
+                items = f"{len(sampler.source)} items on {sampler.world_size} ranks"
+                if len(sampler.source) % sampler.world_size:
+                    return f"{items}: ranks would take different numbers of steps"
+                if self.is_guess:
+                    return f"{items}: their batches would together be none of one process's"
+        return ""
+
+
+def shuffles(loader: Any) -> bool:
+    """Return True if a loader's sampler does more than go through the data in order.
+
+    One of ``exact`` is for evaluation, whatever its sampler.
+
+    >>> from torch.utils.data import DataLoader
+    >>> shuffles(DataLoader([1, 2])), shuffles(DataLoader([1, 2], shuffle=True))
+    (False, True)
+    """
+    if isinstance(loader, RankLoader):
+        return False
+    owner, batches = loader, getattr(loader, "batch_sampler", None)
+    if batches is not None and type(batches) is not BatchSampler:
+        owner = batches
+    return not isinstance(getattr(owner, "sampler", None), SequentialSampler)

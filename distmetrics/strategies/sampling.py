@@ -35,7 +35,8 @@ def shard(
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:
-            warn_read_whole(loader, "training data", world_size, "use_distributed_sampler=False")
+            flags = "use_distributed_sampler=False (Trainer) or replace_sampler=False (Runner)"
+            warn_read_whole(loader, "training data", world_size, flags)
         return loader
     order = order_of(loader)
     if any(isinstance(each, DistributedSampler | RankSampler) for each in (loader.sampler, order)):

@@ -259,7 +259,7 @@ def test_data_that_can_not_be_dealt_out():
     def stream(runner):
         return len(list(runner.setup_dataloaders(DataLoader(Stream()))))
 
-    with pytest.warns(UserWarning, match="say replace_sampler=False"):
+    with pytest.warns(UserWarning, match=r"or replace_sampler=False \(Runner\)"):
         assert threads(stream) == [3, 3]
 
 

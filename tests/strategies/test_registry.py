@@ -104,7 +104,7 @@ def test_flags_that_make_no_sense(flags, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(ConfigurationError, match="accelerator=.gpu.: there is none here"):
+    with pytest.raises(ConfigurationError, match=r"accelerator=.gpu.: there is none here"):
         resolve("auto", accelerator="gpu")
 
 

@@ -101,10 +101,9 @@ class Saves(Module):
     [
         (lambda: trainer(default_root_dir=5), "default_root_dir must be a path"),
         (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'"),
-        (lambda: trainer(devices=0), "Do:     say accelerator='cpu'"),
-        (lambda: trainer(devices="0"), "Do:     say accelerator='cpu'"),
-        (lambda: trainer(gpus=False), "gpus must be a positive number, -1, a list or 'auto', got False"),
-        (lambda: trainer(gpus=True), "gpus must be a positive number"),
+        (lambda: trainer(devices=0), "devices must be a positive number"),
+        (lambda: trainer(devices="0"), "devices must be a positive number"),
+        (lambda: trainer(devices=True), "devices must be a positive number"),
         (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores must be a positive number"),
         (lambda: trainer(devices=2.0), "devices must be a positive number"),
         (lambda: seed_everything(1, workers="no"), "seed_everything: workers must be True or False"),

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError
-from distmetrics.run.fit_state import share_gradients
+from distmetrics.run.fit import share_gradients
 from distmetrics.testing.world import run
 from distmetrics.train import Module, Trainer
 from tests.train.models import Logistic, loader

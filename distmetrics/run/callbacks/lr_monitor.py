@@ -50,7 +50,7 @@ def rates(trainer: RunContext) -> dict[str, float]:
     names = {id(schedule.scheduler.optimizer): schedule.name for schedule in schedules}
     values = {}
     taken = set()
-    for optimizer in fit.optimizers:
+    for optimizer in trainer.optimizers:
         name = first = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
         number = 1
         while name in taken:
