@@ -10,7 +10,7 @@ The trainer asks, in this order::
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
         backward(loss)              gradients
-        update(optimizer)           clip(), step(), clear the gradients
+        clip(...), step(...)        gradients; the weights
         align(module)               before an evaluation: one model on all ranks
         evaluation_call(entry)      what to call in an evaluation
         convert(batch)              a batch on the device, in the precision's dtype
@@ -248,9 +248,6 @@ class Strategy:
             )
         return entry
 
-    def forget(self) -> None:
-        """Drop what a launch that failed has left; nothing is sent."""
-
     def release(self) -> None:
         """Make the user's modules plain again, at the end of a launch; called on every rank."""
 
@@ -279,13 +276,6 @@ class Strategy:
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, and add them to those that are there."""
         self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip the gradients' norm over all ranks' parts to ``clip``; step; clear the gradients."""
-        if clip is not None:
-            self.clip(module, optimizer, max_norm=clip)
-        self.step(module, optimizer)
-        optimizer.zero_grad(set_to_none=True)
 
     def clip(
         self,

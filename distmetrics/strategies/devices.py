@@ -68,7 +68,7 @@ def one_flag(
     (2, 'gpu')
     """
     for name, value, kinds in (("gpus", gpus, ("gpu", "cuda")), ("tpu_cores", tpu_cores, ("tpu",))):
-        if value in (None, 0, "0"):
+        if value is None or str(value) == "0":
             continue
         if devices not in ("auto", None) or accelerator not in ("auto", *kinds):
             raise ConfigurationError(

@@ -30,7 +30,6 @@ class Script(Launcher):
 
     def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Join this script's world, which the first call makes, and call ``fn(*args)`` there."""
-        strategy.forget()
         world = join(
             strategy.processes,
             strategy.backend,
@@ -38,9 +37,7 @@ class Script(Launcher):
             connect=strategy.init_process_group,
         )
         with world.running():
-            result = fn(*args)
-            strategy.release()  # not after a failure, since that takes all ranks
-            return result
+            return fn(*args)
 
 
 class Spawn(Launcher):

@@ -16,6 +16,12 @@ from distmetrics.strategies.precision import Precision
 _TAKES = {
     "accelerator": one_of("auto", "cpu", "gpu", "cuda", "tpu"),
     "num_nodes": POSITIVE,
+    "plugins": Takes(
+        lambda values: (
+            len(values) < 2 and all(isinstance(each, ClusterEnvironment) for each in values)
+        ),
+        "one cluster environment, an object of a subclass of ClusterEnvironment",
+    ),
     "layout": Takes(
         lambda value: value is None or isinstance(value, Mapping) or callable(value),
         "sizes or roles of axes, or a function that returns a layout, which every rank calls",
@@ -74,9 +80,10 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
+    plugins = plugins if isinstance(plugins, Sequence) else [plugins]
     check("the strategy's flags", locals(), _TAKES)
     devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-    plugin = _plugin(plugins)
+    plugin = Environment.of(plugins[0]) if plugins else None
     if strategy == "auto":
         if accelerator == "tpu":
             strategy = "xla"
@@ -95,17 +102,6 @@ def resolve(
     made.precision = Precision(precision, made.device_type)
     made.check()
     return made
-
-
-def _plugin(plugins: Any) -> Environment | None:
-    given = [*plugins] if isinstance(plugins, Sequence) else [plugins]
-    if len(given) > 1 or not all(isinstance(each, ClusterEnvironment) for each in given):
-        raise ConfigurationError(
-            f"plugins takes one cluster environment, got {', '.join(map(describe, given))}",
-            do="subclass distmetrics.launch.ClusterEnvironment; "
-            "precision and strategy have flags of their own.",
-        )
-    return Environment.of(given[0]) if given else None
 
 
 def _factory(name: str) -> Any:

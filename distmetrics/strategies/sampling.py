@@ -35,8 +35,13 @@ def shard(
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:
-            flags = "use_distributed_sampler=False (Trainer) or replace_sampler=False (Runner)"
-            warn_read_whole(loader, "training data", world_size, flags)
+            kind = "an IterableDataset" if isinstance(loader, DataLoader) else type(loader).__name__
+            warnings.warn(
+                f"every rank reads the whole training data: {kind} has no sampler that could be "
+                f"dealt out to {world_size} ranks. Serve each rank its part and say "
+                "use_distributed_sampler=False (Trainer) or replace_sampler=False (Runner).",
+                stacklevel=4,
+            )
         return loader
     order = order_of(loader)
     if any(isinstance(each, DistributedSampler | RankSampler) for each in (loader.sampler, order)):
@@ -51,14 +56,3 @@ def shard(
         return clone(loader, sampler=dealt, batch_sampler=batches)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     return clone(loader, **{name: dealt})
-
-
-def warn_read_whole(loader: Any, data: str, world_size: int, flag: str) -> None:
-    """Warn of a loader that every rank reads the whole of; ``flag`` says that this is meant."""
-    is_iterable = isinstance(loader, DataLoader)
-    what = "an IterableDataset" if is_iterable else f"a {type(loader).__name__}"
-    warnings.warn(
-        f"every rank reads the whole {data}: {what} has no sampler that could be dealt out to "
-        f"{world_size} ranks. Serve each rank its part and say {flag}.",
-        stacklevel=4,
-    )

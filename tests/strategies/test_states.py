@@ -20,6 +20,12 @@ from tests.strategies.common import Deep, in_ranks, step_of, train
 from tests.train.models import samples
 
 
+def update(strategy, module, optimizer, max_norm):
+    strategy.clip(module, optimizer, max_norm=max_norm)
+    strategy.step(module, optimizer)
+    optimizer.zero_grad()
+
+
 def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
     """Take steps as the trainer does."""
     strategy.place(module)
@@ -33,7 +39,7 @@ def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
         with strategy.forward():
             loss = step(batch, index)
         strategy.backward(loss / accumulate)
-        strategy.update(module, optimizer, clip=clip)
+        update(strategy, module, optimizer, clip)
     return optimizer
 
 
@@ -132,7 +138,7 @@ def resumed(make, weights, state):
     strategy.load_optimizer_state(module, optimizer, state)
     for index, batch in enumerate(batches(comm.rank, comm.world_size)[:2]):
         strategy.backward(step(batch, index))
-        strategy.update(module, optimizer, clip=0.5)
+        update(strategy, module, optimizer, 0.5)
     owned = sum(bool(entry) for entry in optimizer.state.values())
     return strategy.weights(module), strategy.optimizer_state(module, optimizer), owned
 
@@ -144,7 +150,7 @@ def resumed_single():
     state = copy.deepcopy(optimizer.state_dict())
     for index, batch in enumerate(batches(0, 1)[:2]):
         strategy.backward(module.training_step(batch, index))
-        strategy.update(module, optimizer, clip=0.5)
+        update(strategy, module, optimizer, 0.5)
     return start, state, (module.state_dict(), optimizer.state_dict())
 
 
