@@ -1,7 +1,7 @@
 """How a model is split over devices: the seam between a strategy and the trainer or a loop.
 
 :class:`Strategy` is one process on one device. A subclass overrides what differs and nothing else.
-The trainer asks, in this order::
+The trainer and a loop of the user's own ask, in this order::
 
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
@@ -10,14 +10,12 @@ The trainer asks, in this order::
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
         backward(loss)              gradients
-        clip(...), step(...)        gradients; the weights
+        clip(...), step(...)        the gradients' norm; the optimizer's step
         align(module)               before an evaluation: one model on all ranks
         evaluation_call(entry)      what to call in an evaluation
         convert(batch)              a batch on the device, in the precision's dtype
         weights, optimizer_state    what a checkpoint holds; load_... puts it back
-
-A user's own loop asks for less, and in its own order. At the end of its launch it calls
-``release()``: the user's modules are plain again.
+        release()                   at the end: the user's modules are plain again
 
 **To add a strategy**, write a file with a subclass of the nearest strategy that says how the model
 is split: mostly ``training_call``, or ``wrap`` of :class:`~distmetrics.strategies.ddp.DDP`. Its
