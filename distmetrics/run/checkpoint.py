@@ -10,11 +10,12 @@ from torch.utils.data import RandomSampler
 
 from distmetrics._version import __version__
 from distmetrics.collectives.ops import barrier
-from distmetrics.errors import ConfigurationError
+from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.errors import ConfigurationError, DivergedError, MismatchError, PeerLostError
 from distmetrics.run import seed
-from distmetrics.run.callbacks.base import Callback
+from distmetrics.run.callbacks import Callback, ModelCheckpoint
 from distmetrics.run.checkpoint_file import write
-from distmetrics.run.context import gathered
+from distmetrics.run.context import LoopProgress, gathered
 from distmetrics.run.fit import EpochRng, Fit
 from distmetrics.run.metric_state import load_states, merged, metric_states, metrics_in
 from distmetrics.run.run import Run
@@ -228,3 +229,35 @@ def _restore_rank(fit: Fit, ranks: Sequence[Mapping[str, Any]]) -> None:
         "rng": own["rng"] if rank < len(ranks) else seed.states(),
         "loader_rng": own["loader_rng"],
     }
+
+
+def save_emergency_checkpoint(run: Run, error: BaseException) -> None:
+    """Save a fit that has lost ranks, on one that is left; what can't be saved is a warning.
+
+    It is the lowest rank that the error is not about that saves, into the folder of a
+    :class:`ModelCheckpoint`. A fit goes on from the file at the beginning of its epoch.
+    """
+    trainer = run.trainer
+    lost: Any = error
+    if isinstance(run.comm, GroupCommunicator) and isinstance(error, RuntimeError):
+        lost = run.comm.blame(error)  # DDP's own connections do not name who is lost
+    keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
+    is_fit = trainer.fit_state is not None and trainer.strategy.whole_on_each_rank
+    is_lost = isinstance(lost, PeerLostError | DivergedError | MismatchError)
+    if not (keepers and is_fit and is_lost):
+        return
+    rank, left = trainer.global_rank, set(range(trainer.world_size)) - set(lost.peers)
+    if rank != min(left, default=0):
+        return
+    path = keepers[0].folder(trainer) / "rescued.ckpt"
+    try:
+        content = checkpoint(run, alone=True)
+        content["position"] = asdict(LoopProgress(content["epoch"], content["global_step"]))
+        own = content["ranks"][0]
+        own.update(metrics={}, log=None, outputs=[], gradients={}, weights=None)
+        write(content, path)
+    except Exception as problem:  # noqa: BLE001  (whatever a hook raises: the first error goes on)
+        warnings.warn(f"no last checkpoint is saved: {problem!r}", stacklevel=2)
+    else:
+        step = trainer.global_step
+        error.add_note(f"rank {rank} has saved the weights after step {step}: {path}")

@@ -2,96 +2,90 @@
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, get_origin
 
-from distmetrics.arguments import FLAG, PATH, POSITIVE, POSITIVE_NUMBER, SEED, Takes, check, whole
+from distmetrics.arguments import (
+    FLAG,
+    PATH,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    SEED,
+    Takes,
+    check,
+    describe,
+    whole,
+)
 from distmetrics.errors import ConfigurationError
-
-Limit = int | float | None
-
-
-def _is_part(value: Any, least: int) -> bool:
-    """True if it is a whole number, or a fraction."""
-    is_fraction = isinstance(value, float) and (0 < value <= 1 or least == value == 0)
-    return whole(value, least) or is_fraction
+from distmetrics.log.writers import CSVLogger, Logger
 
 
-_COUNT = Takes(lambda value: whole(value, -1), "a whole number, or -1 for no limit")
-_LIMIT = Takes(
-    lambda value: _is_part(value, 0), "a number of batches, or a fraction between 0.0 and 1.0"
-).or_none("None for all")
-_LIMITS = [f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")]
-_SHOWN = FLAG.or_none("None to leave it to the trainer")
-_RULES = {
-    "max_epochs": _COUNT.or_none(),
-    "max_steps": _COUNT,
-    **dict.fromkeys(_LIMITS, _LIMIT),
-    "val_check_interval": Takes(
-        lambda value: _is_part(value, 1), "a number of steps, or a fraction between 0.0 and 1.0"
-    ),
-    "check_val_every_n_epoch": POSITIVE,
-    "num_sanity_val_steps": _COUNT._replace(wanted="-1, 0 or positive"),
-    "accumulate_grad_batches": POSITIVE,
-    "gradient_clip_val": POSITIVE_NUMBER._replace(wanted="positive").or_none(),
-    "log_every_n_steps": POSITIVE,
-    "default_root_dir": PATH.or_none("None for the current folder"),
-    "enable_progress_bar": _SHOWN,
-    "enable_model_summary": _SHOWN,
-    "enable_checkpointing": FLAG.or_none(),
-    "fast_dev_run": Takes(
-        lambda value: isinstance(value, bool) or whole(value, 0), "True or a number of batches"
-    ),
-    "seed": SEED.or_none(),
-    "deterministic": Takes(
-        lambda value: isinstance(value, bool) or (isinstance(value, str) and value == "warn"),
-        "True, False or 'warn'",
-    ),
-    "detect_anomaly": FLAG,
-    "terminate_on_nan": FLAG,
-    "require_same_names": FLAG,
-    "allow_pickle": FLAG,
-    "use_distributed_sampler": FLAG,
-}
+def at_least(least: int) -> Takes:
+    """Return the rule for a whole number."""
+    return Takes(lambda value: whole(value, least), f"a whole number from {least} on")
+
+
+def check_fields(owner: Any, who: str = "") -> None:
+    """Check a dataclass by the rules that the types of its fields are annotated with."""
+    types: dict[str, Any] = {field.name: field.type for field in fields(owner)}
+    annotated = {name: each for name, each in types.items() if get_origin(each) is Annotated}
+    rules = {name: each.__metadata__[0] for name, each in annotated.items()}
+    check(who or type(owner).__name__, vars(owner), rules)
+
+
+_PART = Takes(
+    lambda value: whole(value, 0) or (isinstance(value, float) and 0 <= value <= 1),
+    "a number of batches, or a fraction between 0.0 and 1.0",
+)
+_INTERVAL = Takes(
+    lambda value: _PART.fits(value) and value > 0,
+    "a number of steps, or a fraction between 0.0 and 1.0",
+)
+_RUN = Takes(
+    lambda value: isinstance(value, bool) or whole(value, 0), "True or a number of batches"
+)
+_DETERMINISTIC = Takes(
+    lambda value: isinstance(value, bool) or value == "warn", "True, False or 'warn'"
+)
+Flag = Annotated[bool, FLAG]
+Wanted = Annotated[bool | None, FLAG.or_none("None to leave it to the trainer")]
+Positive = Annotated[int, POSITIVE]
+Limit = Annotated[int | float | None, _PART.or_none("None for all")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """The flags of :class:`~distmetrics.train.Trainer`, which explains them.
+    """The flags of :class:`~distmetrics.train.Trainer`, which explains them."""
 
-    Raises:
-        ConfigurationError: a value that makes no sense.
-    """
-
-    max_epochs: int | None
-    max_steps: int
+    max_epochs: Annotated[int | None, at_least(-1).or_none()]
+    max_steps: Annotated[int, at_least(-1)]
     limit_train_batches: Limit
     limit_val_batches: Limit
     limit_test_batches: Limit
     limit_predict_batches: Limit
-    val_check_interval: int | float
-    check_val_every_n_epoch: int
-    num_sanity_val_steps: int
-    accumulate_grad_batches: int
-    gradient_clip_val: float | None
-    log_every_n_steps: int
-    default_root_dir: Path
-    enable_progress_bar: bool | None
-    enable_model_summary: bool | None
-    enable_checkpointing: bool | None
-    fast_dev_run: bool | int
-    seed: int | None
-    deterministic: bool | str
-    detect_anomaly: bool
-    terminate_on_nan: bool
-    require_same_names: bool
-    allow_pickle: bool
-    use_distributed_sampler: bool
+    val_check_interval: Annotated[int | float, _INTERVAL]
+    check_val_every_n_epoch: Positive
+    num_sanity_val_steps: Annotated[int, at_least(-1)]
+    accumulate_grad_batches: Positive
+    gradient_clip_val: Annotated[float | None, POSITIVE_NUMBER.or_none()]
+    log_every_n_steps: Positive
+    default_root_dir: Annotated[Path, PATH.or_none("None for the current folder")]
+    enable_progress_bar: Wanted
+    enable_model_summary: Wanted
+    enable_checkpointing: Wanted
+    fast_dev_run: Annotated[bool | int, _RUN]
+    seed: Annotated[int | None, SEED.or_none()]
+    deterministic: Annotated[bool | str, _DETERMINISTIC]
+    detect_anomaly: Flag
+    terminate_on_nan: Flag
+    require_same_names: Flag
+    allow_pickle: Flag
+    use_distributed_sampler: Flag
 
     def __post_init__(self) -> None:
-        check("Trainer", vars(self), _RULES)
+        check_fields(self, "Trainer")
 
     def resolved(self) -> Self:
         """Return what the flags amount to: ``fast_dev_run`` is a few batches of everything."""
@@ -99,10 +93,12 @@ class TrainerConfig:
         if not self.fast_dev_run:
             return config
         count = int(self.fast_dev_run)
-        limits: dict[str, Any] = dict.fromkeys(_LIMITS, count)
         return replace(
             config,
-            **limits,
+            limit_train_batches=count,
+            limit_val_batches=count,
+            limit_test_batches=count,
+            limit_predict_batches=count,
             max_epochs=1,
             max_steps=count,
             val_check_interval=1.0,
@@ -114,8 +110,7 @@ class TrainerConfig:
     @property
     def validates_within_epochs(self) -> bool:
         """True if an epoch may have several validations; an interval of 1 is after each step."""
-        interval = self.val_check_interval
-        return not (isinstance(interval, float) and interval == 1.0)
+        return self.val_check_interval != 1 or isinstance(self.val_check_interval, int)
 
     @property
     def has_end(self) -> bool:
@@ -126,6 +121,28 @@ class TrainerConfig:
         """True if so many epochs or steps are all that is asked for."""
         all_epochs = self.max_epochs is not None and 0 <= self.max_epochs <= epochs
         return all_epochs or 0 <= self.max_steps <= steps
+
+
+def listed(value: Any, kind: type, flag: str) -> list[Any]:
+    """Return what a flag has, one object of ``kind`` or several, as a list."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    for item in items:
+        if not isinstance(item, kind):
+            raise ConfigurationError(
+                f"{flag}= takes a {kind.__name__} or a list of such, got {describe(item)}",
+                do=f"pass objects of {kind.__name__} or its subclasses.",
+            )
+    return items
+
+
+def chosen_loggers(
+    logger: Logger | Sequence[Logger] | bool | None, config: TrainerConfig
+) -> list[Logger]:
+    """Return the loggers: True is a ``CSVLogger`` in the trainer's folder."""
+    if logger is True:
+        logger = CSVLogger(config.default_root_dir)
+    loggers = listed(logger or (), Logger, "logger")
+    return [] if config.fast_dev_run else loggers
 
 
 _LEAST = (
@@ -144,27 +161,13 @@ OTHER_TRAINERS = {
     "overfit_batches": "say limit_train_batches=..., and the same loader for validation.",
     "profiler": "run torch.profiler around fit, or in a callback of your own.",
     "sync_batchnorm": "call nn.SyncBatchNorm.convert_sync_batchnorm(module) before fit.",
-    "benchmark": "set torch.backends.cudnn.benchmark = True.",
-    "inference_mode": "leave it out: evaluations run without gradients.",
 }
 
 
 def refuse_unknown(
-    owner: type,
-    flags: Iterable[str],
-    others: Mapping[str, str] = OTHER_TRAINERS,
+    owner: type, flags: Iterable[str], others: Mapping[str, str] = OTHER_TRAINERS
 ) -> None:
-    """Refuse flags that ``owner`` does not take.
-
-    Args:
-        owner: a class with a parameter ``unknown``, which takes what its others do not.
-        flags: names of such.
-        others: what to do instead of flags of others.
-
-    Raises:
-        ConfigurationError: a flag of other trainers.
-        TypeError: any other.
-    """
+    """Refuse flags that ``owner`` does not take, with advice for those of ``others``."""
     who = owner.__name__
     names = inspect.signature(owner).parameters.keys() - {"unknown"}
     for flag in flags:

@@ -13,8 +13,8 @@ from distmetrics.run.batches import length, limited, no_batch
 from distmetrics.run.config import Limit
 from distmetrics.run.context import gathered, note_epoch
 from distmetrics.run.logbook import LogBook, Stage
+from distmetrics.run.module import check_step
 from distmetrics.run.run import Run
-from distmetrics.run.signatures import check_step
 from distmetrics.strategies.base import Entry
 from distmetrics.strategies.tensors import to_host
 

@@ -22,14 +22,13 @@ from distmetrics.run.batches import (
     with_last,
 )
 from distmetrics.run.context import RunContext, note_epoch, note_step
-from distmetrics.run.dataloaders import Call
+from distmetrics.run.data import Call
 from distmetrics.run.evaluation import evaluate, new_log
 from distmetrics.run.logbook import LogBook
-from distmetrics.run.module import Module
-from distmetrics.run.optimizers import configured
+from distmetrics.run.module import Module, overrides, require
 from distmetrics.run.run import Run
 from distmetrics.run.runner import check_loss
-from distmetrics.run.signatures import overrides, require
+from distmetrics.run.schedules import configured
 from distmetrics.run.wrapped import RunnerModule, RunnerOptimizer
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import weight_number

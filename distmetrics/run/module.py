@@ -1,33 +1,174 @@
-"""The user's model, its steps and its optimizer in one class."""
+"""The user's model: its steps, hooks, optimizers and hyperparameters in one class."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from distmetrics.arguments import FLAG, PATH, check, is_metric
+from distmetrics.arguments import describe, is_metric
 from distmetrics.collectives import ops
-from distmetrics.errors import ConfigurationError, DivergedError, InputTypeError
+from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.run.checkpoint_file import load_checkpoint
-from distmetrics.run.hooks import ManualOptimization
-from distmetrics.run.hparams import WithHparams, make
+from distmetrics.run.context import RunContext
 from distmetrics.run.log_options import Options, ReduceFx
+from distmetrics.run.wrapped import RunnerOptimizer
+from distmetrics.strategies.tensors import parameters_of
 
 T = TypeVar("T")
-_TAKES = {"checkpoint_path": PATH, "strict": FLAG, "weights_only": FLAG}
 
 
-class Module(ManualOptimization, WithHparams):
+class Hooks:
+    """The moments of a run at which a module and its callbacks may do something, on every rank.
+
+    A module's hook gets what follows, a callback's the trainer and the module before it. The
+    module's own comes first.
+
+    - ``setup(stage)`` and ``teardown(stage)``: before and after a stage, also one that failed:
+      "fit", "validate", "test" or "predict".
+    - ``on_fit_start()`` and ``on_fit_end()``: weights and optimizers are in place.
+    - ``on_train_start()`` and ``on_train_end()``: before the first epoch, after the last.
+    - ``on_train_epoch_start()`` and ``on_train_epoch_end()``: the latter after the epoch's
+      validation. The module may log in it; callbacks find all values of the epoch.
+    - ``on_train_batch_start(batch, batch_idx)`` and ``on_train_batch_end(outputs, batch,
+      batch_idx)``: around a step and its update. A rank without a batch calls those of callbacks,
+      with None.
+    - ``on_before_backward(loss)``, ``on_after_backward()``, and
+      ``on_before_optimizer_step(optimizer)``: the latter before gradients are clipped.
+    - ``on_validation_start()``, ``on_validation_epoch_start()``,
+      ``on_validation_batch_start(batch, batch_idx)``,
+      ``on_validation_batch_end(outputs, batch, batch_idx)``, ``on_validation_epoch_end()`` and
+      ``on_validation_end()``; likewise ``on_test_...`` and ``on_predict_...``. With several loaders
+      those of a batch get ``dataloader_idx`` as a last argument. Ranks may have different numbers
+      of batches.
+    - ``on_save_checkpoint(checkpoint)``: things may be added to what a checkpoint will hold.
+    - ``on_load_checkpoint(checkpoint)``: before a checkpoint is put in place.
+    """
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing at a moment that is not overridden."""
+
+    setup = teardown = on_fit_start = on_fit_end = _nothing
+    on_train_start = on_train_epoch_start = on_train_epoch_end = on_train_end = _nothing
+    on_train_batch_start = on_train_batch_end = _nothing
+    on_before_backward = on_after_backward = on_before_optimizer_step = _nothing
+    on_validation_start = on_test_start = on_predict_start = _nothing
+    on_validation_epoch_start = on_test_epoch_start = on_predict_epoch_start = _nothing
+    on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _nothing
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _nothing
+    on_validation_epoch_end = on_test_epoch_end = on_predict_epoch_end = _nothing
+    on_validation_end = on_test_end = on_predict_end = _nothing
+    on_save_checkpoint = on_load_checkpoint = _nothing
+
+
+class Hparams(dict[str, Any]):
+    """A dict whose items are attributes too.
+
+    >>> Hparams(lr=0.1).lr
+    0.1
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"no hyperparameter {name!r}; there are: {', '.join(self)}")
+        return self[name]
+
+    __setattr__ = dict.__setitem__
+
+
+class WithHparams:
+    """Adds ``save_hyperparameters`` and ``hparams``."""
+
+    _hparams: Hparams | None = None
+    _log_hparams: bool = True
+
+    @property
+    def hparams(self) -> Hparams:
+        """What :meth:`save_hyperparameters` has kept; empty if nothing."""
+        if self._hparams is None:
+            self._hparams = Hparams()
+        return self._hparams
+
+    def save_hyperparameters(
+        self, *, ignore: str | Iterable[str] = (), logger: bool = True
+    ) -> None:
+        """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
+
+        Those of a subclass whose ``__init__`` called this one are kept too, and modules are not:
+        their weights are in the checkpoint already. Loggers get them, and checkpoints, so that
+        ``load_from_checkpoint`` can make the object again.
+
+        Args:
+            ignore: names not to keep.
+            logger: whether loggers get them.
+        """
+        caller = inspect.currentframe()
+        frame = None if caller is None else caller.f_back
+        arguments: dict[str, Any] = {}
+        while frame is not None and frame.f_code.co_name == "__init__":
+            info = inspect.getargvalues(frame)
+            if not info.args or info.locals.get(info.args[0]) is not self:
+                break
+            arguments |= {name: info.locals[name] for name in info.args[1:] if name in info.locals}
+            if info.keywords is not None:
+                arguments |= info.locals[info.keywords]
+            frame = frame.f_back
+        ignored = {ignore} if isinstance(ignore, str) else set(ignore)
+        for name, value in arguments.items():
+            if name not in ignored and not isinstance(value, nn.Module):
+                self.hparams[name] = value
+        self._log_hparams = logger
+
+
+class ManualOptimizer(RunnerOptimizer):
+    """An optimizer as ``self.optimizers()`` returns it: its step is a step of the trainer.
+
+    Everything else is the optimizer's own.
+
+    Attributes:
+        optimizer: torch's.
+    """
+
+    def __init__(self, wrapped: RunnerOptimizer, fit: Any) -> None:
+        vars(self).update(vars(wrapped))
+        self._wrapped, self._fit = wrapped, fit
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step once, and clear the gradients of what it steps; counts in ``global_step``.
+
+        Args:
+            closure: called before, with gradients enabled.
+
+        Raises:
+            ConfigurationError: one of several ranks steps with gradients that ``manual_backward``
+                has not made.
+        """
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        self._fit.manual_step(self._wrapped)
+
+
+class Module(Hooks, nn.Module, WithHparams):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
     Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and
-    ``test_step`` to evaluate, ``predict_step`` to predict, and any of the hooks of
-    :class:`~distmetrics.run.hooks.Hooks`. Nothing in it says on how many devices it runs.
+    ``test_step`` to evaluate, ``predict_step`` to predict, and any of the :class:`Hooks`. Nothing
+    in it says on how many devices it runs.
 
     A method ``training_step_end(outputs)`` gets what ``training_step`` returned, under every
     strategy; where one process splits a batch over devices, what all of them returned, joined. What
-    it returns counts. ``validation_step_end`` and ``test_step_end`` likewise.
+    it returns counts. ``training_epoch_end(outputs)`` gets what the epoch's steps returned on this
+    rank, without gradients; of several loaders one list each. Without it outputs are not kept. Both
+    are there for validations and tests too.
+
+    With ``self.automatic_optimization = False`` its ``training_step`` does all:
+    ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of
+    ``self.optimizers()``, and the schedulers' steps.
 
     >>> from torch import nn
     >>> from distmetrics.train import Trainer
@@ -47,8 +188,11 @@ class Module(ManualOptimization, WithHparams):
     True
     """
 
+    automatic_optimization: bool = True
+    _trainer: RunContext | None = None
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_trainer"}
+        return {**vars(self), "_trainer": None}
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Return the loss of a batch, or a dict with key "loss".
@@ -57,15 +201,15 @@ class Module(ManualOptimization, WithHparams):
             batch: what the loader yields, on this rank's device.
             batch_idx: number of the batch in the epoch on this rank, from 0.
         """
-        raise ConfigurationError(f"{type(self).__name__} has no training_step")
+        raise NotImplementedError
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
-        raise ConfigurationError(f"{type(self).__name__} has no validation_step")
+        raise NotImplementedError
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         """Evaluate a batch and log; with several loaders ``dataloader_idx`` comes third."""
-        raise ConfigurationError(f"{type(self).__name__} has no test_step")
+        raise NotImplementedError
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Return the predictions for a batch; by default what the module returns for it."""
@@ -76,18 +220,15 @@ class Module(ManualOptimization, WithHparams):
 
         These are ``([optimizer], [scheduler])`` and ``{"optimizer": ..., "lr_scheduler": ...}``.
         A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}``
-        says otherwise. Several optimizers, or a list of such dicts, need
-        ``self.automatic_optimization = False``.
+        says otherwise. Several optimizers need ``self.automatic_optimization = False``.
         """
-        raise ConfigurationError(f"{type(self).__name__} has no configure_optimizers")
+        raise NotImplementedError
 
     @classmethod
     def load_from_checkpoint(
         cls,
         checkpoint_path: str | Path,
         *,
-        map_location: Any = "cpu",
-        strict: bool = True,
         weights_only: bool = True,
         **arguments: Any,
     ) -> Self:
@@ -95,22 +236,41 @@ class Module(ManualOptimization, WithHparams):
 
         Args:
             checkpoint_path: the file.
-            map_location: the device of the weights.
-            strict: whether names of weights must match.
             weights_only: False also unpickles objects of any class: only for files that you trust.
             arguments: of ``__init__``, in the place of those saved or beside them.
 
         Raises:
-            ConfigurationError: there is no such file, or ``__init__`` lacks an argument.
+            ConfigurationError: there is no such file.
+            TypeError: an argument of ``__init__`` is neither saved nor passed.
         """
-        check(f"{cls.__name__}.load_from_checkpoint", locals(), _TAKES)
-        content = load_checkpoint(
-            checkpoint_path, map_location=map_location, weights_only=weights_only
-        )
-        module = make(cls, content.get("hyper_parameters", {}), arguments)
+        content = load_checkpoint(checkpoint_path, weights_only=weights_only)
+        parameters = inspect.signature(cls).parameters
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        for name, value in content.get("hyper_parameters", {}).items():
+            if takes_all or name in parameters:
+                arguments.setdefault(name, value)
+        module = cls(**arguments)
         module.on_load_checkpoint(content)
-        module.load_state_dict(content["state_dict"], strict=strict)
+        module.load_state_dict(content["state_dict"])
         return module
+
+    def prepare_data(self) -> None:
+        """Called once a machine, before ``setup``."""
+
+    @property
+    def trainer(self) -> RunContext:
+        """The trainer that runs this module.
+
+        Raises:
+            ConfigurationError: none does.
+        """
+        if self._trainer is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} is not attached to a trainer",
+                do="call it through Trainer.fit, validate or test; in a unit test of a step, "
+                "replace self.log.",
+            )
+        return self._trainer
 
     @property
     def logger(self) -> Any:
@@ -204,10 +364,6 @@ class Module(ManualOptimization, WithHparams):
             log = self.trainer.log or _not_now("log_dict")
             log.log_metric("log_dict", values, Options(**options), bare=True)
             return
-        if not isinstance(values, Mapping):
-            raise InputTypeError(
-                f"log_dict takes names and values, a dict; got a {type(values).__name__}"
-            )
         for name, value in values.items():
             self.log(name, value, **options)
 
@@ -239,6 +395,60 @@ class Module(ManualOptimization, WithHparams):
         if self.global_rank == 0:
             print(*args, **kwargs)  # noqa: T201
 
+    def optimizers(self) -> Any:
+        """Return the optimizer, or the list of several, to step by hand."""
+        fit = self.trainer.fit_state
+        optimizers = [] if fit is None else [ManualOptimizer(each, fit) for each in fit.optimizers]
+        return optimizers[0] if len(optimizers) == 1 else optimizers
+
+    def lr_schedulers(self) -> Any:
+        """Return the scheduler, the list of several, or None."""
+        fit = self.trainer.fit_state
+        schedulers = [] if fit is None else [schedule.scheduler for schedule in fit.schedules]
+        return schedulers[0] if len(schedulers) == 1 else schedulers or None
+
+    def manual_backward(self, loss: Tensor, *, weight: float | Tensor | None = None) -> None:
+        """Compute the gradients of a loss; afterwards they are the mean over all ranks, on each.
+
+        Args:
+            loss: of one element.
+            weight: the number of tokens, rows or boxes that it is the mean of: the gradients are
+                then Σ w · ∇loss / Σ w over all ranks, and all calls since the last step.
+
+        Raises:
+            ConfigurationError: the module's optimization is automatic, or no fit is under way.
+        """
+        if self.automatic_optimization:
+            raise ConfigurationError(
+                f"{type(self).__name__} calls manual_backward, and its optimization is automatic",
+                do="set self.automatic_optimization = False in __init__.",
+            )
+        fit = self.trainer.fit_state
+        if fit is None:
+            raise ConfigurationError("manual_backward is for training_step: no fit is under way")
+        fit.manual_backward(loss, weight)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        super().zero_grad(set_to_none)
+        fit = None if self._trainer is None else self._trainer.fit_state
+        if fit is not None and fit.module is self:
+            fit.model._runner.gradients.clear()
+
+    @contextmanager
+    def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:
+        """Let only the optimizer's parameters have gradients inside the block: a GAN's half."""
+        inner: Any = optimizer
+        own = set(parameters_of(inner))
+        others = [p for p in self.parameters() if p.requires_grad and p not in own]
+        for parameter in others:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
+
 
 def _not_now(name: str) -> NoReturn:
     """Refuse a value that nothing is under way for."""
@@ -250,3 +460,103 @@ def _not_now(name: str) -> NoReturn:
         "in a callback's on_train_batch_end; what is the same number on every rank can be made "
         f"known here: trainer.log_values({{{name!r}: number}}).",
     )
+
+
+_BATCH = ("batch", "batch_idx")
+_STAGES = ("train", "validation", "test", "predict")
+# What steps and hooks get; a callback's hooks get the trainer and the module before.
+_GETS = dict.fromkeys((name for name in vars(Hooks) if name[0] != "_"), ()) | {
+    "setup": ("stage",),
+    "teardown": ("stage",),
+    "training_step": _BATCH,
+    **{
+        f"{stage}_{part}_end": ("outputs",)
+        for stage in ("training", "validation", "test")
+        for part in ("step", "epoch")
+    },
+    **{f"on_{stage}_batch_start": _BATCH for stage in _STAGES},
+    **{f"on_{stage}_batch_end": ("outputs", *_BATCH) for stage in _STAGES},
+    "on_before_backward": ("loss",),
+    "on_before_optimizer_step": ("optimizer",),
+    "on_save_checkpoint": ("checkpoint",),
+    "on_load_checkpoint": ("checkpoint",),
+    "on_exception": ("exception",),
+}
+# Methods that other trainers call, and nobody would call here.
+_OTHERS = (
+    "optimizer_step",
+    "optimizer_zero_grad",
+    "on_before_zero_grad",
+    "backward",
+    "lr_scheduler_step",
+    "configure_gradient_clipping",
+    "configure_model",
+    "configure_callbacks",
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_epoch_start",
+    "on_epoch_end",
+)
+
+
+def overrides(module: Module, name: str) -> bool:
+    """True if the module's class has a method ``name`` of its own."""
+    return getattr(type(module), name) is not getattr(Module, name)
+
+
+def require(module: Any, *methods: str) -> None:
+    """Check that it is a module, and overrides ``methods``."""
+    if not isinstance(module, Module):
+        raise ConfigurationError(
+            f"the trainer takes an object of Module or a subclass, got {describe(module)}",
+            do="subclass distmetrics.train.Module, with the model as an attribute, and pass "
+            "YourModule(...).",
+        )
+    missing = [name for name in methods if not overrides(module, name)]
+    if missing:
+        raise ConfigurationError(f"{type(module).__name__} has no {' and no '.join(missing)}")
+
+
+def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
+    """Check that steps and hooks take their arguments, and that none is another trainer's."""
+    for owner in (module, datamodule, *callbacks):
+        for name in _OTHERS:
+            if hasattr(owner, name):
+                raise ConfigurationError(
+                    f"{type(owner).__name__}.{name} would never be called: this trainer has no "
+                    "such hook",
+                    do="override another, such as on_before_optimizer_step or on_train_epoch_end; "
+                    "docs/trainer.md says what is there instead.",
+                )
+        for name in _GETS:
+            if hasattr(owner, name):
+                _check(owner, name, *_GETS[name])
+
+
+def check_step(module: Any, callbacks: Iterable[Any], name: str, *, loaders: int) -> None:
+    """Check an evaluation's step and hooks: with several loaders they get ``dataloader_idx``."""
+    last = ("dataloader_idx",) if loaders > 1 else ()
+    _check(module, name, *_BATCH, *last)
+    stage = name.removesuffix("_step")
+    for hook in (f"on_{stage}_batch_start", f"on_{stage}_batch_end"):
+        for owner in (module, *callbacks):
+            _check(owner, hook, *_GETS[hook], *last)
+
+
+def _check(owner: Any, name: str, *arguments: str) -> None:
+    """Check that a step or a hook takes its arguments."""
+    if isinstance(owner, Hooks) and not isinstance(owner, Module):  # a callback
+        arguments = ("trainer", "module", *arguments)
+    try:
+        signature = inspect.signature(getattr(owner, name))
+    except (TypeError, ValueError):  # a compiled callable has no signature to look at
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{type(owner).__name__}.{name} takes {signature}, and is "
+            f"called with ({', '.join(arguments)}): {error}",
+            do=f"def {name}({', '.join(('self', *arguments))})",
+        ) from error

@@ -64,11 +64,7 @@ def set_all(seed: int) -> None:
 
 
 def seed_workers(loader: Any, rank: int) -> Any:
-    """Return a loader whose worker processes draw other random numbers on each rank.
-
-    Torch seeds workers from the loader's process: where all ranks have the same seed, so would
-    their workers.
-    """
+    """Return a loader whose worker processes draw other random numbers on each rank."""
     has_workers = isinstance(loader, DataLoader) and loader.num_workers > 0
     if not has_workers or loader.worker_init_fn is not None:
         return loader
@@ -82,30 +78,25 @@ def _start_worker(rank: int, worker: int) -> None:
 
 def states() -> dict[str, Any]:
     """Return the states of this process's generators, of plain types."""
-    version, words, gauss = random.getstate()
-    saved = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
-    }
+    saved = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         saved["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, *rest = numpy.random.get_state()
-        saved["numpy"] = [name, keys.tolist(), *rest]
+        saved["numpy"] = (name, keys.tolist(), *rest)
     return saved
 
 
 def set_states(saved: Mapping[str, Any]) -> None:
     """Put back what :func:`states` returned."""
     torch.set_rng_state(saved["torch"])
-    version, words, gauss = saved["python"]
-    random.setstate((version, tuple(words), gauss))
+    random.setstate(saved["python"])
     if "cuda" in saved and torch.cuda.is_available():
         torch.cuda.set_rng_state(saved["cuda"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in saved:
-        numpy.random.set_state(tuple(saved["numpy"]))
+        numpy.random.set_state(saved["numpy"])
 
 
 def _generators(loader: Any) -> list[torch.Generator]:

@@ -16,21 +16,18 @@ from distmetrics.errors import ConfigurationError
 from distmetrics.message import reading
 from distmetrics.run import seed as random_state
 from distmetrics.run.batches import check_not_empty
-from distmetrics.run.callbacks.display import print_results
-from distmetrics.run.callbacks.model_checkpoint import kept_checkpoint
-from distmetrics.run.checkpoint import restore, write_checkpoint
+from distmetrics.run.callbacks import kept_checkpoint, print_results
+from distmetrics.run.checkpoint import restore, save_emergency_checkpoint, write_checkpoint
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.config import TrainerConfig
 from distmetrics.run.context import LoopProgress, RunContext, gathered
-from distmetrics.run.dataloaders import Call, DataModule
-from distmetrics.run.emergency_checkpoint import save_emergency_checkpoint
+from distmetrics.run.data import Call, DataModule
 from distmetrics.run.evaluation import evaluate, predict
 from distmetrics.run.fit import Fit
 from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.metric_state import load_states, metric_states, metrics_in
-from distmetrics.run.module import Module
+from distmetrics.run.module import Module, check_hooks, require
 from distmetrics.run.run import Run
-from distmetrics.run.signatures import check_hooks, require
 from distmetrics.strategies.tensors import to_host
 
 

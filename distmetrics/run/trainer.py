@@ -7,16 +7,14 @@ from typing import Any
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.log.writers import Logger
-from distmetrics.run.callbacks import Callback
-from distmetrics.run.config import Limit, TrainerConfig, refuse_unknown
+from distmetrics.run.callbacks import Callback, chosen_callbacks
+from distmetrics.run.config import Limit, TrainerConfig, chosen_loggers, refuse_unknown
 from distmetrics.run.context import LoopProgress, RunContext
-from distmetrics.run.dataloaders import Call, DataModule
+from distmetrics.run.data import Call, DataModule
 from distmetrics.run.logged_values import LoggedValues
-from distmetrics.run.module import Module
+from distmetrics.run.module import Module, require
 from distmetrics.run.runner import Runner
-from distmetrics.run.selection import chosen_callbacks, chosen_loggers
 from distmetrics.run.session import launch, launch_evaluation
-from distmetrics.run.signatures import require
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 

@@ -11,7 +11,7 @@ from distmetrics.run.callbacks import (
     ProgressBar,
 )
 from distmetrics.run.context import RunContext
-from distmetrics.run.dataloaders import DataModule
+from distmetrics.run.data import DataModule
 from distmetrics.run.module import Module
 from distmetrics.run.seed import seed_everything
 from distmetrics.run.trainer import Trainer

@@ -19,7 +19,6 @@ from distmetrics.train import (
     EarlyStopping,
     ModelCheckpoint,
     ModelSummary,
-    Module,
     Trainer,
     seed_everything,
 )
@@ -48,7 +47,7 @@ def refused(action, *parts):
         ({"filename": "{vl:d}"}, "filename='{vl:d}' cannot be filled in: Unknown format code 'd'"),
         ({"filename": "{vl.item}"}, "cannot be filled in"),
         ({"dirpath": 5}, "dirpath must be a path"),
-        ({"save_last": "link"}, "save_last must be True or False, got 'link'\nDo:     say save_last=True"),
+        ({"save_last": "link"}, "save_last must be True or False, got 'link'"),
         ({"every_n_epochs": True}, "every_n_epochs must be positive and whole, got True"),
         ({"every_n_epochs": None}, "every_n_epochs must be positive and whole, got None"),
         ({"every_n_train_steps": 0.5}, "every_n_train_steps must be positive and whole, or None, got 0.5"),
@@ -74,7 +73,7 @@ def test_file_names_that_can_be_filled_in(filename):
         ({"min_delta": float("nan")}, "min_delta must be a number, got nan"),
         ({"min_delta": True}, "min_delta must be a number, got True"),
         ({"monitor": None}, "monitor must be the name of a logged value, got None"),
-        ({"patience": True}, "patience must be a number of epochs, 0 or more, got True"),
+        ({"patience": True}, "patience must be a whole number from 0 on, got True"),
     ],
 )
 def test_early_stopping(options, message):
@@ -90,12 +89,6 @@ def test_the_path_of_a_checkpoint(call, path):
     )
 
 
-class Saves(Module):
-    def __init__(self, *names, lr=0.1, **options):
-        super().__init__()
-        self.save_hyperparameters(*names, **options)
-
-
 @pytest.mark.parametrize(
     ("action", "message"),
     [
@@ -108,20 +101,11 @@ class Saves(Module):
         (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores=tensor"),
         (lambda: trainer(devices=2.0), "devices must be a positive number"),
         (lambda: seed_everything(1, workers="no"), "seed_everything: workers must be True or False"),
-        (lambda: Logistic.load_from_checkpoint(None), "Logistic.load_from_checkpoint: checkpoint_path must be a path"),
-        (lambda: Logistic.load_from_checkpoint("a.ckpt", strict="no"), "strict must be True or False"),
-        (
-            lambda: Saves(0.1),
-            "save_hyperparameters: each of names must be an argument's name, a mapping or a namespace",
-        ),
-        (lambda: Saves(["lr"]), "Do:     name the arguments, each by itself"),
-        (lambda: Saves("lr", ignore=3), "save_hyperparameters: ignore must be a name, or a list of names"),
-        (lambda: Saves("lr", logger="no"), "save_hyperparameters: logger must be True or False"),
         (
             lambda: trainer().validate(Logistic(), loader(4), verbose="no"),
             "Trainer: verbose must be True or False, or None",
         ),
-        (lambda: trainer(logger="False"), "pass objects of Logger or its subclasses: True, False or CSVLogger"),
+        (lambda: trainer(logger="False"), "pass objects of Logger or its subclasses."),
         (lambda: trainer().predict(Logistic(), loader(4), return_predictions="no"), "must be True or False"),
         (lambda: trainer().fit(Logistic(), loader(4), weights_only="no"), "must be True or False"),
     ],

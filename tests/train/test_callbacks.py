@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.run.callbacks.early_stopping import improved
+from distmetrics.run.callbacks import badness
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, ProgressBar, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
@@ -62,7 +62,7 @@ def test_the_best_checkpoint_is_kept(tmp_path, world):
     assert sorted(path.name for path in folder.iterdir()) == ["1-3.0.ckpt", "last.ckpt"]
     last = torch.load(best.last_model_path)
     assert (last["epoch"], last["global_step"]) == (2, trainer.global_step)
-    assert last["callbacks"][best.state_key]["best_model_path"] == best.best_model_path
+    assert last["callbacks"][best.state_key]["best_k_models"] == best.best_k_models
     for name, value in module.state_dict().items():
         assert torch.equal(last["state_dict"][name], value)
     fresh = Logistic()
@@ -226,15 +226,13 @@ def test_what_callbacks_refuse():
 
 
 def test_a_file_name_with_an_unknown_value(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"wants 'sore', and there are: epoch, score, step"):
+    with pytest.raises(ConfigurationError, match=r"(?s)cannot be filled in: 'sore'.*There are: epoch, score, step"):
         fit([1.0], [ModelCheckpoint("score", filename="{sore:.2f}")], tmp_path)
 
 
-def test_improvement():
-    assert improved(0.8, 1.0, "min", 0.1)
-    assert not improved(0.95, 1.0, "min", 0.1)
-    assert improved(1.0, math.nan, "max")
-    assert not improved(math.nan, None, "min")
+def test_nan_is_worse_than_any_value():
+    assert badness(0.8, "min") < badness(1.0, "min") < badness(math.nan, "min")
+    assert badness(1.0, "max") < badness(0.8, "max") < badness(None, "max")
 
 
 class Shown(Logistic):
@@ -276,7 +274,7 @@ def test_the_bar_of_an_epoch_goes_on_after_a_validation_within_it():
 
 def test_the_progress_bar_needs_rich(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"the progress bar needs rich.*\n.*pip install rich"):
+    with pytest.raises(MissingDependencyError, match=r"a progress bar or a table needs rich.*\n.*pip install rich"):
         Trainer(accelerator="cpu", enable_progress_bar=True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert not any(isinstance(callback, ProgressBar) for callback in Trainer(accelerator="cpu").callbacks)

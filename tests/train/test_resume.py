@@ -241,7 +241,7 @@ def test_a_checkpoint_of_another_set_up_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="has 0 lr_schedulers, and the fit 1"):
         trainer.fit(Noisy(), loader(4), ckpt_path="best")
     path = tmp_path / "nothing.ckpt"
-    with pytest.raises(ConfigurationError, match=r"there is no checkpoint .*g.ckpt\nCheckpoints .* epoch=0-step=1"):
+    with pytest.raises(ConfigurationError, match=r"g.ckpt cannot be read as a checkpoint: FileNotFoundError"):
         trainer.fit(Logistic(), loader(4), ckpt_path=path)
     torch.save({"weights": 1}, path)
     with pytest.raises(ConfigurationError, match="is no checkpoint"):
@@ -252,7 +252,7 @@ def test_best_and_last(tmp_path):
     keeper = ModelCheckpoint("val_loss", dirpath=tmp_path / "kept", save_last=True)
     trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=3, callbacks=[keeper])
     for which in ("best", "last"):
-        with pytest.raises(ConfigurationError, match=f"ckpt_path='{which}': (no checkpoint|there is none in)"):
+        with pytest.raises(ConfigurationError, match=f"ckpt_path='{which}': no ModelCheckpoint .* has saved one"):
             trainer.validate(Logistic(), loader(4), ckpt_path=which)
     module = Logistic(lr=1.0)
     trainer.fit(module, loader(8), loader(6, seed=1), ckpt_path="last")  # none yet: from the start
@@ -262,7 +262,7 @@ def test_best_and_last(tmp_path):
     assert last == trainer.test(module, loader(6, seed=1))[0]
     shutil.rmtree(tmp_path / "kept")
     none = Trainer(strategy="single", accelerator="cpu")
-    with pytest.raises(ConfigurationError, match="there is no ModelCheckpoint"):
+    with pytest.raises(ConfigurationError, match="no ModelCheckpoint of this trainer"):
         none.validate(Logistic(), loader(4), ckpt_path="best")
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, PeerLostError
-from distmetrics.run.hooks import Hooks
+from distmetrics.run.module import Hooks
 from distmetrics.train import Callback, DataModule, Module, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
@@ -32,7 +32,7 @@ class Recorder(Callback):
         self.seen.append(name)
 
 
-for hook in [name for name in vars(Callback) if name.startswith(("on_", "setup", "teardown"))]:
+for hook in [name for name in vars(Hooks) if name.startswith(("on_", "setup", "teardown"))]:
     setattr(Recorder, hook, lambda self, trainer, module, *args, hook=hook: self.note(hook))
 
 
@@ -265,9 +265,9 @@ def test_a_module_may_bring_its_loaders():
         ("Empty has no test_step", lambda: trainer().test(Empty(), [])),
         ("one training loader, and there are 0", lambda: trainer().fit(Logistic())),
         ("one training loader, and there are 2", lambda: trainer().fit(Logistic(), [loader(1), loader(1)])),
-        ("nothing to validate on", lambda: trainer().validate(Logistic())),
+        ("a loader to validate on", lambda: trainer().validate(Logistic())),
         (
-            "nothing to predict on: DataModule has no predict_dataloader",
+            "there must be a loader to predict on, and there are 0",
             lambda: trainer().predict(Logistic(), DataModule()),
         ),
         ("loaders and a data module", lambda: trainer().fit(Logistic(), loader(1), datamodule=Mnist())),

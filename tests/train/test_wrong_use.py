@@ -13,7 +13,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy
 
 from distmetrics import Runner
-from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
+from distmetrics.errors import ConfigurationError, InputError, MismatchError
 from distmetrics.train import Callback, DataModule, EarlyStopping, ModelCheckpoint, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
@@ -32,7 +32,10 @@ def world(ranks=2, **flags):
     [
         ("Module or a subclass, got the class Logistic itself", lambda: trainer().fit(Logistic, loader(4))),
         ("Module or a subclass, got an object of Linear", lambda: trainer().predict(nn.Linear(4, 1), loader(4))),
-        ("DataModule or a subclass, got the class", lambda: trainer().fit(Logistic(), datamodule=DataModule)),
+        (
+            "an object of DataModule or a subclass, or None, got <class",
+            lambda: trainer().fit(Logistic(), datamodule=DataModule),
+        ),
         (r"(?s)this is an object of TensorDataset.*DataLoader\(", lambda: trainer().fit(Logistic(), samples(8))),
         ("this is an object of dict", lambda: trainer().fit(Logistic(), {"a": loader(4), "b": loader(4)})),
         ("this is an object of int", lambda: trainer().validate(Logistic(), 3)),
@@ -199,15 +202,6 @@ class Clashes(Logistic):
 def test_a_name_that_another_value_is_known_as(name):
     with pytest.raises(ConfigurationError, match=f"'{name}' is what .* would both be known as"):
         trainer().fit(Clashes(name), loader(4))
-
-
-def test_log_dict_wants_names():
-    class Lists(Logistic):
-        def validation_step(self, batch, batch_idx):
-            self.log_dict([1.0])
-
-    with pytest.raises(InputTypeError, match="log_dict takes names and values, a dict; got a list"):
-        trainer().validate(Lists(), loader(4))
 
 
 class Shares(Logistic):
