@@ -30,7 +30,7 @@ from benchmarks.sync_cases import CASES
 from distmetrics import GroupCommunicator, all_reduce, synced
 from distmetrics.comm.process_group import Watcher
 from distmetrics.guard.watchdog import Watchdog
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 
 BLOCK = 25
 RANKS = 2

@@ -27,7 +27,7 @@ from torchmetrics.classification import BinaryAccuracy
 import distmetrics as dm
 from benchmarks.sync import RESULTS
 from distmetrics import guard
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 
 RANKS = range(2, 17)  # of a world
 WORLD_SECONDS = (5.0, 60.0)

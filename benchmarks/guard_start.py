@@ -33,7 +33,6 @@ import torch.distributed as dist
 import distmetrics as dm
 from distmetrics import DistmetricsError, GroupCommunicator, guard
 from distmetrics.guard.watchdog import Watchdog
-from distmetrics.launch.joining import use_loopback
 
 WORLDS = (2, 4, 8, 16, 24)
 LATE = 0.5  # seconds by which the last rank is late in the second sync
@@ -47,7 +46,7 @@ Told = tuple[float, float, str, bool]
 
 def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection) -> None:
     """Run in a process of its own: sync twice, and say how that went."""
-    use_loopback()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     url = f"tcp://127.0.0.1:{port}"
     began = time.perf_counter()

@@ -102,7 +102,7 @@ def agreements(cases: Sequence[Case], number: int, folder: Path | None) -> int:
     What was found is printed, and written to the folder if there is one.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["distmetrics.launch.processes", *MODULES]
+        ["distmetrics.launch.spawn", *MODULES]
     )
     forkserver.ensure_running()  # imported once, and not by each rank
     rows = []

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 
 from distmetrics import Runner
 from distmetrics.comm.verdict import settle
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.train import Module, Trainer
 
 RESULTS = Path(__file__).parent / "results"

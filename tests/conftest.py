@@ -13,7 +13,7 @@ settings.register_profile("project", deadline=None)  # no test asserts a time; h
 settings.load_profile("project")
 
 
-_ALWAYS = ("distmetrics.launch.processes", "libcst")  # of ranks, and of distlint as a program
+_ALWAYS = ("distmetrics.launch.spawn", "libcst")  # of ranks, and of distlint as a program
 # What ranks import: each takes seconds, and none starts a thread.
 _SLOW = (
     "torch._dynamo",

@@ -21,7 +21,7 @@ def loaded_by(statement: str, *, prelude: str = "") -> set[str]:
 
 
 def test_import_loads_no_third_party_but_torch() -> None:
-    modules = "distmetrics, distmetrics.train, distmetrics.launch.processes"
+    modules = "distmetrics, distmetrics.train, distmetrics.launch.spawn"
     # Torch itself may bring some along: what counts is what we add to it.
     assert not (loaded_by(f"import {modules}") - loaded_by("import torch, torch.distributed")) & set(HEAVY)
 

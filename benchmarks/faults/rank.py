@@ -43,7 +43,7 @@ def main() -> None:
 
 def _launch(fault: Fault, program: Program, folder: Path) -> None:
     """Start the ranks, and tell of those that could not do so themselves."""
-    from distmetrics.launch.processes import launch
+    from distmetrics.launch.spawn import launch
 
     _tell(folder, launch(launched, fault.ranks, program, fault.wrong, folder))
 

@@ -37,10 +37,9 @@ from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import DistmetricsError
 from distmetrics.guard.settings import Settings, put_in_force
-from distmetrics.launch.clusters import reachable
-from distmetrics.launch.environment import Environment
+from distmetrics.launch.environment import Environment, reachable
 from distmetrics.launch.joining import exit_now
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 
 _SPARE = 10.0  # seconds in which a wait that is over is also told
 _PARTING = 3.0  # seconds for the other ranks to say why, before a launcher ends them

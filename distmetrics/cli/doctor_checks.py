@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from distmetrics.errors import ConfigurationError, DistmetricsError, compose, who
-from distmetrics.launch.clusters import detect
-from distmetrics.launch.environment import Environment
+from distmetrics.launch.environment import Environment, detect
 
 Status = Literal["ok", "warn", "fail"]
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

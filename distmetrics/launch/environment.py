@@ -1,22 +1,41 @@
-"""One process's place in a job: as a class to subclass, and as checked data."""
+"""Who a process is in a job: by the variables of its launcher, or by a user's own class."""
 
-from __future__ import annotations
+import os
+import re
+import socket
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from distmetrics.errors import ConfigurationError, MissingDependencyError
 
-from distmetrics.arguments import TEXT, Takes, check, whole
-from distmetrics.errors import ConfigurationError
+# Folder of the job's key-value store; set for the processes that we start.
+OWN_STORE = "DISTMETRICS_STORE"
+Variables = Mapping[str, str]
+_MUST_BE_SAID = ("rank", "world_size", "main_address", "main_port")
+_OLDER_NAMES = {"rank": "global_rank", "main_address": "master_address", "main_port": "master_port"}
 
 
-class ClusterEnvironment(ABC):
+class ClusterEnvironment:
     """One process's place in a job of your own cluster: subclass it, pass it in ``plugins=[...]``.
 
-    What is not overridden is right for one process a machine. Methods may take the place of
-    properties. The names of older guides, ``global_rank``, ``master_address`` and ``master_port``,
-    are accepted too.
+    Attributes, properties and methods are read. The names of older guides, ``global_rank``,
+    ``master_address`` and ``master_port``, are accepted too.
+
+    Attributes:
+        rank: this process in the job, from 0.
+        world_size: number of processes of the job.
+        main_address: where rank 0 is reached.
+        main_port: the port there: free on that machine, and the same on every rank.
+        local_rank: this process on its machine, from 0; by default 0.
+        local_world_size: number of processes on this machine; by default 1.
+        node_rank: this machine, from 0; by default ``rank // local_world_size``.
+        launcher: who started the processes, for messages; by default the name of the class.
+
+    Raises:
+        ConfigurationError: one of the first four is missing.
 
     >>> class Mine(ClusterEnvironment):
     ...     rank, world_size = 1, 2
@@ -25,149 +44,197 @@ class ClusterEnvironment(ABC):
     1
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name, older in _OLDER_NAMES.items():
-            if older in vars(cls) and getattr(getattr(cls, name), "__isabstractmethod__", False):
-                setattr(cls, name, property(partial(_read, name=older)))
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse an incomplete class with an error that says how to complete it."""
-        missing = [name for name in _TAKES if name in cls.__abstractmethods__]
+        """Refuse an incomplete class."""
+        for name, older in _OLDER_NAMES.items():
+            if hasattr(cls, older) and not hasattr(cls, name):
+                setattr(cls, name, getattr(cls, older))
+        missing = [name for name in _MUST_BE_SAID if not hasattr(cls, name)]
         if missing:
             raise ConfigurationError(
                 f"{cls.__name__} is a cluster environment, and does not say {', '.join(missing)}",
-                likely="a class of an older guide.",
-                do=f"def {missing[0]}(self): return ..., and so on: rank is this process in the "
-                "job, world_size how many there are, main_address and main_port are where rank 0 "
-                "is reached.",
+                do=f"def {missing[0]}(self): return ..., and so on.",
             )
         return super().__new__(cls)
 
-    @property
-    @abstractmethod
-    def rank(self) -> int:
-        """This process in the job, from 0."""
 
-    @property
-    @abstractmethod
-    def world_size(self) -> int:
-        """Number of processes of the job."""
-
-    @property
-    @abstractmethod
-    def main_address(self) -> str:
-        """Where rank 0 is reached."""
-
-    @property
-    @abstractmethod
-    def main_port(self) -> int:
-        """The port there: free on that machine, and the same on every rank."""
-
-    @property
-    def launcher(self) -> str:
-        """Who started the processes, for messages."""
-        return type(self).__name__
-
-    @property
-    def local_rank(self) -> int:
-        """This process on its machine, from 0."""
-        return 0
-
-    @property
-    def local_world_size(self) -> int:
-        """Number of processes on this machine."""
-        return 1
-
-    @property
-    def node_rank(self) -> int:
-        """This machine, from 0."""
-        node: int = _read(self, "rank") // _read(self, "local_world_size")
-        return node
+_BY_RANK = -1  # follows from the rank and the number of processes on a machine
 
 
-_OLDER_NAMES = {"rank": "global_rank", "main_address": "master_address", "main_port": "master_port"}
-
-
-def _read(environment: Any, name: str) -> Any:
-    """Return what an attribute, property or method of an environment says."""
-    value = getattr(environment, name)
-    return value() if callable(value) else value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Environment:
-    """A :class:`ClusterEnvironment` as plain data, checked when it is made.
+    """A :class:`ClusterEnvironment` as plain data.
 
-    Attributes:
-        launcher: who started the processes, for messages.
-        rank: this process in the job, from 0.
-        world_size: number of processes of the job.
-        local_rank: this process on its machine, from 0.
-        local_world_size: number of processes on this machine.
-        node_rank: this machine, from 0.
-        main_address: where rank 0 is reached; empty where the ranks still have to tell each other.
-        main_port: the port there; 0 where no port is needed.
+    ``main_address`` is empty where the ranks still have to tell each other.
 
     Raises:
-        ConfigurationError: a rank outside its world.
+        ConfigurationError: a value of another type, or a rank outside its world.
     """
 
     launcher: str
     rank: int
     world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int = 0
+    local_rank: int = _BY_RANK
+    local_world_size: int = 1
+    node_rank: int = _BY_RANK
     main_address: str = "127.0.0.1"
-    main_port: int = 0
+    main_port: int = 29500
 
     def __post_init__(self) -> None:
-        self._check("rank", self.rank, self.world_size)
-        self._check("local rank", self.local_rank, self.local_world_size)
-
-    def _check(self, what: str, rank: int, world_size: int) -> None:
-        if not 0 <= rank < world_size:
+        node_rank, local_rank = divmod(self.rank, max(self.local_world_size, 1))
+        if self.local_rank == _BY_RANK:
+            self.local_rank = local_rank
+        if self.node_rank == _BY_RANK:
+            self.node_rank = node_rank
+        is_local = 0 <= self.local_rank < self.local_world_size
+        if not (0 <= self.rank < self.world_size and is_local):
             raise ConfigurationError(
-                f"{self.launcher} says {what} {rank} in a world of {world_size}"
+                f"{self.launcher} says rank {self.rank} in a world of {self.world_size}, "
+                f"local rank {self.local_rank} in a world of {self.local_world_size}"
             )
 
     @classmethod
-    def of(cls, environment: ClusterEnvironment) -> Environment:
-        """Return a user's own environment as data; it is read once.
-
-        Raises:
-            ConfigurationError: it says what can't be.
-        """
-        owner = type(environment).__name__
-        values: dict[str, Any] = {}
-        for name, takes in _TAKES.items():  # checked one by one: node_rank is computed from others
-            values[name] = _read(environment, name)
-            check(owner, values, {name: takes})
-        if values["local_rank"] >= values["local_world_size"] == 1:
-            raise ConfigurationError(
-                f"{owner} says local rank {values['local_rank']} in a world of 1, which "
-                "local_world_size is by default",
-                do="let local_world_size say how many processes this machine has.",
-            )
+    def of(cls, environment: ClusterEnvironment) -> Self:
+        """Return a user's own environment as data; it is read once."""
+        launcher = type(environment).__name__
+        values: dict[str, Any] = {"launcher": launcher}
+        for name in set(dir(environment)).intersection(cls.__slots__):
+            value = getattr(environment, name)
+            value = value() if callable(value) else value
+            is_text = name in ("launcher", "main_address")
+            values[name] = value if is_text else _number(launcher, name, value)
         return cls(**values)
 
 
-_DO = "return a number: int(os.environ[...]), say."
-_RANK = Takes(lambda value: whole(value, 0), "a whole number from 0 on", _DO)
-_COUNT = Takes(lambda value: whole(value, 1), "a whole number from 1 on", _DO)
-_ADDRESS = Takes(lambda value: isinstance(value, str), "the name or address of rank 0's machine")
-_PORT = Takes(lambda value: whole(value, 0) and value < 2**16, "a port's number", _DO)
-_TAKES = {
-    "launcher": TEXT,
-    "rank": _RANK,
-    "world_size": _COUNT,
-    "local_rank": _RANK,
-    "local_world_size": _COUNT,
-    "node_rank": _RANK,
-    "main_address": _ADDRESS,
-    "main_port": _PORT,
-}
+def _number(launcher: str, name: str, value: Any) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        what = f"{launcher} set {name}={value!r}, which is no number"
+        raise ConfigurationError(what) from None
 
 
-ClusterEnvironment.register(Environment)
+class _Variables(NamedTuple):
+    """What a launcher calls the place of a process; "" for what it does not say."""
+
+    launcher: str
+    rank: str
+    world_size: str
+    local_rank: str = ""
+    local_world_size: str = ""
+    node_rank: str = ""
+    marker: str = ""  # set by this launcher, and not by others that use the same names
+
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_SUFFIXES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+_SLURM = ("SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_STEP_ID")
+# The first whose variables are set counts. Launchers that run inside others come first: our own
+# inside any, torchrun inside a scheduler's job, mpirun inside a job of SLURM.
+_LAUNCHERS = (
+    _Variables("distmetrics", *_TORCHRUN, marker=OWN_STORE),
+    _Variables("torchrun", *_TORCHRUN, "GROUP_RANK", marker="GROUP_RANK"),
+    _Variables("torchrun", *_TORCHRUN, "NODE_RANK", marker="LOCAL_RANK"),  # Ray Train
+    _Variables("kubeflow", "RANK", "WORLD_SIZE", marker="KUBERNETES_PORT"),
+    _Variables("torchrun", *_TORCHRUN),  # a shell script
+    _Variables("lsf", *(f"JSM_NAMESPACE_{suffix}" for suffix in _SUFFIXES)),
+    _Variables("mpi", *(f"OMPI_COMM_WORLD_{suffix}" for suffix in _SUFFIXES)),
+    _Variables("mpi", *(f"MV2_COMM_WORLD_{suffix}" for suffix in _SUFFIXES)),
+    _Variables("mpi", *_HYDRA, marker="MPI_LOCALRANKID"),
+    _Variables("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", *_SLURM),
+    _Variables("slurm", "SLURM_PROCID", "SLURM_NTASKS", *_SLURM),
+    _Variables("mpi", *_HYDRA),  # srun may set the first two
+)
+
+
+def detect(environ: Variables | None = None) -> Environment | None:
+    """Return who this process is, or None where nothing launched it as a part of a job.
+
+    Raises:
+        ConfigurationError: variables that are incomplete or make no sense.
+
+    >>> detect(dict(PMI_RANK="1", PMI_SIZE="2")).launcher
+    'mpi'
+    """
+    variables = os.environ if environ is None else environ
+    is_shell = variables.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    for names in _LAUNCHERS:
+        needed = names.rank, names.world_size, names.marker or names.rank
+        if all(name in variables for name in needed):
+            is_alone = is_shell or variables[names.world_size] == "1"
+            return None if names.launcher == "slurm" and is_alone else _place(names, variables)
+    tasks = variables.get("SLURM_NTASKS", "1")
+    if "SLURM_PROCID" in variables and tasks != "1" and not is_shell:
+        what = f"SLURM has a job of {tasks} tasks here, but srun has not started this process; "
+        do = "start it by srun, mpirun or torchrun, or ask SLURM for one task."
+        warnings.warn(what + do, stacklevel=2)
+    return None
+
+
+def _place(names: _Variables, environ: Variables) -> Environment:
+    """Read the place that a launcher gives, by its names of variables."""
+
+    def number(name: str, default: int = 0) -> int:
+        return _number(names.launcher, name, environ.get(name, default))
+
+    rank, world_size = number(names.rank), number(names.world_size)
+    on_one_machine = 1 if names.launcher == "kubeflow" else world_size
+    local_world_size = number(names.local_world_size, on_one_machine)
+    node_rank = number(names.node_rank, _BY_RANK)
+    address, port = "", 29500
+    if names.launcher == "slurm":
+        local_world_size = _slurm_tasks(environ, node_rank) or world_size
+        machines = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", "")
+        # The first of gpu[07-08,11]-ib,b2 is gpu07-ib.
+        address = re.sub(r"\[(\w+)[^]]*\]", r"\1", machines).partition(",")[0]
+        port = 15000 + number("SLURM_JOB_ID") % 10000
+    elif names.launcher == "lsf":
+        file = Path(environ.get("LSB_DJOB_RANKFILE", ""))
+        hosts = list(dict.fromkeys(file.read_text().split())) if file.is_file() else []
+        address = "".join(hosts[1:2] or hosts)  # the launcher's own machine comes first
+        port = 10000 + number("LSB_JOBID") % 1000
+    elif names.launcher in ("torchrun", "kubeflow") and "MASTER_ADDR" not in environ:
+        raise ConfigurationError(
+            "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: ranks cannot find each other",
+            do="start the job by torchrun, or set MASTER_ADDR and MASTER_PORT too, or unset both.",
+        )
+    if local_world_size >= world_size:
+        address = address or "127.0.0.1"
+    return Environment(
+        launcher=names.launcher,
+        rank=rank,
+        world_size=world_size,
+        local_rank=number(names.local_rank, _BY_RANK),
+        local_world_size=local_world_size,
+        node_rank=node_rank,
+        main_address=environ.get("MASTER_ADDR") or address,
+        main_port=number("MASTER_PORT", port),
+    )
+
+
+def _slurm_tasks(environ: Variables, node_rank: int) -> int:
+    """Return the number of tasks on a machine: 2(x3),1 is three machines of two and one of one."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        node_rank -= int(times or 1)
+        if node_rank < 0:
+            return int(count)
+    return 0
+
+
+def reachable(environment: Environment) -> Environment:
+    """Return the environment with rank 0's address, asked through MPI if the launcher omits it.
+
+    Raises:
+        MissingDependencyError: it is not known, and mpi4py is not there to ask.
+    """
+    if environment.main_address:
+        return environment
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        why = f"{environment.launcher} without MASTER_ADDR, the name of rank 0's machine,"
+        raise MissingDependencyError.of("mpi4py", why) from error
+    address = MPI.COMM_WORLD.bcast(socket.gethostname(), root=0)
+    return replace(environment, main_address=address)

@@ -1,17 +1,13 @@
 """What cannot be sent to another process, by the attribute that holds it.
 
-Pickle's own error names a type and a line in the standard library. What helps is the way from the
-object at hand to the part that is to blame, where that part was made, and what to put in its place.
+Pickle's own error names a type and a line in the standard library.
 """
-
-from __future__ import annotations
 
 import contextlib
 import gc
 import importlib.util
 import inspect
 import io
-import pickle
 import re
 import types
 from collections import deque
@@ -44,10 +40,7 @@ class Unpicklable(NamedTuple):
 
 
 def find_unpicklable(
-    obj: Any,
-    name: str = "obj",
-    *,
-    by_value: bool | None = None,
+    obj: Any, name: str = "obj", *, by_value: bool | None = None
 ) -> list[Unpicklable]:
     """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 
@@ -77,7 +70,7 @@ def find_unpicklable(
 
 def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
     """Return by identity what stops an object: what pickle saw last, each time that it failed."""
-    base: Any = importlib.import_module("cloudpickle").Pickler if by_value else pickle.Pickler
+    base: Any = importlib.import_module("cloudpickle" if by_value else "pickle").Pickler
     blamed: dict[int, Any] = {}
 
     class Probe(base):  # type: ignore[misc]
@@ -102,7 +95,7 @@ def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
             return blamed
 
 
-class _Reached(NamedTuple):
+class _Part(NamedTuple):
     """A part of the object, the way to it, and the object of which it is an attribute."""
 
     value: Any
@@ -110,32 +103,32 @@ class _Reached(NamedTuple):
     owner: Any = None
 
 
-def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Reached]:
+def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Part]:
     """Return the parts that are to blame, with the shortest way to each."""
-    parts = {id(obj): _Reached(obj, name)}
+    parts = {id(obj): _Part(obj, name)}
     queue = deque(parts.values())
     while queue and not blamed.keys() <= parts.keys():
-        for part in _inside(*queue.popleft()):
-            if id(part.value) not in parts:
-                parts[id(part.value)] = part
+        for part in _inside(queue.popleft()):
+            if parts.setdefault(id(part.value), part) is part:
                 queue.append(part)
-    return [parts.get(key, _Reached(part, f"a part of {name}")) for key, part in blamed.items()]
+    return [parts.get(key, _Part(value, f"a part of {name}")) for key, value in blamed.items()]
 
 
-def _inside(value: Any, path: str, _: Any) -> Iterator[_Reached]:
+def _inside(part: _Part) -> Iterator[_Part]:
     """List what an object holds: items and attributes, then also what has no name of its own."""
+    value, path, _ = part
     if isinstance(value, type | types.ModuleType | types.FunctionType):
         return
     items = dict(enumerate(value)) if isinstance(value, list | tuple | deque) else value
     if isinstance(items, dict):
         for key, item in items.items():
-            yield _Reached(item, f"{path}[{key!r}]")
+            yield _Part(item, f"{path}[{key!r}]")
     modules = value._modules if isinstance(value, torch.nn.Module) else {}
     for name, item in {**modules, **getattr(value, "__dict__", {})}.items():
         step = f"[{name}]" if name.isdigit() else f".{name}"
-        yield _Reached(item, path + step, value)
+        yield _Part(item, path + step, value)
     for item in gc.get_referents(value):  # a partial's arguments, say, and its class
-        yield _Reached(item, path)
+        yield _Part(item, path)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -153,7 +146,7 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"a {type(value).__name__}", do
 
 
-def _where(part: _Reached) -> str:
+def _where(part: _Part) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
     code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
     if isinstance(code, types.CodeType):

@@ -1,30 +1,32 @@
-"""A world whose ranks are runs of one script: started by torchrun, or by rank 0 itself.
+"""A world whose ranks are runs of one script: started by a launcher, or by rank 0 itself.
 
-Where no launcher started us, this process becomes rank 0 and runs its own command line again for
-the other ranks. They come to the same call and join. The world then stays until the script ends, so
-that one call after another can use it: rank 0 waits for the others, and its exit code tells of one
-that failed. No rank outlives rank 0, and a wait that can't be met ends in an error that names the
-rank that is gone.
+Without a launcher, this process becomes rank 0 and runs its own command line again for the other
+ranks. They come to the same call and join. The world stays until the script ends: rank 0 waits for
+the others, and its exit code tells of one that failed. No rank outlives rank 0.
 """
 
 import atexit
+import contextlib
+import functools
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.verdict import what_ended
-from distmetrics.errors import ConfigurationError, DivergedError, PeerLostError
-from distmetrics.launch.clusters import OWN_STORE, detect, reachable
-from distmetrics.launch.environment import Environment
+from distmetrics.errors import ConfigurationError, PeerLostError
+from distmetrics.guard.store import RAISING_GRACE
+from distmetrics.launch.environment import OWN_STORE, Environment, detect, reachable
 from distmetrics.launch.joining import (
     Connect,
     exit_now,
@@ -33,35 +35,24 @@ from distmetrics.launch.joining import (
     own_place,
     taking_part,
     tombstones_in,
-    use_loopback,
 )
-from distmetrics.launch.subprocess_ranks import (
-    SubprocessRanks,
-    await_end_of_rank_zero,
-    command_line,
-    watch_rank_zero,
-)
+from distmetrics.launch.spawn import end_all, end_with_parent, exit_reason, has_script, join_all
 
-_LOOPBACK = ("localhost", "127.", "::1")
+_PARENT = "DISTMETRICS_PARENT"  # process id of rank 0; set for the ranks that it starts
+_POLL = 0.05
+_FOLDER = Path.cwd()  # a script may change its folder later, and is found from here
 
 
 @dataclass
 class ScriptWorld:
-    """This process's place in a world that lasts as long as the script.
-
-    Attributes:
-        environment: who this process is.
-        comm: who it talks through.
-        subprocesses: the other ranks, where this process started them.
-        error: what ended a call, after which the group can't be used.
-    """
+    """This process's place in a world that lasts as long as the script."""
 
     environment: Environment
     comm: GroupCommunicator
-    subprocesses: SubprocessRanks | None = None
-    error: BaseException | None = None
+    others: "OtherRanks | None" = None  # where this process started them
+    error: BaseException | None = None  # what ended a call, after which the group can't be used
 
-    @contextmanager
+    @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Put the world's communicator in force; where the block raises, tell the others why."""
         try:
@@ -73,21 +64,21 @@ class ScriptWorld:
 
     def close(self) -> None:
         """Leave the world at the end of the script; rank 0 waits for those that it started."""
-        raised = what_ended()
-        if raised is not None and self.error is None:
-            self.error = raised
-            self.comm.leave(raised)
-        if self.error is not None:
-            if self.subprocesses is not None:
-                self.subprocesses.end(patient=isinstance(self.error, PeerLostError | DivergedError))
-            elif self.environment.launcher == "distmetrics":
-                await_end_of_rank_zero()
-            exit_now()
-        self.comm.leave(None)
-        if dist.is_initialized():
+        if self.error is None:
+            self.error = what_ended()
+            self.comm.leave(self.error)
+        failed, lost = self.error is not None, list[str]()
+        if dist.is_initialized() and not failed:
             dist.destroy_process_group()
-        if self.subprocesses is not None and (lost := self.subprocesses.join()):
+        if self.others is not None:
+            lost = self.others.end(RAISING_GRACE if failed else None)
+        elif failed:
+            # Rank 0's connections close a moment before its process is gone: the watcher in this
+            # process then removes the job's files.
+            time.sleep(3 * _POLL)
+        if lost and not failed:
             sys.stderr.write("\n".join(["distmetrics: the job failed", *lost, ""]))
+        if lost or failed:
             exit_now()
 
 
@@ -103,25 +94,23 @@ def join(
 ) -> ScriptWorld:
     """Join this script's world; the first call makes it, later ones return the same.
 
-    Args:
-        local_world_size: number of ranks on this machine.
-        backend: of ``torch.distributed``.
-        environment: who this process is, where the caller knows better than the variables of the
-            environment.
-        connect: makes the process group, called as ``torch.distributed.init_process_group``.
+    ``environment`` says who this process is, by default as the variables of its launcher say.
 
     Raises:
-        ConfigurationError: the world has another size, or this is no script that could be run
-            again.
+        ConfigurationError: the world has another size, or there is no script to run again.
         PeerLostError: a rank failed before it came here.
     """
     global _world
-    if _world is not None:
-        environment = _world.environment
-    elif dist.is_initialized():
-        environment = _adopted(local_world_size)
-    else:
-        environment = environment or detect()
+    if _world is None and dist.is_initialized():
+        # The user has made the process group, and will close it.
+        place = detect() or Environment(
+            launcher="init_process_group",
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            local_world_size=local_world_size,
+        )
+        _world = ScriptWorld(place, GroupCommunicator.of(dist.group.WORLD))
+    environment = environment or detect() if _world is None else _world.environment
     if environment is not None and environment.local_world_size != local_world_size:
         raise ConfigurationError(
             f"devices={local_world_size}, but {environment.launcher} runs "
@@ -129,7 +118,7 @@ def join(
             do="give both the same number, or say devices='auto' under a launcher.",
         )
     if _world is None:
-        _world = _make(environment, local_world_size, backend, connect)
+        _world = _made(environment, local_world_size, backend, connect)
     if _world.error is not None:
         raise PeerLostError(
             "the world of this script is broken: an earlier call has failed",
@@ -139,80 +128,115 @@ def join(
 
 
 def end_if_alone() -> None:
-    """End a world of this process alone that we have made; a later call makes another.
-
-    A fork of this process would have the group open, and none of its threads.
-    """
+    """End our world of this process alone: a fork would have its group, and none of its threads."""
     global _world
-    if _world is None or _world.subprocesses is None or _world.environment.world_size > 1:
-        return
-    atexit.unregister(_world.close)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    _world.subprocesses.join()
-    _world = None
+    if _world is not None and _world.others is not None and _world.environment.world_size == 1:
+        atexit.unregister(_world.close)
+        _world.error = None  # nobody else needs to know
+        _world.close()
+        _world = None
 
 
-def _make(
+def _made(
     environment: Environment | None, world_size: int, backend: str, connect: Connect
 ) -> ScriptWorld:
+    """Join the job's other ranks, or start them; the world is closed when the script ends."""
+    others = None
     if environment is None:
-        return _as_rank_zero(world_size, backend, connect)
-    if environment.launcher == "init_process_group":
-        return ScriptWorld(environment, GroupCommunicator.of(dist.group.WORLD))
-    if environment.launcher == "distmetrics":
+        others = OtherRanks(world_size)
+        environment, store = own_place(0, world_size), file_store(others.folder)
+    elif environment.launcher == "distmetrics":
         watch_rank_zero()
-        return _in_file(environment, os.environ[OWN_STORE], backend, connect)
-    environment = reachable(environment)
-    if environment.main_address.startswith(_LOOPBACK):
-        use_loopback()
-    store = _meet_at_rank_zero(environment)
-    return _connected(environment, join_group(environment, backend, connect, store, store))
-
-
-def _meet_at_rank_zero(environment: Environment) -> Any:
-    """Return the store at rank 0's address; under torchrun its agent may host it."""
-    if environment.launcher == "torchrun":
-        return next(rendezvous("env://"))[0]
-    host = environment.main_address
-    url = f"tcp://{f'[{host}]' if ':' in host else host}:{environment.main_port}"
-    return next(rendezvous(url, environment.rank, environment.world_size))[0]
-
-
-def _as_rank_zero(world_size: int, backend: str, connect: Connect) -> ScriptWorld:
-    """Start the other ranks, which run this script again, and join them."""
-    command_line()  # refused before anything is made
-    path = str(Path(tempfile.mkdtemp(prefix="distmetrics-")) / "store")
-    subprocesses = SubprocessRanks(world_size, path, tombstones_in(file_store(path)))
+        store = file_store(Path(os.environ[OWN_STORE]))
+    else:
+        environment = reachable(environment)
+        host = environment.main_address
+        url = f"tcp://{f'[{host}]' if ':' in host else host}:{environment.main_port}"
+        # Rank 0 hosts the store, or torchrun's agent.
+        store = next(rendezvous(url, environment.rank, environment.world_size))[0]
     try:
-        world = _in_file(own_place(0, world_size), path, backend, connect)
+        comm = join_group(environment, backend, connect, store)
     except BaseException:
-        subprocesses.end(patient=True)
+        if others is not None:
+            others.end(RAISING_GRACE)
         raise
-    world.subprocesses = subprocesses
-    return world
-
-
-def _in_file(environment: Environment, path: str, backend: str, connect: Connect) -> ScriptWorld:
-    """Join the process group of a job whose store is a file: the group may block on its handle."""
-    comm = join_group(environment, backend, connect, file_store(path), file_store(path))
-    return _connected(environment, comm)
-
-
-def _connected(environment: Environment, comm: GroupCommunicator) -> ScriptWorld:
-    """Return a world that ends with the script."""
-    world = ScriptWorld(environment, comm)
+    world = ScriptWorld(environment, comm, others)
     atexit.register(world.close)
     return world
 
 
-def _adopted(local_world_size: int) -> Environment:
-    """Describe the process group that the user has made, and will close."""
-    rank, detected = dist.get_rank(), detect()
-    return Environment(
-        launcher="init_process_group",
-        rank=rank,
-        world_size=dist.get_world_size(),
-        local_rank=rank % local_world_size if detected is None else detected.local_rank,
-        local_world_size=local_world_size if detected is None else detected.local_world_size,
-    )
+class OtherRanks:
+    """Rank 0's handle on the ranks that it starts; a thread publishes how they end."""
+
+    def __init__(self, world_size: int) -> None:
+        command_line()  # refused before anything is made
+        self.folder = Path(tempfile.mkdtemp(prefix="distmetrics-"))
+        self._runs = [_Run(rank, world_size, self.folder) for rank in range(1, world_size)]
+        self._tombstones = tombstones_in(file_store(self.folder))
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, name="distmetrics other ranks", daemon=True
+        )
+        self._watcher.start()
+
+    def end(self, seconds: float | None = None) -> list[str]:
+        """Wait for the ranks, some seconds at most; end them; name those that failed."""
+        try:
+            join_all(self._runs, seconds)
+        finally:
+            self._closed.set()
+            self._watcher.join()
+            end_all(self._runs)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        failed = [run for run in self._runs if run.returncode]
+        return [f"rank {run.rank} {exit_reason(run.returncode)}" for run in failed]
+
+    def _watch(self) -> None:
+        """Publish for each rank that ends without having said why."""
+        while not self._closed.wait(_POLL):
+            for run in self._runs:
+                if run.poll() is not None:
+                    self._tombstones.leave_for(run.rank, exit_reason(run.returncode))
+
+
+class _Run(subprocess.Popen[bytes]):
+    """A run of the script, waited for as for a process of multiprocessing."""
+
+    def __init__(self, rank: int, world_size: int, folder: Path) -> None:
+        self.rank = rank
+        environ = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            OWN_STORE: str(folder),
+            _PARENT: str(os.getpid()),
+        }
+        super().__init__(command_line(), env=environ, cwd=_FOLDER, stdin=subprocess.DEVNULL)
+
+    def join(self, seconds: float | None = None) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(seconds)
+
+
+def command_line() -> list[str]:
+    """Return the command of this process, with ``-m``, ``-c`` and the interpreter's options."""
+    if not has_script() and "-c" not in sys.orig_argv:
+        raise ConfigurationError(
+            "strategy='ddp' runs the script again for each rank, and there is none: this is a "
+            "notebook or a prompt",
+            do="say strategy='ddp_spawn', or put the code into a file.",
+        )
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+@functools.cache
+def watch_rank_zero() -> None:
+    """Once, in a rank that rank 0 has started: end when rank 0 ends, and leave Ctrl-C to it."""
+    parent = int(os.environ[_PARENT])
+
+    def rank_zero_has_ended() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL)
+
+    end_with_parent(rank_zero_has_ended, Path(os.environ[OWN_STORE]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[s
     if union is not None and mine.totals.names.kinds.items() <= union.kinds.items():
         logged = {name: mine.slots[name] for name in mine.totals.names.kinds}  # as errors say
         sent = mine._replace(totals=Totals(union, mine.totals.among(union)), slots=logged)
-    row, per_rank = merged(sent, known.sets, call, "the value of {!r}".format, comm=comm)
+    row, per_rank = merged(sent, known.sets, call, comm=comm)
     if inline_capacity(comm.world_size) == 0:  # else frames are for all, and fewer names are less
         whole, _ = join(tuple({*per_rank}))
         is_needed = len({*per_rank}) > 1 or whole.is_marked
@@ -61,17 +61,12 @@ def flushed(mine: WindowSnapshot, known: Known, *, comm: Communicator) -> dict[s
 
 @one_call
 def merged(
-    mine: WindowSnapshot,
-    known: dict[str, Names],
-    call: Header,
-    label: Callable[[str], str],
-    *,
-    comm: Communicator,
+    mine: WindowSnapshot, known: dict[str, Names], call: Header, *, comm: Communicator
 ) -> tuple[dict[str, Any], list[Names]]:
     """Return the value of each name that any rank has logged, and each rank's names.
 
     Every rank gets the same bits, or the same error. ``known``: names by digest, of earlier flushes
-    among these ranks; changes. ``label``: returns what errors call the value of a name.
+    among these ranks; changes.
     """
     mine = mine.checked()
     names, numbers = mine.totals
@@ -79,7 +74,8 @@ def merged(
     announced = Announced(names.digest, len(names.data), digest)
     header = call.but(problem=mine.problem, body=encode(announced))
     if comm.wants_proof:  # one for each name takes its time
-        tensors = {label(name): numbers[place] for name, place in names.places.items()}
+        places = names.places.items()
+        tensors = {f"the value of {name!r}": numbers[place] for name, place in places}
         comm.witness(header.content(), tensors)
     data, capacity = numbers.view(torch.uint8), inline_capacity(comm.world_size)
     met = exchange(comm, header, data if data.numel() <= capacity else data[:0])
@@ -92,7 +88,7 @@ def merged(
         raise refusal(
             comm,
             f"ranks log {name!r} in two ways",
-            _lines(comm, mine, name, f"as a {names.kinds.get(name)}"),
+            lines(comm, mine, name, f"as a {names.kinds.get(name)}"),
             likely="one name for two things.",
             do="log a name in one way, or under two names.",
             site=mine.site,
@@ -126,7 +122,7 @@ def _learn(
         data = names.data if names.digest == each.digest else bytes(each.nbytes)
         sent = to_bytes(comm.broadcast(from_bytes(data).to(comm.device), src))
         with reading("the names that it logged", src):
-            theirs = decode(Names, sent, "names", src)
+            theirs = decode(type(names), sent, "names", src)
             if theirs.digest != each.digest:
                 raise ValueError("names that are not those of their digest")
         known[each.digest] = theirs
@@ -170,7 +166,7 @@ def _row(
             raise refusal(
                 comm,
                 f"{name!r} was logged as the same on all ranks, and is not",
-                _lines(comm, mine, name, str(own_value(mine, name))),
+                lines(comm, mine, name, str(own_value(mine, name))),
                 likely="a value of this rank's data, or ranks that are not at the same step.",
                 do="log.mean, .sum, .max or .min what differs between ranks.",
                 site=mine.site,
@@ -199,7 +195,7 @@ def own_value(mine: WindowSnapshot, name: str) -> Any:
     return names.kinds[name].read(name, numbers[names.places[name]].tolist()).get(name)
 
 
-def _lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
+def lines(comm: Communicator, mine: WindowSnapshot, name: str, own: str) -> list[str]:
     """Return what each rank has logged under a name, and at which line first."""
     is_mine = name in mine.totals.names.kinds and name in mine.slots
     line = f"{own}, first at {mine.slots[name].site}" if is_mine else "not logged"

@@ -23,7 +23,10 @@ from distmetrics.message import Message, encode
 
 
 class Names(Message, frozen=True, eq=False, dict=True):
-    """Names and kinds, in the order in which their numbers travel; marks are the last."""
+    """Names and kinds, in the order in which their numbers travel; marks are the last.
+
+    A subclass may tell more of them.
+    """
 
     kinds: dict[str, Kind]  # by name, sorted
     # Whether each name has a mark, of which the largest counts: 1 if it was logged, else -inf.
@@ -132,7 +135,8 @@ def join(parts: tuple[Names, ...]) -> tuple[Names, Sequence[str]]:
     for part in parts:
         unlike |= {name for name, kind in part.kinds.items() if kinds.get(name, kind) != kind}
         kinds |= part.kinds
-    return Names.of(kinds, is_marked=any(part.is_marked for part in parts)), sorted(unlike)
+    union = type(parts[0]).of(kinds, is_marked=any(part.is_marked for part in parts))
+    return union, sorted(unlike)
 
 
 def folded(parts: Iterable[Totals], union: Names) -> Tensor:

@@ -29,7 +29,6 @@ from distmetrics.message import convert
 _MOST = 1 << 17  # elements that wait to be added up
 _OF_A_CALL = 128  # how many a call counts as, so that at most 1024 calls wait: each keeps memory
 
-_NO_NAMES = Names.of({})
 CPU = torch.device("cpu")
 Number = Tensor | float
 
@@ -214,9 +213,10 @@ def _sort_of(number: Number) -> tuple[Any, torch.device, Sequence[int]]:
 
 
 class Window:
-    """The values that this rank has logged since the last flush."""
+    """The values that this rank has logged since the last flush; ``names``: the class of these."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: type[Names] = Names) -> None:
+        self._no_names = names({})
         self._slots: dict[str, Slot] = {}
         self._device = CPU  # of the numbers; that of the latest value of another one than the host
         self._noted: list[_Noted] = []
@@ -228,7 +228,8 @@ class Window:
         """Begin a new window, of what was noted since the snapshot, maybe by another thread."""
         self.problem: Problem | None = None  # of the first value that could not be counted
         self._flaws: Flaws = {}
-        self._totals = Totals(_NO_NAMES, _NO_NAMES.nothing(CPU))  # of what was added up
+        none = self._no_names
+        self._totals = Totals(none, none.nothing(CPU))  # of what was added up
 
     def note(self, name: Any, kind: Kind, value: Any, weight: Any = 1.0) -> None:
         """Take a value; it is added up later."""
@@ -294,15 +295,17 @@ class Window:
                 what = f"the value or weight of {first.name!r} was changed in place since"
                 self._refuse(f"{what}, first logged at {first.site}", "log a copy, value.clone().")
                 continue
-            groups[first.kind if len(slots) == 1 else slots, sorts].append(each)
+            combined = first.kind.op, first.kind.size
+            groups[combined if len(slots) == 1 else slots, sorts].append(each)
             for _, device, _ in sorts:
                 self._device = self._device if device == CPU else device
         totals = []
-        for (alike, _), group in groups.items():
+        for group in groups.values():
             per_value, values, weights, _ = zip(*group, strict=True)
             numbers, scales = (_column(each, self._device) for each in (values, weights))
-            if isinstance(alike, tuple):  # [steps, names]
-                slots, numbers, scales = alike, numbers.T, scales.T
+            slots = per_value[0]
+            if len(slots) > 1:  # [steps, names]
+                numbers, scales = numbers.T, scales.T
             else:
                 slots = tuple([slot for (slot,) in per_value])
             if isinstance(weights[0], Tensor):
@@ -331,7 +334,8 @@ class Window:
     def load(self, state: Mapping[str, Any]) -> None:
         """Add what :meth:`state` has returned; raise InputError if it does not fit."""
         try:
-            names = Names.of(convert(state["kinds"], dict[str, Kind]))
+            kinds = convert([state["kinds"]], type(self._no_names)).kinds
+            names = type(self._no_names).of(kinds)
             problem = convert(state["problem"], Problem | None)
         except (KeyError, TypeError, msgspec.ValidationError) as error:
             raise InputError(

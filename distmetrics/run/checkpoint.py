@@ -17,7 +17,7 @@ from distmetrics.run.callbacks import Callback, ModelCheckpoint
 from distmetrics.run.checkpoint_file import write
 from distmetrics.run.context import LoopProgress, gathered
 from distmetrics.run.fit import EpochRng, Fit
-from distmetrics.run.metric_state import load_states, merged, metric_states, metrics_in
+from distmetrics.run.metric_states import load_states, merged, metric_states, metrics_in
 from distmetrics.run.run import Run
 
 

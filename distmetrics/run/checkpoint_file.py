@@ -21,10 +21,12 @@ def write(content: Any, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: str | Path, *, weights_only: bool = True) -> dict[str, Any]:
+def load_checkpoint(
+    path: str | Path, *, map_location: Any = "cpu", weights_only: bool = True
+) -> dict[str, Any]:
     """Read a checkpoint; ``weights_only=False`` also unpickles objects of any class."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=weights_only)
+        content = torch.load(path, map_location=map_location, weights_only=weights_only)
     except (
         pickle.UnpicklingError,
         EOFError,

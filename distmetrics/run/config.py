@@ -87,12 +87,14 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         check_fields(self, "Trainer")
 
-    def resolved(self) -> Self:
-        """Return what the flags amount to: ``fast_dev_run`` is a few batches of everything."""
-        config = replace(self, default_root_dir=Path(self.default_root_dir or Path.cwd()))
-        if not self.fast_dev_run:
+    @classmethod
+    def of(cls, flags: Mapping[str, Any]) -> Self:
+        """Return the flags among others; ``fast_dev_run`` is a few batches of everything."""
+        config = cls(**{field.name: flags[field.name] for field in fields(cls)})
+        config = replace(config, default_root_dir=Path(config.default_root_dir or Path.cwd()))
+        if not config.fast_dev_run:
             return config
-        count = int(self.fast_dev_run)
+        count = int(config.fast_dev_run)
         return replace(
             config,
             limit_train_batches=count,

@@ -12,12 +12,10 @@ from distmetrics.collectives.ops import all_gather_object
 from distmetrics.comm.communicator import Communicator
 from distmetrics.errors import ConfigurationError
 from distmetrics.log.writers import Logger
-from distmetrics.run.combine import Logged
 from distmetrics.run.config import TrainerConfig
-from distmetrics.run.log_options import as_number, check_name
-from distmetrics.run.logbook import LogBook, Stage
-from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.logbook import LogBook, Logged, Stage
 from distmetrics.run.runner import Runner
+from distmetrics.run.values import LoggedValues, as_number, check_name
 from distmetrics.strategies.base import Strategy
 
 _FLAGS = {field.name for field in fields(TrainerConfig)}
@@ -203,12 +201,11 @@ def note_step(trainer: RunContext, log: LogBook, *, updated: bool) -> None:
 
 def note_epoch(trainer: RunContext, log: LogBook, logged: Logged, stage: Stage) -> None:
     """Make an epoch's values known."""
-    values = {key.label: value for key, value in logged.values.items()}
     trainer.values.note(log.step_values, log.step_local)
-    trainer.values.note_epoch(values, {key.label for key in logged.local})
+    trainer.values.note_epoch(logged.values, logged.local)
     if stage == "validate":
-        trainer.values.validation_metrics = set(values)
-    _publish(trainer, values, log.unlogged)
+        trainer.values.validation_metrics = set(logged.values)
+    _publish(trainer, logged.values, log.unlogged)
 
 
 def _publish(trainer: RunContext, values: Mapping[str, Tensor | float], unlogged: Set[str]) -> None:

@@ -12,7 +12,7 @@ from distmetrics.message import reading
 from distmetrics.run.batches import length, limited, no_batch
 from distmetrics.run.config import Limit
 from distmetrics.run.context import gathered, note_epoch
-from distmetrics.run.logbook import LogBook, Stage
+from distmetrics.run.logbook import LogBook, Stage, loader_suffix
 from distmetrics.run.module import check_step
 from distmetrics.run.run import Run
 from distmetrics.strategies.base import Entry
@@ -112,21 +112,22 @@ def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, f
             epoch_end(outputs if len(loaders) > 1 else outputs[0])
         run.call(f"on_{name}_epoch_end", callbacks=False)
         if run.trainer.sanity_checking:
-            log.discard()
             run.call(f"on_{name}_end", callbacks=False)
             return []
         logged = log.close()
-        for index in range(len(loaders)) if _limit(run, name) != 0 else ():
-            number, which = (index, f" {index}") if len(loaders) > 1 else (-1, "")
-            if not logged.batches.get(number):
-                raise no_batch(f"{name} loader{which}")
+        suffixes = [loader_suffix(index, len(loaders)) for index in range(len(loaders))]
+        for index, suffix in enumerate(suffixes) if _limit(run, name) != 0 else ():
+            if suffix not in logged.batches:
+                raise no_batch(f"{name} loader {index}" if suffix else f"{name} loader")
     note_epoch(run.trainer, log, logged, stage)
     run.call(f"on_{name}_epoch_end", module=False)
     run.call(f"on_{name}_end")
     results: list[dict[str, float]] = [{} for _ in loaders]
-    for key in [key for key in logged.values if key not in logged.aliases]:
-        for result in results if key.loader < 0 else [results[key.loader]]:
-            result[key.label] = logged.values[key]
+    for label, value in logged.values.items():
+        is_of_one = label.endswith(tuple(suffixes))
+        for suffix, result in zip(suffixes, results, strict=True):
+            if label.endswith(suffix) or not is_of_one:
+                result[label] = value
     return results
 
 

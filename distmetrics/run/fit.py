@@ -350,12 +350,6 @@ def _val_loaders(run: Run, call: Call) -> list[Any]:
     if is_wanted and config.limit_val_batches != 0:
         loaders = run.dealt(call.loaders_to_validate(module))
     values.within_epochs = bool(loaders) and config.validates_within_epochs
-    if config.limit_val_batches == 0:
-        values.why_unvalidated = "limit_val_batches=0 turns it off"
-    elif not loaders:
-        values.why_unvalidated = (
-            "it has no loader of validation data, or the module no validation_step"
-        )
     if not loaders:
         return []
     require(module, "validation_step")

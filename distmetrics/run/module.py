@@ -15,7 +15,7 @@ from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.context import RunContext
-from distmetrics.run.log_options import Options, ReduceFx
+from distmetrics.run.logbook import Options, ReduceFx
 from distmetrics.run.wrapped import RunnerOptimizer
 from distmetrics.strategies.tensors import parameters_of
 
@@ -94,7 +94,7 @@ class WithHparams:
         return self._hparams
 
     def save_hyperparameters(
-        self, *, ignore: str | Iterable[str] = (), logger: bool = True
+        self, *names: str, ignore: str | Iterable[str] = (), logger: bool = True
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
@@ -103,8 +103,12 @@ class WithHparams:
         ``load_from_checkpoint`` can make the object again.
 
         Args:
+            names: of the arguments to keep; default all.
             ignore: names not to keep.
             logger: whether loggers get them.
+
+        Raises:
+            ConfigurationError: a name is no argument.
         """
         caller = inspect.currentframe()
         frame = None if caller is None else caller.f_back
@@ -117,8 +121,14 @@ class WithHparams:
             if info.keywords is not None:
                 arguments |= info.locals[info.keywords]
             frame = frame.f_back
+        if unknown := [name for name in names if name not in arguments]:
+            raise ConfigurationError(
+                f"save_hyperparameters: __init__ has no argument {unknown[0]!r}; it has: "
+                f"{', '.join(arguments) or 'none'}"
+            )
         ignored = {ignore} if isinstance(ignore, str) else set(ignore)
-        for name, value in arguments.items():
+        for name in names or arguments:
+            value = arguments[name]
             if name not in ignored and not isinstance(value, nn.Module):
                 self.hparams[name] = value
         self._log_hparams = logger
@@ -220,7 +230,8 @@ class Module(Hooks, nn.Module, WithHparams):
 
         These are ``([optimizer], [scheduler])`` and ``{"optimizer": ..., "lr_scheduler": ...}``.
         A scheduler steps once an epoch; ``{"scheduler": ..., "interval": "step", "monitor": name}``
-        says otherwise. Several optimizers need ``self.automatic_optimization = False``.
+        says otherwise. Several optimizers, or a list of such dicts, need
+        ``self.automatic_optimization = False``.
         """
         raise NotImplementedError
 
@@ -229,6 +240,8 @@ class Module(Hooks, nn.Module, WithHparams):
         cls,
         checkpoint_path: str | Path,
         *,
+        map_location: Any = "cpu",
+        strict: bool = True,
         weights_only: bool = True,
         **arguments: Any,
     ) -> Self:
@@ -236,6 +249,8 @@ class Module(Hooks, nn.Module, WithHparams):
 
         Args:
             checkpoint_path: the file.
+            map_location: the device of the weights.
+            strict: whether names of weights must match.
             weights_only: False also unpickles objects of any class: only for files that you trust.
             arguments: of ``__init__``, in the place of those saved or beside them.
 
@@ -243,7 +258,9 @@ class Module(Hooks, nn.Module, WithHparams):
             ConfigurationError: there is no such file.
             TypeError: an argument of ``__init__`` is neither saved nor passed.
         """
-        content = load_checkpoint(checkpoint_path, weights_only=weights_only)
+        content = load_checkpoint(
+            checkpoint_path, map_location=map_location, weights_only=weights_only
+        )
         parameters = inspect.signature(cls).parameters
         takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         for name, value in content.get("hyper_parameters", {}).items():
@@ -251,7 +268,7 @@ class Module(Hooks, nn.Module, WithHparams):
                 arguments.setdefault(name, value)
         module = cls(**arguments)
         module.on_load_checkpoint(content)
-        module.load_state_dict(content["state_dict"])
+        module.load_state_dict(content["state_dict"], strict=strict)
         return module
 
     def prepare_data(self) -> None:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from distmetrics.arguments import one_of
+from distmetrics.arguments import describe, one_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.config import Positive, check_fields
-from distmetrics.run.logged_values import LoggedValues
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.tensors import check_steps_some
 
 Interval = Literal["epoch", "step"]
@@ -109,15 +109,28 @@ def configured(
 
 def _split(returned: Any) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of one of the forms."""
+    items = _as_list(returned)
+    if any(isinstance(item, Mapping) for item in items):
+        pairs = [_of_dict(item) for item in items]
+        schedulers = [scheduler for _, scheduler in pairs if scheduler is not None]
+        return [optimizer for optimizer, _ in pairs], schedulers
+    is_pair = isinstance(returned, tuple) and len(items) == 2
+    if is_pair and not isinstance(items[1], Optimizer):
+        return _as_list(items[0]), _as_list(items[1])
+    return items, []
+
+
+def _of_dict(returned: Any) -> tuple[Any, Any]:
+    """Return the optimizer and the scheduler, or None; it may stand beside what it watches."""
     match returned:
+        case {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": monitor}:
+            if not isinstance(scheduler, Mapping):
+                scheduler = {"scheduler": scheduler, "monitor": monitor}
+            return optimizer, scheduler
         case {"optimizer": optimizer, **rest} if rest.keys() <= {"lr_scheduler"}:
-            return [optimizer], [each for each in rest.values() if each is not None]
-        case Mapping():
-            keys = sorted(returned)
-            raise ConfigurationError(f"configure_optimizers returned a dict with {keys}", do=_FORMS)
-        case tuple((optimizers, schedulers)) if not isinstance(schedulers, Optimizer):
-            return _as_list(optimizers), _as_list(schedulers)
-    return _as_list(returned), []
+            return optimizer, rest.get("lr_scheduler")
+    what = f"a dict with {[*returned]}" if isinstance(returned, Mapping) else describe(returned)
+    raise ConfigurationError(f"configure_optimizers returned {what}", do=_FORMS)
 
 
 def _as_list(value: Any) -> list[Any]:

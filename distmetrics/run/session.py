@@ -24,10 +24,10 @@ from distmetrics.run.context import LoopProgress, RunContext, gathered
 from distmetrics.run.data import Call, DataModule
 from distmetrics.run.evaluation import evaluate, predict
 from distmetrics.run.fit import Fit
-from distmetrics.run.logged_values import LoggedValues
-from distmetrics.run.metric_state import load_states, metric_states, metrics_in
+from distmetrics.run.metric_states import load_states, metric_states, metrics_in
 from distmetrics.run.module import Module, check_hooks, require
 from distmetrics.run.run import Run
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.tensors import to_host
 
 
@@ -173,7 +173,6 @@ def _tear_down(run: Run, call: Call, status: str) -> None:
         trainer.absent_ranks = 0
         trainer.num_batches = None
         trainer.values.within_epochs = False
-        trainer.values.why_unvalidated = ""
 
 
 def _call_all(

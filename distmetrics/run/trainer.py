@@ -11,10 +11,10 @@ from distmetrics.run.callbacks import Callback, chosen_callbacks
 from distmetrics.run.config import Limit, TrainerConfig, chosen_loggers, refuse_unknown
 from distmetrics.run.context import LoopProgress, RunContext
 from distmetrics.run.data import Call, DataModule
-from distmetrics.run.logged_values import LoggedValues
 from distmetrics.run.module import Module, require
 from distmetrics.run.runner import Runner
 from distmetrics.run.session import launch, launch_evaluation
+from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices
 
@@ -123,33 +123,9 @@ class Trainer(RunContext):
         layout: Layout = None,
         **unknown: Any,
     ) -> None:
+        flags = dict(locals())
         refuse_unknown(Trainer, unknown)
-        self.config = TrainerConfig(
-            max_epochs=max_epochs,
-            max_steps=max_steps,
-            limit_train_batches=limit_train_batches,
-            limit_val_batches=limit_val_batches,
-            limit_test_batches=limit_test_batches,
-            limit_predict_batches=limit_predict_batches,
-            val_check_interval=val_check_interval,
-            check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=num_sanity_val_steps,
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            log_every_n_steps=log_every_n_steps,
-            default_root_dir=default_root_dir,  # type: ignore[arg-type]  # made a Path there
-            enable_progress_bar=enable_progress_bar,
-            enable_model_summary=enable_model_summary,
-            enable_checkpointing=enable_checkpointing,
-            fast_dev_run=fast_dev_run,
-            seed=seed,
-            deterministic=deterministic,
-            detect_anomaly=detect_anomaly,
-            terminate_on_nan=terminate_on_nan,
-            require_same_names=require_same_names,
-            allow_pickle=allow_pickle,
-            use_distributed_sampler=use_distributed_sampler,
-        ).resolved()
+        self.config = TrainerConfig.of(flags)
         self.runner = Runner(
             strategy=strategy,
             devices=devices,

@@ -37,9 +37,8 @@ from torch.optim import Optimizer
 from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import detect
-from distmetrics.launch.environment import Environment
-from distmetrics.launch.subprocess_ranks import watch_rank_zero
+from distmetrics.launch.environment import Environment, detect
+from distmetrics.launch.script import watch_rank_zero
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard

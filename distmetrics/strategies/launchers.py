@@ -12,8 +12,8 @@ from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.preflight import find_unpicklable
-from distmetrics.launch.processes import launch
 from distmetrics.launch.script import end_if_alone, join
+from distmetrics.launch.spawn import launch
 from distmetrics.strategies.base import Launcher, Strategy
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from distmetrics.arguments import POSITIVE, Takes, check, describe, one_of
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import detect
-from distmetrics.launch.environment import ClusterEnvironment, Environment
+from distmetrics.launch.environment import ClusterEnvironment, Environment, detect
 from distmetrics.strategies.base import Layout, Strategy
 from distmetrics.strategies.devices import Devices, device_kind, device_list, one_flag
 from distmetrics.strategies.precision import Precision

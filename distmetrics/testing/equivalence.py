@@ -16,7 +16,7 @@ from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.verdict import settle
 from distmetrics.data.sharding import clone, has_order
 from distmetrics.errors import InputError, InputTypeError
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.run.seed import keep
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.registry import resolve

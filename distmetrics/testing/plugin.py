@@ -24,8 +24,8 @@ from distmetrics.errors import (
     PeerLostError,
     who,
 )
-from distmetrics.launch.pickles import pickled_by_value
 from distmetrics.launch.preflight import find_unpicklable
+from distmetrics.launch.spawn import pickled_by_value
 from distmetrics.testing import world as worlds
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.faults import Fault

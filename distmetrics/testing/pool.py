@@ -18,8 +18,7 @@ from typing import Any
 
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.pickles import pickled
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch, pickled
 
 _LIMIT = 30.0  # seconds that a job may take before its rank ends itself
 
@@ -55,7 +54,7 @@ class Pool:
         replies: dict[int, Outcome] = {}
         for rank, connection in enumerate(self._ranks):
             with contextlib.suppress(EOFError, OSError):
-                value = pickle.loads(connection.recv_bytes())  # noqa: S301  (see unpack_outcome)
+                value = pickle.loads(connection.recv_bytes())  # noqa: S301  (see launch/spawn.py)
                 replies[rank] = Outcome(rank, value)
         if len(replies) < self.world_size:
             self.close()
@@ -93,7 +92,7 @@ def _serve(comm: Any, pipe: Connection, limit: float) -> None:
     with Path(os.devnull).open("w") as nowhere:
         while True:
             try:
-                job = pickle.loads(pipe.recv_bytes())  # noqa: S301  (see unpack_outcome)
+                job = pickle.loads(pipe.recv_bytes())  # noqa: S301  (see launch/spawn.py)
             except EOFError:
                 return
             faulthandler.dump_traceback_later(limit, exit=True, file=nowhere)

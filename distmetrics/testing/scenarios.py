@@ -15,7 +15,7 @@ import torch
 from distmetrics.comm.communicator import Communicator
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.threads import ThreadCommunicator
-from distmetrics.launch.pickles import pickled
+from distmetrics.launch.spawn import pickled
 from distmetrics.layouts.communicator import layout
 from distmetrics.metrics.adapters import targets
 from distmetrics.metrics.sync import sync_and_compute, synced

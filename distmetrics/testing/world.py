@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from distmetrics.comm.communicator import Communicator, use
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.verdict import Outcome, settle
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.layouts.communicator import layout as layout_of
 from distmetrics.testing.faults import Fault
 from distmetrics.testing.faults.communicator import faulty, killed_as_lost

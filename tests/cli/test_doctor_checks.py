@@ -13,7 +13,7 @@ from distmetrics.cli import doctor, doctor_checks, doctor_ranks
 from distmetrics.cli.doctor_checks import Finding, interfaces, launcher, merged, of_error
 from distmetrics.cli.doctor_ranks import measured, on_gpus
 from distmetrics.errors import PeerLostError
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 
 NODE0 = {
     "RANK": "0",

@@ -25,8 +25,7 @@ from distmetrics.comm.communicator import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.message import LARGEST_HEADER, reading
 from distmetrics.metrics.plan import SyncSchema, sent_by
-from distmetrics.run.log_options import Options
-from distmetrics.run.logbook import LogBook
+from distmetrics.run.logbook import LogBook, Options
 from distmetrics.testing import outcomes
 from tests.collectives.malicious import (
     BODY,

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import detect, reachable
-from distmetrics.launch.environment import ClusterEnvironment, Environment
+from distmetrics.errors import ConfigurationError, MissingDependencyError
+from distmetrics.launch.environment import ClusterEnvironment, Environment, detect, reachable
 
 SLURM = {
     "SLURM_JOB_ID": "1234567",
@@ -112,9 +111,11 @@ def test_srun_that_speaks_pmi_is_slurm():
     assert detect(SLURM | {"PMI_RANK": "5", "PMI_SIZE": "7", "PMIX_RANK": "5"}).launcher == "slurm"
 
 
-def test_slurm_without_machines():
-    with pytest.raises(ConfigurationError, match=r"no list of machines(.|\n)*MASTER_ADDR"):
-        detect({name: value for name, value in SLURM.items() if name != "SLURM_NODELIST"})
+def test_slurm_without_machines(monkeypatch):
+    found = detect({name: value for name, value in SLURM.items() if name != "SLURM_NODELIST"})
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(MissingDependencyError, match="slurm without MASTER_ADDR"):
+        reachable(found)
 
 
 def test_lsf(tmp_path):
@@ -126,10 +127,8 @@ def test_lsf(tmp_path):
     hosts.write_text("node5\nnode5\n")
     assert detect(LSF | {"LSB_DJOB_RANKFILE": str(hosts)}).main_address == "node5"
     hosts.write_text("")
-    with pytest.raises(ConfigurationError, match="is empty"):
-        detect(LSF | {"LSB_DJOB_RANKFILE": str(hosts)})
-    with pytest.raises(ConfigurationError, match="LSB_DJOB_RANKFILE is None"):
-        detect(LSF)
+    assert detect(LSF | {"LSB_DJOB_RANKFILE": str(hosts)}).main_address == ""
+    assert detect(LSF).main_address == ""
 
 
 @pytest.mark.parametrize(
@@ -156,14 +155,11 @@ def test_mpi_on_several_machines_asks_for_the_address(monkeypatch):
     found = detect(OMPI)
     assert found.main_address == ""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ConfigurationError, match=r"does not say where rank 0 is(.|\n)*MASTER_ADDR(.|\n)*mpi4py"):
+    with pytest.raises(MissingDependencyError, match=r"mpi without MASTER_ADDR(.|\n)*pip install mpi4py"):
         reachable(found)
-    world = SimpleNamespace(bcast=lambda mine, root: mine or ("node0", 4711))
+    world = SimpleNamespace(bcast=lambda mine, root: "node0")
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=world)))
-    assert (reachable(found).main_address, reachable(found).main_port) == ("node0", 4711)
-    first = reachable(detect(OMPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}))
-    assert first.main_address
-    assert first.main_port > 0
+    assert (reachable(found).main_address, reachable(found).main_port) == ("node0", 29500)
     assert reachable(detect(OMPI | {"MASTER_ADDR": "head"})).main_address == "head"
 
 
@@ -194,7 +190,6 @@ class Mine(ClusterEnvironment):
 def test_an_environment_of_ones_own():
     found = Environment.of(Mine())
     assert (found.launcher, *place(found)) == ("Mine", 3, 4, 0, 1, 3)
-    assert isinstance(found, ClusterEnvironment)
 
     class Wrong(Mine):
         rank = 4
@@ -263,12 +258,11 @@ def test_an_environment_without_a_rank():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("rank", "3", r"Odd: rank must be a whole number from 0 on, got '3'\nDo:     return a number: int\("),
-        ("world_size", None, "Odd: world_size must be a whole number from 1 on, got None"),
-        ("local_world_size", 0, "Odd: local_world_size must be a whole number from 1 on, got 0"),
-        ("local_rank", lambda self: 1, "Odd says local rank 1 in a world of 1, which local_world_size is by default"),
-        ("main_port", 70000, "Odd: main_port must be a port's number"),
-        ("main_address", 5, "Odd: main_address must be the name or address"),
+        ("rank", "3rd", "Odd set rank='3rd', which is no number"),
+        ("world_size", None, "Odd set world_size=None, which is no number"),
+        ("local_world_size", 0, "local rank 0 in a world of 0"),
+        ("local_rank", lambda self: 1, "local rank 1 in a world of 1"),
+        ("main_port", "http", "Odd set main_port='http', which is no number"),
     ],
 )
 def test_an_environment_that_says_something_else(name, value, message):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.clusters import OWN_STORE, detect
-from distmetrics.launch.environment import ClusterEnvironment, Environment
+from distmetrics.launch.environment import OWN_STORE, Environment, detect
 
 TORCHRUN = {
     "RANK": "5",
@@ -35,7 +34,6 @@ def test_torchrun():
         main_address="node0",
         main_port=29500,
     )
-    assert isinstance(found, ClusterEnvironment)
 
 
 def test_ray_says_node_rank():

@@ -8,7 +8,7 @@ import traceback
 import cloudpickle
 import pytest
 
-from distmetrics.launch.pickles import pickled, pickled_by_value
+from distmetrics.launch.spawn import pickled, pickled_by_value
 
 
 def sent(job):

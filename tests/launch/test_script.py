@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.launch.script import join
-from distmetrics.launch.subprocess_ranks import command_line
+from distmetrics.launch.script import command_line, join
 from tests import warm
 
 

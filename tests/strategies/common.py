@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from distmetrics.comm.verdict import settle
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.train import Trainer
 from tests.train.models import Logistic, loader
 

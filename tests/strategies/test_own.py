@@ -13,7 +13,7 @@ from torch import nn
 from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.strategies import DDPFork, Strategy
 from distmetrics.strategies.registry import resolve
 from distmetrics.train import Trainer

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from distmetrics.launch.clusters import detect
+from distmetrics.launch.environment import detect
 from distmetrics.train import ModelCheckpoint, Trainer
 from tests.train.models import Logistic, Plain, loader
 

@@ -162,7 +162,7 @@ def test_epochs_without_validation_do_not_count(tmp_path):
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_missing_value_names_those_that_are_there(tmp_path, callback, world):
     message = f"{callback.__name__} watches 'scores', and logged values are: score, train_count, train_loss"
-    with pytest.raises(ConfigurationError, match=message + r"(.|\n)*Likely: 'score' is meant"):
+    with pytest.raises(ConfigurationError, match=message):
         fit([1.0], [callback("scores")], tmp_path, world)
 
 
@@ -173,14 +173,12 @@ class PerLoader(Scripted):
 
 @pytest.mark.parametrize("callback", [ModelCheckpoint, EarlyStopping])
 @pytest.mark.parametrize("world", WORLDS)
-def test_why_a_value_of_validation_is_missing(tmp_path, callback, world):
-    off = r"Likely: it is a value of validation, and this fit has none: limit_val_batches=0 turns it off"
-    with pytest.raises(ConfigurationError, match=off):
-        fit([1.0], [callback("score")], tmp_path, world, limit_val_batches=0)
-    with pytest.raises(ConfigurationError, match="and this fit has none: it has no loader of validation data"):
-        fit([1.0], [callback("score")], tmp_path, world, val=False)
+def test_a_value_of_validation_that_is_missing(tmp_path, callback, world):
+    for options in ({"limit_val_batches": 0}, {"val": False}):
+        with pytest.raises(ConfigurationError, match="watches 'score', and logged values are: train_count, train_loss"):
+            fit([1.0], [callback("score")], tmp_path, world, **options)
     trainer = trainer_in(world, [callback("score")], tmp_path, max_epochs=1)
-    several = r"logged for 2 validation loaders(.|\n)*Do:     watch one of them: 'score/dataloader_idx_0', say"
+    several = "logged values are: score/dataloader_idx_0, score/dataloader_idx_1, train_count"
     with pytest.raises(ConfigurationError, match=several):
         trainer.fit(PerLoader([1.0]), loader(8, 4), [loader(4, 2), loader(4, 2)])
 

@@ -111,7 +111,7 @@ def test_a_rank_that_fails(tmp_path, where, rank, how, messages):
 
 
 def test_where_there_is_no_script(tmp_path):
-    code = "from distmetrics.launch.subprocess_ranks import command_line; command_line()"
+    code = "from distmetrics.launch.script import command_line; command_line()"
     done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert "ConfigurationError: strategy='ddp' runs the script again" in done.stderr
     assert "say strategy='ddp_spawn'" in done.stderr

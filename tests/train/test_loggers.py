@@ -195,6 +195,21 @@ def test_hyperparameters():
     assert Logistic().hparams == {}
 
 
+def test_named_hyperparameters():
+    class Named(Module):
+        def __init__(self, *names):
+            super().__init__()
+            self.save_hyperparameters(*names)
+
+    class Rate(Named):
+        def __init__(self, name, lr=0.1, width=4):
+            super().__init__(name)
+
+    assert Rate("lr").hparams == {"lr": 0.1}
+    with pytest.raises(ConfigurationError, match="has no argument 'rate'; it has: name, lr, width"):
+        Rate("rate")
+
+
 def test_a_module_from_its_checkpoint(tmp_path):
     best = ModelCheckpoint(dirpath=tmp_path)
     module = Base(4, depth=3)
@@ -204,6 +219,7 @@ def test_a_module_from_its_checkpoint(tmp_path):
     assert torch.equal(again.layer.weight, module.layer.weight)
     with pytest.raises(RuntimeError, match="size mismatch"):
         Base.load_from_checkpoint(best.best_model_path, depth=2)
+    assert Base.load_from_checkpoint(best.best_model_path, map_location="cpu", strict=False).hparams == again.hparams
 
     class Needs(Base):
         def __init__(self, backbone):

@@ -46,7 +46,7 @@ class Two(Module):
 
     def configure_optimizers(self):
         one, two = SGD(self.first.parameters(), lr=0.1), SGD(self.second.parameters(), lr=0.1)
-        return [one, two], [StepLR(two, 1, gamma=0.5)]
+        return [{"optimizer": one}, {"optimizer": two, "lr_scheduler": StepLR(two, 1, gamma=0.5)}]
 
 
 class Automatic(Two):

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.run.metric_state import load_states, merged, metric_states
+from distmetrics.run.metric_states import load_states, merged, metric_states
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.resumable import Augmented, Noisy, run

@@ -116,7 +116,9 @@ class Logs(Logistic):
 def test_names_that_loggers_have_of_their_own(name, value):
     module = Logs(name, value)
     module.held = value
-    with pytest.raises(ConfigurationError, match=f"nothing can be logged as '{name}': 'epoch' and 'step' are .*\nDo: "):
+    with pytest.raises(
+        ConfigurationError, match=f"nothing can be logged as '{name}', which is the trainer's own\nDo: "
+    ):
         trainer().validate(module, loader(4))
 
 
@@ -223,7 +225,7 @@ class Shares(Logistic):
 @pytest.mark.parametrize("make", [BinaryAccuracy, lambda: MetricCollection({"a": BinaryAccuracy()})])
 def test_a_metric_that_holds_other_samples(make):
     module = Shares(make())
-    with pytest.raises(ConfigurationError, match=r"self\.shared holds 2 updates from before this validation"):
+    with pytest.raises(ConfigurationError, match=r"self\.shared holds samples from before"):
         trainer().fit(module, loader(8), loader(4))
     module.shared.reset()
     (first,) = trainer().validate(module, loader(4))
@@ -242,15 +244,15 @@ class Some(Logistic):
             self.log("some", float(self.global_rank), **self.options)
 
 
-WARNED = "'some' was logged in every batch of rank 1 and in no batch of rank 0"
+WARNED = "(?s)only some ranks log 'some', in every batch.*rank 0 +not logged.*rank 1 +logged, first at"
 
 
 def test_a_condition_on_the_rank_is_refused():
     with pytest.raises(MismatchError, match="only some ranks log 'some'") as caught:
         world(3).validate(Some(lambda rank, index: rank == 1), loader(24))
     told = str(caught.value)
-    assert "ranks 0, 2  in none of its 2 batches" in told
-    assert re.search(r"rank 1 +in each of its 2 batches, first at .*test_wrong_use\.py:\d+ in validation_step", told)
+    assert "ranks 0, 2  not logged" in told
+    assert re.search(r"rank 1 +logged, first at .*test_wrong_use\.py:\d+ in validation_step", told)
     assert "Trainer(require_same_names=False) only warns" in told
 
 
@@ -278,9 +280,8 @@ class Numbered(Logistic):
 
 @pytest.mark.parametrize("strategy", [Threads(), pytest.param("ddp_spawn", marks=pytest.mark.gloo)])
 def test_names_with_the_rank_in_them_are_refused(strategy):
-    with pytest.raises(MismatchError, match="only some ranks log 'loss_0'") as caught:
+    with pytest.raises(MismatchError, match="only some ranks log 'loss_0', 'loss_1', 'other_0', 'other_1'"):
         trainer(strategy=strategy, devices=2).fit(Numbered(), loader(16))
-    assert "Likewise: 'loss_1' by rank 1, 'other_0' by rank 0, 'other_1' by rank 1." in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from distmetrics import DivergedError, MismatchError, PeerLostError, guard
-from distmetrics.launch.processes import launch
+from distmetrics.launch.spawn import launch
 from distmetrics.testing import outcomes
 from tests.integrations.modules import elastic
 
