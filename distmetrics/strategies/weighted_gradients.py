@@ -21,15 +21,9 @@ from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.strategies.base import Strategy
 from distmetrics.strategies.tensors import parameters_of
 
-Versions = dict[Tensor, tuple[Tensor, int]]
-
 
 class WeightedSum:
-    """Gradients while they are a sum of weighted ones, and once they are a mean.
-
-    Args:
-        parameters: returns those whose gradients they are.
-    """
+    """Gradients of some parameters: a sum of weighted ones, and once an update their mean."""
 
     def __init__(self, parameters: Callable[[], list[Tensor]]) -> None:
         self.parameters = parameters
@@ -37,88 +31,56 @@ class WeightedSum:
 
     def clear(self) -> None:
         """Begin anew: the gradients were cleared, or an optimizer has stepped with them."""
-        self.total = 0.0  # of all ranks, of what is in the mean
-        self.added = 0.0  # to it since, on this rank
         self.is_weighted: bool | None = None  # None before the first loss
-        self.factor: float | None = None  # that has made a mean of the sum
+        self.is_sum = False  # weighted gradients are not divided yet
         self.is_foreign = False  # a loss that counts for other models has added to them
-        # The gradients that were there, and their versions, at the first loss since.
-        self._before: Versions = {}
-
-    @property
-    def is_sum(self) -> bool:
-        """True while weighted gradients are not divided yet."""
-        return bool(self.is_weighted) and self.factor is None
-
-    def open(self, is_weighted: bool, rank: int) -> None:
-        """Let a loss add to the gradients, which are a sum again; or begin anew without any."""
-        if self.factor is not None:
-            if self.has_none():
-                self.clear()
-            else:
-                self._multiply(1 / self.factor)
-                self.factor = None
-                self._before = self.versions()
-        if self.is_weighted not in (None, is_weighted) and self.has_none():
-            self.clear()  # no loss has added to them
-        if self.is_weighted not in (None, is_weighted):
-            raise ConfigurationError(
-                "some losses of an update have a weight, and others have none",
-                do="give each loss of an update its weight, or none of them.",
-                rank=rank,
-            )
-        if is_weighted and self.is_weighted is None:
-            self._before = self.versions()
-        self.is_weighted = is_weighted
-
-    def has_none(self) -> bool:
-        """True if there are no gradients."""
-        return all(parameter.grad is None for parameter in self.parameters())
-
-    def is_changed(self) -> bool:
-        """True if a loss since has had a gradient for any of the parameters, on this rank."""
-        return self.differs(self._before)
-
-    def differs(self, before: Versions) -> bool:
-        """True if gradients have been added to since."""
-        for parameter, (gradient, version) in self.versions().items():
-            gradient_before, version_before = before.get(parameter, (None, 0))
-            if gradient is not gradient_before or version != version_before:
-                return True
-        return False
+        self.total = 0.0  # weight of all ranks in the mean
+        self.added = 0.0  # weight since the mean was made, on this rank
+        self.is_changed = False  # a loss since then has had a gradient for them, on this rank
+        self.factor = 1.0  # that has made the mean of the sum
 
     def resume(self, added: float, is_weighted: bool | None) -> None:
         """Go on with gradients of a checkpoint."""
         self.clear()
         self.added, self.is_weighted = added, is_weighted
+        self.is_sum = self.is_changed = bool(is_weighted)
+
+    def open(self, is_weighted: bool, rank: int) -> None:
+        """Let a loss add to the gradients: a mean is a sum again."""
+        is_mean = bool(self.is_weighted) and not self.is_sum
+        is_other = self.is_weighted not in (None, is_weighted)
+        if (is_mean or is_other) and all(each.grad is None for each in self.parameters()):
+            self.clear()  # they were taken away, or no loss has added to them
+        elif is_other:
+            raise ConfigurationError(
+                "some losses of an update have a weight, and others have none",
+                do="give each loss of an update its weight, or none of them.",
+                rank=rank,
+            )
+        elif is_mean:
+            self._multiply(1 / self.factor)
+        self.is_weighted = self.is_sum = is_weighted
 
     def close(self, weight: float, is_changed: bool, world_size: int) -> None:
-        """Make a mean of the sum, with what all ranks have added to its weight.
-
-        Losses that depend on none of the parameters, on no rank, do not count.
-        """
-        self.added, self._before = 0.0, {}
-        if is_changed:
-            self.total += weight
-        elif not self.total:
-            self.clear()
+        """Make a mean of the sum, with the weight that all ranks have added."""
+        if not (is_changed or self.total):
+            self.clear()  # the losses depend on none of the parameters
             return
+        self.total += weight if is_changed else 0.0
         # The strategy has divided by the number of ranks. Where no rank has a weight, all are 0.
         self.factor = world_size / self.total if self.total else 1.0
         self._multiply(self.factor)
+        self.added, self.is_changed, self.is_sum = 0.0, False, False
 
     def _multiply(self, factor: float) -> None:
         for parameter in self.parameters():
             if parameter.grad is not None:
                 _own(parameter.grad).mul_(factor)
 
-    def versions(self) -> Versions:
+    def versions(self) -> dict[Tensor, int]:
         """Return the gradients that there are, and how often each has been changed."""
-        versions: Versions = {}
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                versions[parameter] = parameter.grad, _own(parameter.grad)._version
-        return versions
+        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        return {gradient: _own(gradient)._version for gradient in gradients}
 
 
 def _own(gradient: Tensor) -> Tensor:
@@ -127,19 +89,18 @@ def _own(gradient: Tensor) -> Tensor:
 
 
 class WeightedSums(list[WeightedSum]):
-    """Of a module's gradients: of those that each optimizer steps with, and of the others.
-
-    Optimizers may step after different numbers of losses.
-    """
+    """A sum for each optimizer, since these may step at different times; then the others'."""
 
     def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        own = list(module.parameters())
+
         def others() -> list[Tensor]:
             stepped = {each for optimizer in optimizers for each in parameters_of(optimizer)}
-            return [parameter for parameter in module.parameters() if parameter not in stepped]
+            return [parameter for parameter in own if parameter not in stepped]
 
         super().__init__(WeightedSum(partial(parameters_of, each)) for each in optimizers)
+        self._of = dict(zip(optimizers, self, strict=True))
         self.append(WeightedSum(others))
-        self._optimizers = optimizers
 
     def clear(self) -> None:
         """Begin all anew."""
@@ -148,7 +109,7 @@ class WeightedSums(list[WeightedSum]):
 
     def of(self, optimizer: Optimizer) -> WeightedSum:
         """Return the sum of the gradients that an optimizer steps with."""
-        return self[[id(each) for each in self._optimizers].index(id(optimizer))]
+        return self._of[optimizer]
 
     def note_cleared(self, optimizer: Optimizer) -> None:
         """Note that an optimizer has stepped with its gradients, or cleared them."""
@@ -157,11 +118,7 @@ class WeightedSums(list[WeightedSum]):
 
 
 def check_apart(sums: Iterable[WeightedSum], rank: int) -> None:
-    """Refuse parameters that several models or optimizers have: of which is the sum?
-
-    Raises:
-        ConfigurationError: there are such parameters.
-    """
+    """Refuse parameters that several models or optimizers have: of which is the sum?"""
     parameters = [parameter for each in sums for parameter in each.parameters()]
     if len({*parameters}) < len(parameters):
         raise ConfigurationError(
@@ -173,11 +130,7 @@ def check_apart(sums: Iterable[WeightedSum], rank: int) -> None:
 
 
 class WeightedGradients:
-    """Makes gradients Σ w · ∇loss / Σ w, over all ranks and the micro-batches of an update.
-
-    Args:
-        strategy: which averages gradients over its ranks.
-    """
+    """Makes gradients Σ w · ∇loss / Σ w, over all ranks and the micro-batches of an update."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -202,16 +155,20 @@ class WeightedGradients:
             sums: of the modules that the loss counts for.
             others: of modules that it does not count for; they are not stepped with what it adds.
             is_last: the update's last: gradients are then divided by the sum of all weights.
-
-        Raises:
-            ConfigurationError: only some losses of an update have a weight, or the strategy cannot
-                divide; InputError: the weight is no number, or below 0.
         """
+        rank = self.strategy.comm().rank
         if weight is not None:
             weight = weight_number(weight)
-            self._check_strategy()
+            if not self.strategy.weighs_gradients:
+                raise ConfigurationError(
+                    f"strategy={self.strategy.name!r} clips and steps inside its own engine: its "
+                    "gradients cannot be divided by the sum of all weights before that",
+                    do="say strategy='fsdp'; or backward of loss * weight / mean, with the mean "
+                    "weight of all ranks and micro-batches.",
+                    rank=rank,
+                )
         for each in sums:
-            each.open(weight is not None, self.strategy.comm().rank)
+            each.open(weight is not None, rank)
         if weight is None:
             self.strategy.backward(loss)
             return
@@ -220,13 +177,14 @@ class WeightedGradients:
         weight /= self.unit or 1.0
         with torch.enable_grad():
             weighted = loss * weight
-        before = [each.versions() for each in others]
+        before = {each: each.versions() for each in (*sums, *others)}
         with nullcontext() if weight else _without_gradients(weighted):
             self.strategy.backward(weighted)
-        for each, versions in zip(others, before, strict=True):
-            each.is_foreign |= each.differs(versions)
         for each in sums:
             each.added += weight
+            each.is_changed |= each.versions() != before[each]
+        for each in others:
+            each.is_foreign |= each.versions() != before[each]
         if is_last:
             self.finish(sums)
 
@@ -235,31 +193,17 @@ class WeightedGradients:
         open_sums = [each for each in sums if each.is_sum]
         if not open_sums:
             return
-        own = [(each.added, float(each.is_changed())) for each in open_sums]
+        own = [(each.added, float(each.is_changed)) for each in open_sums]
         totals = self._over_ranks(torch.tensor(own, dtype=torch.float64, device="cpu"), "sum")
         for each, (weight, changed) in zip(open_sums, totals.tolist(), strict=True):
             each.close(weight, changed > 0, self.strategy.comm().world_size)
-
-    def _check_strategy(self) -> None:
-        if not self.strategy.weighs_gradients:
-            raise ConfigurationError(
-                f"strategy={self.strategy.name!r} clips and steps inside its own engine: its "
-                "gradients cannot be divided by the sum of all weights before that",
-                do="say strategy='fsdp'; or backward of loss * weight / mean, with the mean weight "
-                "of all ranks and micro-batches.",
-                rank=self.strategy.comm().rank,
-            )
 
     def _over_ranks(self, weight: Any, op: Any) -> Any:
         return all_reduce(weight, op, comm=self.strategy.comm(), name="weight of losses")
 
 
 def weight_number(weight: Any) -> float:
-    """Return a weight as a number.
-
-    Raises:
-        InputError: it is none, or below 0.
-    """
+    """Return a weight as a number; raises InputError for what is none, or below 0."""
     value = weight.item() if isinstance(weight, Tensor) and weight.numel() == 1 else weight
     if not is_number(value) or value < 0:
         raise InputError(
