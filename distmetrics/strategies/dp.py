@@ -246,8 +246,9 @@ def _replay(module: Any, all_notes: Sequence[_Notes]) -> None:
         _, _, options = entries[0]
         if any(each != options for _, _, each in entries):
             raise ConfigurationError(f"the replicas log {name!r} with different options")
-        numbers = [torch.as_tensor(value).detach().double().reshape(()) for value, _, _ in entries]
-        values = torch.stack([number.to(numbers[0].device) for number in numbers])
+        place = {"dtype": torch.float64, "device": getattr(entries[0][0], "device", None)}
+        numbers = [torch.as_tensor(value, **place).detach().reshape(()) for value, _, _ in entries]
+        values = torch.stack(numbers)
         sizes = torch.tensor([size for _, size, _ in entries]).to(values)
         reduce_fx = options.get("reduce_fx", "mean")
         if reduce_fx == "mean":
@@ -294,23 +295,17 @@ def parts(batch: Any, count: int) -> tuple[list[Any], list[int]]:
     ([{'x': tensor([0, 1, 2])}, {'x': tensor([3, 4])}], [3, 2])
     """
     leaves, spec = flatten(batch)
-    rows = {
-        path: leaf.shape[0]
-        for path, leaf in zip(spec.paths, leaves, strict=True)
-        if _has_rows(leaf)
-    }
-    if len(set(rows.values())) > 1:
-        texts = [f"batch{path} has {size}" for path, size in rows.items()]
+    rows = {leaf.shape[0] for leaf in leaves if _has_rows(leaf)}
+    if len(rows) > 1:
         raise InputError(
             "strategy 'dp' cuts a batch along the first dimension of its tensors, and they "
-            f"differ: {', '.join(texts)}",
+            f"differ: {sorted(rows)}",
             do="give all tensors of a batch the samples as the first dimension, or say "
             "strategy='ddp'.",
         )
     if not rows or count == 1:
         return [batch], [1]
-    (size,) = set(rows.values())
-    sizes = [len(chunk) for chunk in torch.empty(size).chunk(count)]
+    sizes = [len(chunk) for chunk in torch.empty(rows.pop()).chunk(count)]
     columns = [leaf.chunk(count) if _has_rows(leaf) else [leaf] * len(sizes) for leaf in leaves]
     return [spec.unflatten(row) for row in zip(*columns, strict=True)], sizes
 

@@ -226,14 +226,14 @@ def _without_gradients(loss: Tensor) -> Iterator[None]:
         inputs = {node for node, _ in todo.pop().next_functions if node is not None} - nodes
         nodes |= inputs
         todo += inputs
-    handles = [node.register_prehook(_zeros) for node in nodes]
+
+    def zeros(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(None if each is None else torch.zeros_like(each) for each in gradients)
+
+    handles = [node.register_prehook(zeros) for node in nodes]
     try:
         with torch.autograd.set_detect_anomaly(False):  # the mean over nothing is NaN
             yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _zeros(gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    return tuple(None if each is None else torch.zeros_like(each) for each in gradients)
