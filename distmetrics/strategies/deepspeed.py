@@ -96,7 +96,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
                 **self.config.get("zero_optimization", {}),
             },
         }
-        zero = _ZeroModule(entry.module, optimizers[0])
+        zero = _ZeroModule(entry, optimizers[0])
         zero.engine, *_ = _library().initialize(
             model=entry,
             optimizer=optimizers[0],
@@ -204,13 +204,13 @@ class _ZeroModule(SplitModule):
         groups: numbers of the parameters of each of its groups.
     """
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
-        self.module = module
+    def __init__(self, entry: Entry, optimizer: Optimizer) -> None:
+        self.module = entry.module
         self.parameters = parameters_of(optimizer)
         self.groups = [group["params"] for group in optimizer.state_dict()["param_groups"]]
         self._plain = [
             (part, {name: vars(part)[name].copy() for name in _CHANGED})
-            for part in module.modules()
+            for part in entry.modules()  # an evaluation of a user's own loop calls it too
         ]
         # What DeepSpeed has put in their place, while the module is whole.
         self._set_aside: list[dict[str, Any]] = []

@@ -65,12 +65,7 @@ class DP(ReplicaStrategy):
 
 
 class Replicated(nn.Module):
-    """An entry that cuts its inputs, calls replicas with the parts and joins what they return.
-
-    Args:
-        entry: of the user's module.
-        strategy: whose devices to use; there is a replica on each.
-    """
+    """An entry that cuts its inputs, calls replicas with the parts and joins what they return."""
 
     def __init__(self, entry: Entry, strategy: Strategy) -> None:
         super().__init__()
@@ -154,13 +149,7 @@ def _in_threads(
 
 
 class _Notes:
-    """Makes a replica note what its step logs and updates.
-
-    Args:
-        module: the user's.
-        copied: the replica.
-        size: number of samples that it will see.
-    """
+    """Makes ``copied``, a replica that sees so many samples, note what it logs and updates."""
 
     def __init__(self, module: nn.Module, copied: nn.Module, size: int) -> None:
         self.module: Any = module
@@ -172,14 +161,16 @@ class _Notes:
         if any(kind.__module__.startswith("distmetrics.run.") for kind in type(module).__mro__):
             refused = _refusal("self.all_gather")
             vars(copied).update(log=self.log, log_dict=self.log_dict, all_gather=refused)
-        for path, part in copied.named_modules():
-            if is_metric(part):
-                self._stand_for(module.get_submodule(path), path, part)
-            for name, value in list(vars(part).items()):
+        # Parts of the replica, and their attributes before the step.
+        self.before: list[tuple[str, nn.Module, dict[str, Any]]] = []
+        for (path, own), part in zip(module.named_modules(), copied.modules(), strict=True):
+            if is_metric(own):
+                self._stand_for(own, path, part)
+            for name, value in vars(own).items():
                 if not name.startswith("_") and is_metric(value):
                     stand_in = vars(part)[name] = SimpleNamespace()
                     self._stand_for(value, f"{path}.{name}".lstrip("."), stand_in)
-        self.before = [(path, part, dict(vars(part))) for path, part in copied.named_modules()]
+            self.before.append((path, part, dict(vars(part))))
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Stand for ``self.log`` in the replica."""
@@ -246,9 +237,8 @@ def _replay(module: Any, all_notes: Sequence[_Notes]) -> None:
         _, _, options = entries[0]
         if any(each != options for _, _, each in entries):
             raise ConfigurationError(f"the replicas log {name!r} with different options")
-        place = {"dtype": torch.float64, "device": getattr(entries[0][0], "device", None)}
-        numbers = [torch.as_tensor(value, **place).detach().reshape(()) for value, _, _ in entries]
-        values = torch.stack(numbers)
+        numbers = [torch.as_tensor(value).detach().double().reshape(()) for value, _, _ in entries]
+        values = torch.stack([number.to(numbers[0].device) for number in numbers])
         sizes = torch.tensor([size for _, size, _ in entries]).to(values)
         reduce_fx = options.get("reduce_fx", "mean")
         if reduce_fx == "mean":
