@@ -90,6 +90,13 @@ def test_loss_and_gradients_are_those_of_the_whole_batch(devices):
             torch.testing.assert_close(found, parameter.grad)
 
 
+def test_a_batch_of_one_sample_is_the_modules_own():
+    module = Plain().eval()
+    output = setup(module, 2)({"x": torch.ones(1, 2)}, 0)
+    assert (output["loss"].shape, output["x"].shape) == ((), (1, 2))
+    assert "replica" not in output["thread"]
+
+
 def test_running_statistics_of_the_first_replica_live_on():
     module = Plain()
     x = torch.randn(8, 2)
