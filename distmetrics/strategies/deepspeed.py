@@ -136,7 +136,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         were_parts = [zero for zero in self.modules if not zero.is_whole]
         for zero in were_parts:
             zero.be_whole()
-        weights = _copied(dict(module.state_dict()))
+        weights: dict[str, Any] = _copied(dict(module.state_dict()))
         for zero in were_parts:
             zero.be_parts()
         return weights

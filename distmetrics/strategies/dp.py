@@ -142,7 +142,7 @@ def _in_threads(
 
     with ThreadPoolExecutor(len(copies), "replica") as pool:
         futures = [
-            pool.submit(contextvars.copy_context().run, call, *each)
+            pool.submit(contextvars.copy_context().run, partial(call, *each))
             for each in zip(copies, devices, shares, strict=False)
         ]
     return [future.result() for future in futures]
@@ -158,6 +158,7 @@ class _Notes:
         self.logged: dict[str, list[tuple[Any, Any, dict[str, Any]]]] = defaultdict(list)
         self.calls: list[Callable[[], Any]] = []  # of metric objects' methods
         self.metrics: dict[int, Any] = {}  # by the id of what stands for each in the replica
+        # The trainer's module logs and gathers; another may have methods of its own by these names.
         if any(kind.__module__.startswith("distmetrics.run.") for kind in type(module).__mro__):
             refused = _refusal("self.all_gather")
             vars(copied).update(log=self.log, log_dict=self.log_dict, all_gather=refused)

@@ -263,7 +263,8 @@ def _whole(leaf: Any) -> Any:
     """Return a sharded tensor whole, anything else as it is; all ranks must call it."""
     if not isinstance(leaf, DTensor):
         return leaf
-    return leaf.to(leaf.device_mesh.device_type).full_tensor().to(leaf.device)
+    moved: Any = leaf.to(leaf.device_mesh.device_type)
+    return moved.full_tensor().to(leaf.device)
 
 
 def _part_like(value: Any, like: Any) -> Any:
