@@ -26,6 +26,8 @@ from distmetrics.strategies.tensors import map_tensors
 from distmetrics.strategies.weighted_gradients import weight_number
 from distmetrics.tree import flatten
 
+_warned: set[str] = set()  # of attributes that are lost
+
 
 class ReplicaStrategy(Strategy):
     """A replica of the module on each device of a process; they share each batch."""
@@ -204,11 +206,14 @@ class _Notes:
         """Say which attributes the step has set on the replica."""
         for path, part, before in self.before:
             for name, value in vars(part).items():
-                if name not in before or before[name] is not value:
+                where = f"self.{path}.{name}".replace("..", ".")
+                is_kept = name in before and before[name] is value
+                if not is_kept and where not in _warned:
+                    _warned.add(where)
                     warnings.warn(
-                        f"a step has set {f'self.{path}.{name}'.replace('..', '.')} on a replica "
-                        "of strategy 'dp', which is thrown away: the value is lost. Return it from "
-                        "the step: *_step_end gets it from all replicas, joined.",
+                        f"a step has set {where} on a replica of strategy 'dp', which is thrown "
+                        "away: the value is lost. Return it from the step: *_step_end gets it from "
+                        "all replicas, joined.",
                         stacklevel=2,
                     )
 

@@ -12,7 +12,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.strategies import DDP2, DP, FSDP, DeepSpeed, FSDPSpawn
+from distmetrics.strategies import DDP2, DP, FSDP, DeepSpeed, FSDPSpawn, dp
 from distmetrics.strategies.base import Entry
 from distmetrics.strategies.dp import joined, parts
 from distmetrics.strategies.registry import resolve
@@ -203,7 +203,8 @@ def test_what_a_replica_can_not_do(how, error, message):
         train("dp", 2, module=Broken(how), epochs=1)
 
 
-def test_an_attribute_that_is_lost_is_named():
+def test_an_attribute_that_is_lost_is_named(monkeypatch):
+    monkeypatch.setattr(dp, "_warned", set())
     with pytest.warns(UserWarning, match=r"has set self\.outputs on a replica"):
         train("dp", 2, module=Broken("set"), epochs=1)
 
