@@ -42,4 +42,4 @@ def ranks_that_start_fast(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """
     launchers = sys.modules.get("distmetrics.strategies.launchers")
     if launchers is not None and request.node.get_closest_marker("spawn") is None:
-        monkeypatch.setattr(launchers.SpawnLaunch, "start_method", "forkserver")
+        monkeypatch.setattr(launchers.Spawn, "start_method", "forkserver")

@@ -120,7 +120,7 @@ def restore(fit: Fit, content: Mapping[str, Any]) -> None:
     for optimizer, state in zip(fit.optimizers, content["optimizer_states"], strict=True):
         optimizer.load_state_dict(state)
     strategy = trainer.strategy
-    strategy.precision.load_state(content["strategy_state"], strategy.device_type)
+    strategy.precision.load_state(content["strategy_state"])
     for schedule, state in zip(fit.schedules, content["lr_schedulers"], strict=True):
         schedule.scheduler.load_state_dict(state)
     for key, callback in _by_key(trainer.callbacks).items():

@@ -19,7 +19,7 @@ from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Entry, Strategy
-from distmetrics.strategies.parallel import Averaged
+from distmetrics.strategies.ddp import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedSums
 from distmetrics.tree import move

@@ -3,16 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.data.sharding import EvaluationSampler, TrainingSampler
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies.base import Single, Strategy
+from distmetrics.strategies.ddp import DDP, DDPFork, DDPSpawn
 from distmetrics.strategies.ddp2 import DDP2
-from distmetrics.strategies.ddp_fork import DDPFork
 from distmetrics.strategies.ddp_sharded import ShardedDDP, ShardedDDPSpawn
-from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.dp import DP
 from distmetrics.strategies.registry import available, register
-from distmetrics.strategies.single import Single
 from distmetrics.strategies.xla import XLA
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The seam between the trainer and how a model is split over devices.
+"""How a model is split over devices: the seam between a strategy and the trainer or a loop.
 
-:class:`Strategy` is one process on one device. A strategy overrides what differs and nothing else.
-The trainer asks, in this order::
+:class:`Strategy` is one process on one device. A subclass overrides what differs and nothing else.
+The trainer and a loop of the user's own ask, in this order::
 
     launch(fn)                      on every rank: fn()
         place(module)               to this rank's device, the same weights on every rank
@@ -10,24 +10,27 @@ The trainer asks, in this order::
         forward()                   around each step: precision
         accumulate(step)            around the steps of an update but its last: gradients stay here
         backward(loss)              gradients
-        update(optimizer)           clip, optimizer step
+        clip(...), step(...)        the gradients' norm; the optimizer's step
         align(module)               before an evaluation: one model on all ranks
         evaluation_call(entry)      what to call in an evaluation
         convert(batch)              a batch on the device, in the precision's dtype
         weights, optimizer_state    what a checkpoint holds; load_... puts it back
+        release()                   at the end: the user's modules are plain again
 
-A user's own loop asks for less, and in its own order::
+**To add a strategy**, write a file with a subclass of the nearest strategy that says how the model
+is split: mostly ``training_call``, or ``wrap`` of :class:`~distmetrics.strategies.ddp.DDP`. Its
+``launcher`` says how its processes come about. Give it a line in the table of ``registry.py``.
 
-    clip(module, optimizer)         the first part of update
-    step(module, optimizer)         its second part
-    release()                       at the end of a launch: the user's modules are plain again
+**To add a launcher**, write a subclass of :class:`Launcher` with ``launch``, and say whether it is
+``isolated`` and ``joins``. A strategy that uses it says ``launcher = Mine()``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -36,6 +39,7 @@ from distmetrics.comm.communicator import Communicator, SingleCommunicator, curr
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import Environment
+from distmetrics.launch.subprocess_ranks import watch_rank_zero
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
@@ -50,11 +54,7 @@ _ALONE = SingleCommunicator()
 
 
 class Entry(nn.Module):
-    """What a strategy wraps: the one call by which every method of the user's module is reached.
-
-    Args:
-        module: the user's.
-    """
+    """What a strategy wraps: the one call by which every method of the user's module is reached."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -70,17 +70,32 @@ class Entry(nn.Module):
         return sum((p * 0).sum() for p in self.module.parameters() if p.requires_grad)
 
 
+class Launcher:
+    """How a strategy's processes come about; this one calls in the process that is there.
+
+    Attributes:
+        isolated: ranks work on copies of the caller's objects; results must be brought home.
+        joins: ranks are a launcher's, or runs of the script: what is there already is joined.
+    """
+
+    isolated = False
+    joins = False
+
+    def launch(self, strategy: "Strategy", fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
+        with use(strategy.comm()):
+            return fn(*args)
+
+
 class Strategy:
     """How a model is split over devices; this one doesn't split it.
 
     Attributes:
         name: what ``Trainer(strategy=...)`` calls it.
-        isolated: ranks work on copies of the caller's objects; results must be brought home.
-        joins: ranks are a launcher's, or runs of the script: what is there already is joined.
+        launcher: how its processes come about.
         alone: this process is a world of one, whatever ``torch.distributed`` says.
         manual: a training step may do its own backward and step its own optimizers.
         whole_on_each_rank: every rank has all weights and all of the optimizers' state.
-        across_machines: name of the strategy that does the same on several machines.
         scales_loss: float16 with a scaled loss is possible.
         weighs_gradients: gradients can be changed between the backward pass and clipping.
         devices, num_nodes: number of ranks on this machine, and of machines.
@@ -90,63 +105,63 @@ class Strategy:
         layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
     """
 
-    name: ClassVar[str] = ""
-    isolated: bool = False
-    manual: ClassVar[bool] = True
-    joins: ClassVar[bool] = False
-    alone: bool = False
-    whole_on_each_rank: ClassVar[bool] = True
-    across_machines: ClassVar[str] = "ddp"
-    scales_loss: ClassVar[bool] = True
-    weighs_gradients: ClassVar[bool] = True
-    devices: int = 1
+    name = ""
+    launcher = Launcher()
+    alone = False
+    manual = True
+    whole_on_each_rank = True
+    scales_loss = True
+    weighs_gradients = True
+    devices = 1
     device_ids: Sequence[int] = (0,)
-    device_type: str = "cpu"
-    num_nodes: int = 1
-    precision: Precision = Precision("32-true")
+    device_type = "cpu"
+    num_nodes = 1
+    precision = Precision()
     plugin: Environment | None = None
     layout: Layout = None
 
-    def configure(
-        self,
-        *,
-        num_nodes: int = 1,
-        precision: Any = None,
-        plugin: Environment | None = None,
-    ) -> None:
-        """Take over the trainer's flags that every strategy has; called before :meth:`bind`.
+    def bind(self, devices: Devices, accelerator: str) -> None:
+        """Take over the trainer's flags ``devices`` and ``accelerator``."""
+        self.device_type = device_kind(accelerator)
+        self.device_ids = device_list(devices, self.device_type, self.environment())
+        self.devices = len(self.device_ids)
 
-        Raises:
-            ConfigurationError: flags that make no sense, or that this strategy does not have.
-        """
-        if num_nodes > 1 and not self.joins:
+    def check(self) -> None:
+        """Check the trainer's flags, which are attributes now."""
+        joined = self._joined()
+        machines = 1 if joined is None else -(-joined.world_size // joined.local_world_size)
+        if self.num_nodes not in (1, machines):
             raise ConfigurationError(
-                f"strategy={self.name!r} runs on this machine alone, and num_nodes={num_nodes}",
-                do=f"say strategy={self.across_machines!r} and start the script by a launcher such "
-                "as torchrun.",
+                f"strategy={self.name!r}: num_nodes={self.num_nodes}, and this process is one of "
+                f"{self.world_size}, on {machines} machines",
+                do="start the script on every machine by a launcher such as torchrun "
+                f"--nnodes={self.num_nodes}, under strategy='ddp', or 'ddp2' in the place of 'dp'.",
             )
-        self.num_nodes = num_nodes
-        self.precision = Precision.of(precision)
-        self.plugin = plugin
         if self.precision.scales and not self.scales_loss:
             raise ConfigurationError(
                 f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
                 do="say precision='bf16-mixed'.",
             )
-
-    def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags ``devices`` and ``accelerator``.
-
-        Raises:
-            ConfigurationError: they ask for what this strategy or this machine does not have.
-        """
-        self.device_type = device_kind(accelerator)
-        self.device_ids = device_list(devices, self.device_type, self.environment())
-        self.devices = len(self.device_ids)
+        if joined is not None and joined.launcher == "distmetrics":
+            watch_rank_zero()  # as early as we can: rank 0 may end before this rank comes to a call
 
     def environment(self) -> Environment | None:
         """Return who this process is in a job that something else started, or None."""
         return detect() if self.plugin is None else self.plugin
+
+    def _joined(self) -> Environment | None:
+        """Return who this process is in the job that this strategy joins, or None."""
+        return self.environment() if self.launcher.joins else None
+
+    @property
+    def isolated(self) -> bool:
+        """True if ranks work on copies of the caller's objects."""
+        return self.launcher.isolated
+
+    @property
+    def joins(self) -> bool:
+        """True if ranks are there already, each a run of the script."""
+        return self.launcher.joins
 
     @property
     def backend(self) -> str:
@@ -154,14 +169,21 @@ class Strategy:
         return "nccl" if self.device_type == "cuda" else "gloo"
 
     @property
-    def world_size(self) -> int:
-        """Number of ranks of the whole job."""
+    def processes(self) -> int:
+        """Number of ranks on this machine."""
         return 1 if self.alone else self.devices
 
     @property
+    def world_size(self) -> int:
+        """Number of ranks of the whole job."""
+        joined = self._joined()
+        return self.processes if joined is None else joined.world_size
+
+    @property
     def local_rank(self) -> int:
-        """This rank on its machine."""
-        return 0
+        """This rank on its machine; ranks of one machine are numbered in a row."""
+        joined = self._joined()
+        return self.comm().rank % max(self.devices, 1) if joined is None else joined.local_rank
 
     @property
     def device(self) -> torch.device:
@@ -182,10 +204,20 @@ class Strategy:
         """Return the number of ranks along each axis of the strategy's mesh; {} without one."""
         return {}
 
+    def init_process_group(self, backend: str, **options: Any) -> None:
+        """Make the job's process group; override it for other options or another backend.
+
+        ``options`` are store, rank and world size, for ``torch.distributed.init_process_group``.
+        """
+        if backend == "nccl":
+            local_rank = options["rank"] if self.isolated else self.local_rank
+            torch.cuda.set_device(self.device_ids[local_rank])
+        dist.init_process_group(backend, **options)
+
     def launch(self, fn: Callable[..., T], *args: Any) -> T:
         """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
-        with use(self.comm()):
-            return fn(*args)
+        result: T = self.launcher.launch(self, fn, args)
+        return result
 
     def place(self, module: nn.Module) -> None:
         """Move the module to this rank's device, with the same weights on every rank."""
@@ -205,9 +237,7 @@ class Strategy:
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Return what to call in training in the place of ``entry``, with the same arguments.
 
-        Args:
-            entry: the one way in to every method of the user's module.
-            optimizers: of its parameters, which they step.
+        The optimizers step its parameters.
         """
         if self.comm().world_size > 1:
             raise ConfigurationError(
@@ -215,9 +245,6 @@ class Strategy:
                 "gradients of several ranks"
             )
         return entry
-
-    def forget(self) -> None:
-        """Drop what a launch that failed has left; nothing is sent."""
 
     def release(self) -> None:
         """Make the user's modules plain again, at the end of a launch; called on every rank."""
@@ -227,35 +254,26 @@ class Strategy:
         comm = self.shards()
         if comm.world_size == 1:
             return loader
-        ranks: dict[str, Any] = {"world_size": comm.world_size, "rank": comm.rank, "comm": comm}
-        return shard(loader, train=train, seed=seed, **ranks)
+        return shard(loader, comm.world_size, comm.rank, train=train, seed=seed, comm=comm)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return what a step of the module runs in: the precision."""
-        return self.precision.forward(self.device_type)
+        return self.precision.forward()
 
     def convert(self, batch: T) -> T:
         """Return a batch that is on the device, with its floating tensors in the module's dtype."""
         return self.precision.convert(batch)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Return what the steps of an update but its last run in: gradients are not yet shared.
+        """Return what forward and backward of ``step`` run in, in an update's steps but its last.
 
-        Forward and backward of ``step``, which :meth:`training_call` has returned, must both be
-        inside.
+        ``step`` is what :meth:`training_call` has returned; gradients are not yet shared.
         """
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, and add them to those that are there."""
-        self.precision.scaled(loss, self.device_type).backward()  # type: ignore[no-untyped-call]
-
-    def update(self, module: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> None:
-        """Clip the gradients' norm over all ranks' parts to ``clip``; step; clear the gradients."""
-        if clip is not None:
-            self.clip(module, optimizer, max_norm=clip)
-        self.step(module, optimizer)
-        optimizer.zero_grad(set_to_none=True)
+        self.precision.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def clip(
         self,
@@ -303,3 +321,23 @@ class Strategy:
     ) -> None:
         """Put a whole state dict into the optimizer; called on every rank, after its set-up."""
         optimizer.load_state_dict(dict(state))
+
+
+class Single(Strategy):
+    """One process on one device, also inside a job of many: it talks to nobody.
+
+    >>> Single().comm().world_size
+    1
+    """
+
+    name = "single"
+    alone = True
+
+    def bind(self, devices: Devices, accelerator: str) -> None:
+        """Take over the trainer's flags; ``devices`` must be 1 or "auto"."""
+        super().bind(1 if devices in ("auto", None) else devices, accelerator)
+        if self.devices != 1:
+            raise ConfigurationError(
+                f"strategy='single' runs on one device, and devices={devices!r}",
+                do="say strategy='auto', 'ddp' or 'ddp_spawn'.",
+            )

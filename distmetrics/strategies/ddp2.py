@@ -3,12 +3,11 @@
 from torch import nn
 
 from distmetrics.strategies.base import Entry
+from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.dp import ReplicaStrategy, Replicated
-from distmetrics.strategies.launchers import ScriptLaunch
-from distmetrics.strategies.parallel import DataParallelStrategy
 
 
-class DDP2(ScriptLaunch, ReplicaStrategy, DataParallelStrategy):
+class DDP2(ReplicaStrategy, DDP):
     """One process a machine with a replica a device, as :class:`~distmetrics.strategies.dp.DP` has.
 
     Gradients are averaged over the machines. The launcher starts one process on each machine

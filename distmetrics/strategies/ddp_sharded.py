@@ -1,6 +1,5 @@
 """DistributedDataParallel whose ranks keep a part of the optimizer's states each (ZeRO stage 1)."""
 
-from collections import ChainMap, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from distmetrics.call_site import call_site
 from distmetrics.collectives.ops import gather_objects
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Entry, Strategy, TrainingStep
-from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
-from distmetrics.strategies.parallel import DataParallelStrategy
+from distmetrics.strategies.ddp import DDP
+from distmetrics.strategies.launchers import Spawn
 from distmetrics.strategies.tensors import StateDict, parameters_of, to_host
 
 
@@ -30,11 +29,7 @@ class ShardedUpdates(Strategy):
     whole_on_each_rank = False
 
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
-        """Check that the optimizers can be shared out; the call is the mixed-in strategy's.
-
-        Raises:
-            ConfigurationError: an optimizer that computes steps from all parameters at once.
-        """
+        """Check that the optimizers can be shared out; the call is the mixed-in strategy's."""
         if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
             raise ConfigurationError(
                 f"strategy={self.name!r} can't share out LBFGS, whose step needs all parameters",
@@ -44,54 +39,43 @@ class ShardedUpdates(Strategy):
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
         """Step the parameters that this rank owns; share their new values."""
-        comm = self.comm()
-        parameters = parameters_of(optimizer)
-        owners = owners_of(parameters, comm.world_size)
+        comm, parameters = self.comm(), parameters_of(optimizer)
         self.precision.unscale(optimizer)  # an overflow in any gradient is every rank's
+        owned: list[list[Tensor]] = [[] for _ in range(comm.world_size)]
         others = {}
-        for parameter, owner in zip(parameters, owners, strict=True):
+        for parameter, owner in zip(parameters, owners_of(parameters, len(owned)), strict=True):
+            owned[owner].append(parameter)
             if owner != comm.rank:
-                others[parameter] = parameter.grad
-                parameter.grad = None
+                others[parameter], parameter.grad = parameter.grad, None
         result = super().step(module, optimizer, closure)
         for parameter, gradient in others.items():
             parameter.grad = gradient
-        self._share(parameters, owners)
+        with torch.no_grad():
+            for owner, group in enumerate(owned):
+                if group:
+                    flat = comm.broadcast(parameters_to_vector(group), owner)
+                    values = torch.split(flat, [parameter.numel() for parameter in group])
+                    for parameter, value in zip(group, values, strict=True):
+                        parameter.copy_(value.view_as(parameter))
         return result
-
-    @torch.no_grad()
-    def _share(self, parameters: Sequence[Tensor], owners: Sequence[int]) -> None:
-        """Send each rank's parameters to all, as one tensor a rank and dtype."""
-        groups: dict[tuple[int, torch.dtype], list[Tensor]] = defaultdict(list)
-        for parameter, owner in zip(parameters, owners, strict=True):
-            groups[owner, parameter.dtype].append(parameter)
-        for (owner, _), group in groups.items():
-            flat = self.comm().broadcast(parameters_to_vector(group), owner)
-            parts = torch.split(flat, [tensor.numel() for tensor in group])
-            for tensor, part in zip(group, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the whole state dict, brought together on the CPU of every rank."""
-        mine = optimizer.state_dict()
-        own = to_host(mine["state"])
-        read = dict[int, Any]
-        parts = gather_objects(own, read, "optimizer states", call_site(), comm=self.comm())
-        state = ChainMap(*parts)
-        return {**mine, "state": {index: state[index] for index in sorted(state)}}
+        mine, read = optimizer.state_dict(), dict[int, Any]
+        parts = gather_objects(
+            to_host(mine["state"]), read, "optimizer states", call_site(), comm=self.comm()
+        )
+        whole = {index: state for part in parts for index, state in part.items()}
+        return {**mine, "state": dict(sorted(whole.items()))}
 
     def load_optimizer_state(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        state: StateDict,
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer: this rank's part of it is kept."""
         comm = self.comm()
-        owned = {}
-        for index, owner in enumerate(owners_of(parameters_of(optimizer), comm.world_size)):
-            if owner == comm.rank and index in state["state"]:
-                owned[index] = state["state"][index]
+        owners = owners_of(parameters_of(optimizer), comm.world_size)
+        states = state["state"].items()
+        owned = {index: entry for index, entry in states if owners[index] == comm.rank}
         optimizer.load_state_dict({**state, "state": owned})
 
 
@@ -105,14 +89,13 @@ def owners_of(parameters: Sequence[Tensor], world_size: int) -> list[int]:
     sizes = [parameter.numel() for parameter in parameters]
     owners = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
-        owner = load.index(min(load))
-        owners[index] = owner
-        load[owner] += max(sizes[index], 1)
+        owners[index] = load.index(min(load))
+        load[owners[index]] += max(sizes[index], 1)
     return owners
 
 
-class ShardedDDP(ShardedUpdates, ScriptLaunch, DataParallelStrategy):
-    """As :class:`~distmetrics.strategies.ddp.DDP`, with optimizer states shared out over the ranks.
+class ShardedDDP(ShardedUpdates, DDP):
+    """As :class:`~distmetrics.strategies.DDP`, with optimizer states shared out over the ranks.
 
     A rank holds the states of about ``1 / world_size`` of the parameters; gradients and weights are
     whole on each. Checkpoints hold the whole optimizer state.
@@ -124,11 +107,8 @@ class ShardedDDP(ShardedUpdates, ScriptLaunch, DataParallelStrategy):
     name = "ddp_sharded"
 
 
-class ShardedDDPSpawn(ShardedUpdates, SpawnLaunch, DataParallelStrategy):
-    """As :class:`ShardedDDP`, in processes that start with a call of the trainer and end with it.
-
-    Args:
-        options: passed to ``DistributedDataParallel``.
-    """
+class ShardedDDPSpawn(ShardedDDP):
+    """As :class:`ShardedDDP`, in processes that a call of the trainer starts and ends."""
 
     name = "ddp_sharded_spawn"
+    launcher = Spawn()

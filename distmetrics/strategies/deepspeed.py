@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from distmetrics.arguments import Takes, check, whole
 from distmetrics.errors import ConfigurationError, MissingDependencyError
 from distmetrics.strategies.base import Closure, Entry, TrainingStep
-from distmetrics.strategies.launchers import ScriptLaunch
+from distmetrics.strategies.launchers import Script
 from distmetrics.strategies.split import SplitModule, SplitStrategy, replace_parameters
 from distmetrics.strategies.tensors import StateDict, map_tensors, parameters_of
 
@@ -36,7 +36,7 @@ _CHANGED = (
 )
 
 
-class DeepSpeed(ScriptLaunch, SplitStrategy):
+class DeepSpeed(SplitStrategy):
     """A DeepSpeed engine takes the steps; every rank is a run of the script.
 
     The optimizer inside is torch's own.
@@ -50,6 +50,7 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
     """
 
     name = "deepspeed"
+    launcher = Script()
     weighs_gradients = False
 
     def __init__(self, *, stage: int = 2, config: Mapping[str, Any] | None = None) -> None:
@@ -58,14 +59,14 @@ class DeepSpeed(ScriptLaunch, SplitStrategy):
         self.stage = stage
         self.config = dict(config or {})
 
-    def configure(self, **flags: Any) -> None:
-        """Take over the trainer's flags that every strategy has.
+    def check(self) -> None:
+        """Check the trainer's flags.
 
         Raises:
             ConfigurationError: a precision that this strategy has not.
             MissingDependencyError: DeepSpeed is not installed.
         """
-        super().configure(**flags)
+        super().check()
         if self.precision.name not in ("32-true", "bf16-mixed"):
             raise ConfigurationError(
                 f"strategy={self.name!r} runs precision=32 and 'bf16-mixed', got "

@@ -59,7 +59,6 @@ class DP(ReplicaStrategy):
 
     name = "dp"
     alone = True
-    across_machines = "ddp2"
 
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Call on replicas; what they return is joined, numbers stacked."""

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.base import Closure, Entry, TrainingStep
-from distmetrics.strategies.launchers import ScriptLaunch, SpawnLaunch
+from distmetrics.strategies.launchers import Script, Spawn
 from distmetrics.strategies.split import SplitModule, SplitStrategy, replace_parameters
 from distmetrics.strategies.tensors import StateDict, parameters_of
 from distmetrics.tree import map_leaves
@@ -174,7 +174,7 @@ class FullyShardedStrategy(SplitStrategy):
         optimizer.load_state_dict({**state, "state": parts})
 
 
-class FSDP(ScriptLaunch, FullyShardedStrategy):
+class FSDP(FullyShardedStrategy):
     """Weights, gradients and optimizer states shared out; every rank is a run of the script.
 
     See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole
@@ -182,12 +182,14 @@ class FSDP(ScriptLaunch, FullyShardedStrategy):
     """
 
     name = "fsdp"
+    launcher = Script()
 
 
-class FSDPSpawn(SpawnLaunch, FullyShardedStrategy):
+class FSDPSpawn(FullyShardedStrategy):
     """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
 
     name = "fsdp_spawn"
+    launcher = Spawn()
 
 
 class _Sharded(SplitModule):

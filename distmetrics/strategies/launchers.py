@@ -1,11 +1,11 @@
-"""How a strategy's ranks come to be: as runs of the script, or as processes that a call starts."""
+"""How a strategy's processes come about: as runs of the script, spawned, or forked."""
 
+import gc
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distmetrics.comm.process_group import GroupCommunicator
@@ -13,36 +13,11 @@ from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
 from distmetrics.launch.preflight import find_unpicklable
 from distmetrics.launch.processes import launch
-from distmetrics.launch.script import join
-from distmetrics.launch.subprocess_ranks import watch_rank_zero
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.devices import Devices
-
-T = TypeVar("T")
+from distmetrics.launch.script import end_if_alone, join
+from distmetrics.strategies.base import Launcher, Strategy
 
 
-class ProcessStrategy(Strategy):
-    """One process a device, in a process group of ``torch.distributed``."""
-
-    @property
-    def local_rank(self) -> int:
-        """This rank on its machine; ranks of one machine are numbered in a row."""
-        return self.comm().rank % self.devices
-
-    def init_process_group(self, backend: str, **options: Any) -> None:
-        """Make the job's process group; override it for other options or another backend.
-
-        Args:
-            backend: what suits the device: "gloo" or "nccl".
-            options: store, rank and world size, for ``torch.distributed.init_process_group``.
-        """
-        if backend == "nccl":
-            local_rank = options["rank"] if self.isolated else self.local_rank
-            torch.cuda.set_device(self.device_ids[local_rank])
-        dist.init_process_group(backend, **options)
-
-
-class ScriptLaunch(ProcessStrategy):
+class Script(Launcher):
     """Every rank is a run of the whole script.
 
     Under torchrun (or whatever else we know, see :mod:`distmetrics.launch.environment`) every
@@ -53,63 +28,19 @@ class ScriptLaunch(ProcessStrategy):
 
     joins = True
 
-    def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; a launcher has started ``devices`` local processes."""
-        super().bind(devices, accelerator)
-        environment = self.environment()
-        if environment is None:
-            if self.num_nodes > 1:
-                raise ConfigurationError(
-                    f"num_nodes={self.num_nodes}, and nothing has launched this process as a part "
-                    "of a job",
-                    do=f"start the script on every machine: torchrun --nnodes={self.num_nodes} "
-                    f"--nproc-per-node={self.devices} ..., or pass your own ClusterEnvironment in "
-                    "plugins=[...].",
-                )
-            return
-        machines = -(-environment.world_size // environment.local_world_size)
-        if self.num_nodes not in (1, machines):
-            raise ConfigurationError(
-                f"num_nodes={self.num_nodes}, but {environment.launcher} runs "
-                f"{environment.world_size} processes, {environment.local_world_size} on this "
-                f"machine: {machines} machines"
-            )
-        if environment.launcher == "distmetrics":
-            watch_rank_zero()  # as early as we can: rank 0 may end before this rank comes to a call
-
-    @property
-    def processes(self) -> int:
-        """Number of ranks on this machine."""
-        return self.devices
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks of the whole job, over all machines."""
-        environment = self.environment()
-        return self.processes if environment is None else environment.world_size
-
-    @property
-    def local_rank(self) -> int:
-        """This rank on its machine, as the launcher says."""
-        environment = self.environment()
-        return 0 if environment is None else environment.local_rank
-
-    def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Join this script's world, which the first call makes, and call ``fn(*args)`` there.
-
-        Afterwards modules are plain again; not after a failure, since that takes all ranks.
-        """
-        self.forget()
+    def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Join this script's world, which the first call makes, and call ``fn(*args)`` there."""
         world = join(
-            self.processes, self.backend, environment=self.plugin, connect=self.init_process_group
+            strategy.processes,
+            strategy.backend,
+            environment=strategy.plugin,
+            connect=strategy.init_process_group,
         )
         with world.running():
-            result = fn(*args)
-            self.release()
-            return result
+            return fn(*args)
 
 
-class SpawnLaunch(ProcessStrategy):
+class Spawn(Launcher):
     """The ranks are processes that start with a call of the trainer and end with it.
 
     They work on pickled copies: module, data, callbacks and trainer must be picklable, and what
@@ -120,22 +51,17 @@ class SpawnLaunch(ProcessStrategy):
     isolated = True
     start_method = "spawn"
 
-    def launch(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call ``fn(*args)`` in ``devices`` new processes; return rank 0's result.
-
-        Raises:
-            InputTypeError: something can't be pickled; the text says which attribute.
-            Exception: the error of the rank that failed first.
-        """
+    def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call ``fn(*args)`` in new processes; return rank 0's result."""
         try:
             outcomes = launch(
                 _rank,
-                self.devices,
+                strategy.devices,
                 fn,
                 args,
                 start_method=self.start_method,
-                backend=self.backend,
-                connect=self.init_process_group,
+                backend=strategy.backend,
+                connect=strategy.init_process_group,
             )
         except (InputTypeError, pickle.PicklingError, TypeError, AttributeError) as error:
             parts = []
@@ -144,15 +70,36 @@ class SpawnLaunch(ProcessStrategy):
             if not parts:
                 raise
             raise InputTypeError(
-                f"{parts[0].path} cannot be sent to the processes of strategy={self.name!r}",
+                f"{parts[0].path} cannot be sent to the processes of strategy={strategy.name!r}",
                 notes=[f"  {part}" for part in parts],
                 do="that, or use strategy='ddp', which runs the script once a rank and pickles "
                 "nothing.",
             ) from error
-        result: T = settle(outcomes)[0]
-        return result
+        return settle(outcomes)[0]
 
 
-def _rank(comm: GroupCommunicator, fn: Callable[..., T], args: tuple[Any, ...]) -> T | None:
+class Fork(Spawn):
+    """The ranks are forks of this process: they have a notebook's classes and import nothing."""
+
+    start_method = "fork"
+
+    def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call ``fn(*args)`` in forks of this process; return rank 0's result."""
+        end_if_alone()
+        if dist.is_initialized():
+            raise ConfigurationError(
+                f"strategy={strategy.name!r}: this process is rank {dist.get_rank()} of "
+                f"{dist.get_world_size()} of a process group that is open, and its forks would "
+                "begin inside of it",
+                do="say strategy='ddp', which uses the ranks that are there; end a group of your "
+                "own by torch.distributed.destroy_process_group() before.",
+                rank=dist.get_rank(),
+            )
+        # A fork that frees an old group would wait for threads that it does not have, and abort.
+        gc.collect()
+        return super().launch(strategy, fn, args)
+
+
+def _rank(comm: GroupCommunicator, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     value = fn(*args)
     return value if comm.rank == 0 else None

@@ -1,9 +1,7 @@
 """What numbers a model is computed in."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -33,43 +31,31 @@ class Precision:
     choose; float16 also scales the loss, so that small gradients do not vanish.
 
     Args:
-        name: one of those.
+        flag: one of those, or in short 64, 32, 16 or "bf16"; None is 32.
+        device_type: torch's type of the module's device.
 
     Attributes:
         true: whether module and batches are converted.
-        scales: whether the loss is scaled.
+        scales: whether the loss is scaled, by ``scaler``.
 
-    >>> Precision.of(64).name, Precision.of("bf16").name
+    >>> Precision(64).name, Precision("bf16").name
     ('64-true', 'bf16-mixed')
     """
 
-    def __init__(self, name: str) -> None:
-        if name not in _DTYPES:
+    def __init__(self, flag: Any = None, device_type: str = "cpu") -> None:
+        text = "32-true" if flag is None else str(flag)
+        self.name = _SHORT.get(text, text)
+        if self.name not in _DTYPES:
             known = ", ".join(map(repr, _DTYPES))
             raise ConfigurationError(
-                f"precision must be 64, 32, 16, 'bf16', or one of {known}, got {name!r}"
+                f"precision must be 64, 32, 16, 'bf16', or one of {known}, got {flag!r}"
             )
-        self.name = name
-        self.dtype = _DTYPES[name]
-        self.mixed = name.endswith("mixed")
+        self.dtype, self.device_type = _DTYPES[self.name], device_type
+        self.mixed = self.name.endswith("mixed")
         self.true = not self.mixed and self.dtype != torch.float32
-        self.scales = name == "16-mixed"
-        self._scaler: Any = None
-        # Optimizers whose gradients have their own size until the next step.
-        self._unscaled: set[int] = set()
-
-    @classmethod
-    def of(cls, flag: Any) -> Precision:
-        """Return what the trainer's flag means; None is float32.
-
-        Raises:
-            ConfigurationError: nothing that we know.
-        """
-        text = "32-true" if flag is None else str(flag)
-        return cls(_SHORT.get(text, text))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_scaler": None, "_unscaled": set()}
+        self.scales = self.name == "16-mixed"
+        self.scaler = torch.amp.GradScaler(device_type, enabled=self.scales)
+        self._unscaled: set[int] = set()  # optimizers whose gradients have their own size
 
     def place(self, module: nn.Module) -> None:
         """Convert the module, in place."""
@@ -78,64 +64,37 @@ class Precision:
 
     def convert(self, batch: T) -> T:
         """Return the batch with its floating tensors converted."""
-        return map_tensors(self._converted, batch) if self.true else batch
 
-    def _converted(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        def converted(tensor: Tensor) -> Tensor:
+            return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def forward(self, device_type: str) -> AbstractContextManager[Any]:
+        return map_tensors(converted, batch) if self.true else batch
+
+    def forward(self) -> AbstractContextManager[Any]:
         """Return what a step runs in."""
         if self.mixed:
-            return torch.autocast(device_type, dtype=self.dtype)
-        return _default_dtype(self.dtype) if self.true else nullcontext()
-
-    def scaled(self, loss: Tensor, device_type: str) -> Tensor:
-        """Return what to call ``backward`` of."""
-        if not self.scales:
-            return loss
-        scaled: Tensor = self._scaler_for(device_type).scale(loss)
-        return scaled
+            return torch.autocast(self.device_type, dtype=self.dtype)
+        return nullcontext()
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Give the gradients their own size again, once a step."""
-        if self._scaler is not None and id(optimizer) not in self._unscaled:
-            self._scaler.unscale_(optimizer)
+        if id(optimizer) not in self._unscaled:
+            self.scaler.unscale_(optimizer)
             self._unscaled.add(id(optimizer))
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Step the optimizer; with a scaled loss, without a closure and if nothing overflowed."""
-        if self._scaler is None:
-            return optimizer.step() if closure is None else optimizer.step(closure)
-        if closure is not None:
-            raise ConfigurationError(
-                "precision=16 scales the loss, and a closure's loss cannot be scaled"
-            )
-        result = self._scaler.step(optimizer)
-        self._scaler.update()
+        options = {} if closure is None else {"closure": closure}
+        result = self.scaler.step(optimizer, **options)
+        self.scaler.update()
         self._unscaled.discard(id(optimizer))
         return result
 
     def state(self) -> dict[str, Any]:
         """Return the scale of the loss, if there is one."""
-        return {} if self._scaler is None else {"grad_scaler": self._scaler.state_dict()}
+        return {"grad_scaler": self.scaler.state_dict()} if self.scales else {}
 
-    def load_state(self, state: Mapping[str, Any], device_type: str) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on with that scale."""
         if self.scales and "grad_scaler" in state:
-            self._scaler_for(device_type).load_state_dict(state["grad_scaler"])
-
-    def _scaler_for(self, device_type: str) -> Any:
-        if self._scaler is None:
-            self._scaler = torch.amp.GradScaler(device_type)
-        return self._scaler
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors that a step makes without a dtype be of the module's."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+            self.scaler.load_state_dict(state["grad_scaler"])

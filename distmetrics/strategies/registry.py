@@ -2,23 +2,31 @@
 
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distmetrics.arguments import check, describe
+from distmetrics.arguments import POSITIVE, Takes, check, describe, one_of
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.clusters import detect
 from distmetrics.launch.environment import ClusterEnvironment, Environment
 from distmetrics.strategies.base import Layout, Strategy
-from distmetrics.strategies.devices import (
-    FLAGS,
-    Devices,
-    device_kind,
-    device_list,
-    one_flag,
-)
-from distmetrics.strategies.layouts import check_layout
+from distmetrics.strategies.devices import Devices, device_kind, device_list, one_flag
+from distmetrics.strategies.precision import Precision
 
+_TAKES = {
+    "accelerator": one_of("auto", "cpu", "gpu", "cuda", "tpu"),
+    "num_nodes": POSITIVE,
+    "plugins": Takes(
+        lambda values: (
+            len(values) < 2 and all(isinstance(each, ClusterEnvironment) for each in values)
+        ),
+        "one cluster environment, an object of a subclass of ClusterEnvironment",
+    ),
+    "layout": Takes(
+        lambda value: value is None or isinstance(value, Mapping) or callable(value),
+        "sizes or roles of axes, or a function that returns a layout, which every rank calls",
+    ),
+}
 # Names to factories, or to the name of a class of this package, imported when it is asked.
 _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
     "single": "Single",
@@ -64,21 +72,7 @@ def resolve(
     tpu_cores: Devices = None,
     layout: Layout = None,
 ) -> Strategy:
-    """Return the strategy that the trainer's flags ask for, bound to them.
-
-    ``"auto"`` is "ddp" where a launcher such as torchrun started this process, else "single" on one
-    device and "ddp_spawn" on several.
-
-    Args:
-        strategy: a name, a strategy with its options, or the class of one.
-        devices: a number, a list of devices' numbers or such as "1, 4", -1 for all, or "auto".
-        accelerator: "cpu", "gpu", "cuda", "tpu" or "auto".
-        num_nodes: number of machines.
-        precision: 64, 32, 16, "bf16" and the like; None leaves it as it is.
-        plugins: at most one environment of one's own.
-        gpus: short for ``devices=gpus, accelerator="gpu"``.
-        tpu_cores: short for ``devices=tpu_cores, accelerator="tpu"``.
-        layout: what the ranks hold along the axes of a mesh.
+    """Return the strategy that the trainer's flags ask for, configured by them.
 
     Raises:
         ConfigurationError: an unknown name, or flags that contradict each other.
@@ -86,62 +80,38 @@ def resolve(
     >>> resolve("auto").name
     'single'
     """
-    check("the strategy's flags", locals(), FLAGS)
+    plugins = plugins if isinstance(plugins, Sequence) else [plugins]
+    check("the strategy's flags", locals(), _TAKES)
     devices, accelerator = one_flag(devices, accelerator, gpus=gpus, tpu_cores=tpu_cores)
-    plugin = _plugin(plugins if isinstance(plugins, Sequence) else [plugins])
+    plugin = Environment.of(plugins[0]) if plugins else None
     if strategy == "auto":
-        strategy = _automatic(devices, accelerator, num_nodes, plugin)
-    if isinstance(strategy, str):
-        strategy = _by_name(strategy)
-    elif isinstance(strategy, type) and issubclass(strategy, Strategy):
-        strategy = strategy()
-    if not isinstance(strategy, Strategy):
+        if accelerator == "tpu":
+            strategy = "xla"
+        elif num_nodes != 1 or (plugin or detect()) is not None:
+            strategy = "ddp"
+        else:
+            count = len(device_list(devices, device_kind(accelerator), None))
+            strategy = "single" if count == 1 else "ddp_spawn"
+    made: Any = _factory(strategy) if isinstance(strategy, str) else strategy
+    if callable(made):
+        made = made()
+    if not isinstance(made, Strategy):
         raise ConfigurationError(f"strategy must be a name or a Strategy, got {describe(strategy)}")
-    check_layout(layout)
-    strategy.layout = layout
-    strategy.configure(num_nodes=num_nodes, precision=precision, plugin=plugin)
-    strategy.bind(devices, accelerator)
-    return strategy
+    made.num_nodes, made.plugin, made.layout = num_nodes, plugin, layout
+    made.bind(devices, accelerator)
+    made.precision = Precision(precision, made.device_type)
+    made.check()
+    return made
 
 
-def _automatic(
-    devices: Devices,
-    accelerator: str,
-    num_nodes: int,
-    plugin: Environment | None,
-) -> str:
-    if accelerator == "tpu":
-        return "xla"
-    if num_nodes != 1 or (plugin or detect()) is not None:
-        return "ddp"
-    count = len(device_list(devices, device_kind(accelerator), None))
-    return "single" if count == 1 else "ddp_spawn"
-
-
-def _plugin(plugins: Sequence[ClusterEnvironment]) -> Environment | None:
-    for plugin in plugins:
-        if not isinstance(plugin, ClusterEnvironment):
-            raise ConfigurationError(
-                f"plugins must be cluster environments, got {describe(plugin)}",
-                do="subclass distmetrics.launch.ClusterEnvironment; "
-                "precision and strategy have flags of their own.",
-            )
-    if len(plugins) > 1:
-        raise ConfigurationError(
-            f"there can be one cluster environment, and plugins has {len(plugins)}"
-        )
-    return Environment.of(plugins[0]) if plugins else None
-
-
-def _by_name(name: str) -> Strategy:
+def _factory(name: str) -> Any:
     if name not in _REGISTRY:
-        tried = name.lower().replace("-", "_")
-        near = difflib.get_close_matches(tried, available(), n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower(), available(), cutoff=0.5)
         raise ConfigurationError(
             f"there is no strategy {name!r}; there are {', '.join(available())}",
             likely=" or ".join(map(repr, near)),
         )
     factory = _REGISTRY[name]
     if isinstance(factory, str):
-        factory = getattr(importlib.import_module("distmetrics.strategies"), factory)
-    return factory()
+        return getattr(importlib.import_module("distmetrics.strategies"), factory)
+    return factory

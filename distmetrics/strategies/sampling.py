@@ -8,15 +8,15 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from distmetrics.comm.communicator import Communicator
 from distmetrics.data.exact import part_of
 from distmetrics.data.rank_loader import LoaderPart
-from distmetrics.data.sharding import RankSampler, TrainingSampler, clone, has_order
+from distmetrics.data.sharding import RankSampler, TrainingSampler, clone, has_order, order_of
 from distmetrics.data.unwrap import unwrap
 
 
 def shard(
     loader: Any,
-    *,
     world_size: int,
     rank: int,
+    *,
     train: bool,
     seed: int = 0,
     comm: Communicator | None = None,
@@ -35,38 +35,24 @@ def shard(
         return part.loader if isinstance(part, LoaderPart) else part
     if not has_order(loader):
         if rank == 0:
-            flags = "use_distributed_sampler=False (Trainer) or replace_sampler=False (Runner)"
-            warn_read_whole(loader, "training data", world_size, flags)
+            kind = "an IterableDataset" if isinstance(loader, DataLoader) else type(loader).__name__
+            warnings.warn(
+                f"every rank reads the whole training data: {kind} has no sampler that could be "
+                f"dealt out to {world_size} ranks. Serve each rank its part and say "
+                "use_distributed_sampler=False (Trainer) or replace_sampler=False (Runner).",
+                stacklevel=4,
+            )
         return loader
-    if isinstance(loader.sampler, DistributedSampler | RankSampler):
+    order = order_of(loader)
+    if any(isinstance(each, DistributedSampler | RankSampler) for each in (loader.sampler, order)):
         return loader
-    if isinstance(loader.batch_sampler, RankSampler):
-        return loader
-
-    batches = loader.batch_sampler
-    is_plain = type(batches) is BatchSampler  # then its sampler is the order, not the loader's
-    drop_last = batches.drop_last if is_plain else loader.drop_last
-
-    def dealt(source: Any) -> TrainingSampler:
-        sampler = TrainingSampler(source, world_size, rank, seed=seed, drop_last=drop_last)
-        sampler.is_order = True
-        return sampler
-
-    if batches is None:
-        return clone(loader, sampler=dealt(loader.sampler))
-    if not is_plain:
-        return clone(loader, batch_sampler=dealt(batches))
-    sampler = dealt(batches.sampler)
-    batches = BatchSampler(sampler, batches.batch_size, drop_last)
-    return clone(loader, sampler=sampler, batch_sampler=batches)
-
-
-def warn_read_whole(loader: Any, data: str, world_size: int, flag: str) -> None:
-    """Warn of a loader that every rank reads the whole of; ``flag`` says that this is meant."""
-    is_iterable = isinstance(loader, DataLoader)
-    what = "an IterableDataset" if is_iterable else f"a {type(loader).__name__}"
-    warnings.warn(
-        f"every rank reads the whole {data}: {what} has no sampler that could be dealt out to "
-        f"{world_size} ranks. Serve each rank its part and say {flag}.",
-        stacklevel=4,
-    )
+    is_plain = type(order) is BatchSampler  # then its sampler is the order, not the loader's
+    drop_last = is_plain and order.drop_last
+    source = order.sampler if is_plain else order
+    dealt = TrainingSampler(source, world_size, rank, seed=seed, drop_last=drop_last)
+    dealt.is_order = True
+    if is_plain:
+        batches = BatchSampler(dealt, order.batch_size, drop_last)
+        return clone(loader, sampler=dealt, batch_sampler=batches)
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    return clone(loader, **{name: dealt})

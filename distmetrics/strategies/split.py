@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Entry, Inputs, TrainingStep
-from distmetrics.strategies.launchers import ProcessStrategy
+from distmetrics.strategies.base import Entry, Inputs, Strategy, TrainingStep
 
 
 class SplitModule(ABC):
@@ -70,7 +69,7 @@ class SplitModule(ABC):
         """Make the user's module a plain one, with whole weights; all ranks must call it."""
 
 
-class SplitStrategy(ProcessStrategy):
+class SplitStrategy(Strategy):
     """One process a device; weights may lie in parts while training, and are whole otherwise.
 
     An evaluation, and a checkpoint while it is written, hold the whole weights on every rank: ranks

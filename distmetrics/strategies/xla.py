@@ -21,11 +21,25 @@ from distmetrics.arguments import FLAG, check
 from distmetrics.comm.communicator import use
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.errors import ConfigurationError, MissingDependencyError
-from distmetrics.strategies.base import Closure, Entry, Strategy, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, Launcher, Strategy, TrainingStep
 from distmetrics.strategies.devices import Devices
 from distmetrics.strategies.tensors import StateDict, map_tensors, to_host
 
 T = TypeVar("T")
+
+
+class Processes(Launcher):
+    """The ranks are processes that torch_xla starts, one for each device of this machine."""
+
+    isolated = True
+
+    def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call ``fn(*args)`` in a process for each device; return rank 0's result."""
+        with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
+            job = pickle.dumps((fn, args))
+            _library().launch(_rank, args=(folder, strategy.devices, job))
+            # From a folder that only this user can write to, as to its processes.
+            return torch.load(Path(folder) / "result", weights_only=False)
 
 
 class XLA(Strategy):
@@ -60,7 +74,7 @@ class XLA(Strategy):
             kind = "CUDA" if accelerator == "gpu" else accelerator.upper()
             os.environ.setdefault("PJRT_DEVICE", kind)
         self.alone = self.spmd or devices in (1, "1")
-        self.isolated = not self.alone
+        self.launcher = Launcher() if self.alone else Processes()
         self.devices = 1 if self.alone else _count(devices)
 
     @property
@@ -75,14 +89,7 @@ class XLA(Strategy):
             import torch_xla.runtime
 
             torch_xla.runtime.use_spmd()
-        if self.alone:
-            return super().launch(fn, *args)
-        with tempfile.TemporaryDirectory(prefix="distmetrics-") as folder:
-            job = pickle.dumps((fn, args))
-            _library().launch(_rank, args=(folder, self.devices, job))
-            # From a folder that only this user can write to, as to its processes.
-            result: T = torch.load(Path(folder) / "result", weights_only=False)
-            return result
+        return super().launch(fn, *args)
 
     def convert(self, batch: T) -> T:
         """Return the batch in the precision's dtype; under SPMD, laid out over the devices."""

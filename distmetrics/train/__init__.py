@@ -15,10 +15,8 @@ from distmetrics.run.data import DataModule
 from distmetrics.run.module import Module
 from distmetrics.run.seed import seed_everything
 from distmetrics.run.trainer import Trainer
-from distmetrics.strategies.base import Strategy
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp_spawn import DDPSpawn
-from distmetrics.strategies.single import Single
+from distmetrics.strategies.base import Single, Strategy
+from distmetrics.strategies.ddp import DDP, DDPSpawn
 
 __all__ = [
     "DDP",

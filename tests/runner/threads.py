@@ -14,12 +14,20 @@ from torch import nn
 
 from distmetrics.collectives.ops import all_reduce, broadcast
 from distmetrics.comm.threads import ThreadWorld
-from distmetrics.strategies.base import Strategy
+from distmetrics.strategies.base import Launcher, Strategy
+
+
+class InThreads(Launcher):
+    isolated = True
+
+    def launch(self, strategy, fn, args):
+        copies = [copy.deepcopy(args) for _ in range(strategy.devices)]
+        return ThreadWorld(strategy.devices).run(lambda comm: fn(*copies[comm.rank]))
 
 
 class Threads(Strategy):
     name = "threads"
-    isolated = True
+    launcher = InThreads()
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,10 +36,6 @@ class Threads(Strategy):
 
     def bind(self, devices, accelerator):
         self.devices = devices
-
-    def launch(self, fn, *args):
-        copies = [copy.deepcopy(args) for _ in range(self.devices)]
-        return ThreadWorld(self.devices).run(lambda comm: fn(*copies[comm.rank]))
 
     def place(self, module):
         super().place(module)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from distmetrics.strategies.ddp_fork import ForkLaunch
-from distmetrics.strategies.ddp_sharded import ShardedUpdates
-from distmetrics.strategies.fsdp import FullyShardedStrategy
-from distmetrics.strategies.parallel import DataParallelStrategy
+from distmetrics.strategies import FSDP, ShardedDDP
+from distmetrics.strategies.launchers import Fork
 
 
-class ForkedSharded(ForkLaunch, ShardedUpdates, DataParallelStrategy):
+class ForkedSharded(ShardedDDP):
     name = "forked_sharded"
+    launcher = Fork()
 
 
-class ForkedFSDP(ForkLaunch, FullyShardedStrategy):
+class ForkedFSDP(FSDP):
     name = "forked_fsdp"
+    launcher = Fork()

@@ -52,10 +52,10 @@ def test_auto_is_what_the_launcher_started(gpus):
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
-        (5, "devices=5, but this machine has 4 GPUs, 0 to 3"),
-        ([0, 7], "there is no GPU 7; this machine has 4 GPUs"),
-        ("4, 5", "there is no GPU 4, 5"),
-        ([-2], "each one's number once"),
+        (5, "devices=5, but the GPUs that can be used are .0, 1, 2, 3."),
+        ([0, 7], "are .0, 1, 2, 3."),
+        ("4, 5", "devices='4, 5', but the GPUs"),
+        ([-2], "each device's number once"),
         (1.5, "got 1.5"),
         ([True], "got \\[True\\]"),
     ],

@@ -75,25 +75,25 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
         ({"strategy": 3}, "must be a name or a Strategy, got an object of int"),
         (
             {"strategy": "dp", "num_nodes": 2},
-            "'dp' runs on this machine alone, and num_nodes=2\nDo:     say strategy='ddp2'",
+            "'dp': num_nodes=2, and this process is one of 1, on 1 machines\nDo: .* 'ddp2' in the place of 'dp'",
         ),
         (
             {"strategy": "ddp_fork", "num_nodes": 2},
-            "'ddp_fork' runs on this machine alone, and num_nodes=2\nDo:     say strategy='ddp'",
+            "'ddp_fork': num_nodes=2, .*\nDo: .*strategy='ddp'",
         ),
-        ({"strategy": "ddp", "num_nodes": 2}, "nothing has launched this process .*\n.*torchrun --nnodes=2"),
+        ({"strategy": "ddp", "num_nodes": 2}, "num_nodes=2, and this process is one of .*\n.*torchrun --nnodes=2"),
         ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be positive and whole, got 0"),
-        ({"strategy": "single", "num_nodes": 2}, "'single' runs on this machine alone"),
+        ({"strategy": "single", "num_nodes": 2}, "'single': num_nodes=2"),
         ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*\nDo: .*bf16-mixed"),
-        ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got '8'"),
-        ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be cluster environments, got an object of str"),
+        ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, 'bf16', or one of .*, got 8"),
+        ({"strategy": "ddp", "plugins": ["slurm"]}, "plugins must be one cluster environment, .*slurm"),
         ({"strategy": "single", "devices": 2}, "runs on one device, and devices=2"),
-        ({"strategy": "ddp", "devices": 0}, "positive number, -1, a list or 'auto', got 0"),
+        ({"strategy": "ddp", "devices": 0}, "positive number, -1, 'auto', or a list .*, got 0"),
         ({"strategy": "ddp", "devices": "two"}, "got 'two'"),
-        ({"strategy": "ddp", "devices": [0, 0]}, "has each one's number once, got devices=\\[0, 0\\]"),
-        ({"strategy": "ddp", "devices": "1, 4"}, "names devices by number, and a CPU has none\nDo: .* devices=2"),
+        ({"strategy": "ddp", "devices": [0, 0]}, "each device's number once, got \\[0, 0\\]"),
+        ({"strategy": "ddp", "devices": "1, 4"}, "the GPUs that can be used are \\[\\]\nDo: .* devices=2"),
         ({"strategy": "ddp", "devices": True}, "got True"),
-        ({"strategy": "ddp", "accelerator": "tpu"}, "runs by strategy='xla' alone"),
+        ({"strategy": "ddp", "accelerator": "tpu"}, "used by strategy='xla' alone"),
         ({"strategy": "ddp", "accelerator": "ipu"}, "'auto' or 'cpu' or 'gpu' or 'cuda' or 'tpu', got 'ipu'"),
     ],
 )
@@ -104,7 +104,7 @@ def test_flags_that_make_no_sense(flags, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(ConfigurationError, match="sees no GPU"):
+    with pytest.raises(ConfigurationError, match=r"accelerator=.gpu.: there is none here"):
         resolve("auto", accelerator="gpu")
 
 

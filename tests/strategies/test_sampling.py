@@ -193,7 +193,7 @@ class Stream(IterableDataset):
         return iter(range(4))
 
 
-@pytest.mark.parametrize(("loader", "what"), [(DataLoader(Stream()), "IterableDataset"), ([1, 2], "a list")])
+@pytest.mark.parametrize(("loader", "what"), [(DataLoader(Stream()), "IterableDataset"), ([1, 2], "list")])
 def test_what_can_not_be_dealt_out_is_passed_on_with_a_warning(loader, what):
     with pytest.warns(UserWarning, match=what):
         assert shard(loader, world_size=2, rank=0, train=True) is loader

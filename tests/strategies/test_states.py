@@ -20,6 +20,12 @@ from tests.strategies.common import Deep, in_ranks, step_of, train
 from tests.train.models import samples
 
 
+def update(strategy, module, optimizer, max_norm):
+    strategy.clip(module, optimizer, max_norm=max_norm)
+    strategy.step(module, optimizer)
+    optimizer.zero_grad()
+
+
 def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
     """Take steps as the trainer does."""
     strategy.place(module)
@@ -33,7 +39,7 @@ def steps(strategy, module, optimizer, batches, *, accumulate=1, clip=0.5):
         with strategy.forward():
             loss = step(batch, index)
         strategy.backward(loss / accumulate)
-        strategy.update(module, optimizer, clip=clip)
+        update(strategy, module, optimizer, clip)
     return optimizer
 
 
@@ -66,9 +72,7 @@ def rest(module):
 
 
 def whole_states(make, options):
-    strategy = make()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(make(), devices=2, accelerator="cpu")
     comm = strategy.comm()
     module, optimizer = run(strategy, comm.rank, comm.world_size, **options)
     owned = sum(bool(state) for state in optimizer.state.values())
@@ -124,9 +128,7 @@ def test_fsdp(make, options):
 
 
 def resumed(make, weights, state):
-    strategy = make()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(make(), devices=2, accelerator="cpu")
     comm = strategy.comm()
     module = Quiet()
     optimizer = torch.optim.AdamW([{"params": module.layer.parameters(), "lr": 0.9}, {"params": rest(module)}])
@@ -136,7 +138,7 @@ def resumed(make, weights, state):
     strategy.load_optimizer_state(module, optimizer, state)
     for index, batch in enumerate(batches(comm.rank, comm.world_size)[:2]):
         strategy.backward(step(batch, index))
-        strategy.update(module, optimizer, clip=0.5)
+        update(strategy, module, optimizer, 0.5)
     owned = sum(bool(entry) for entry in optimizer.state.values())
     return strategy.weights(module), strategy.optimizer_state(module, optimizer), owned
 
@@ -148,7 +150,7 @@ def resumed_single():
     state = copy.deepcopy(optimizer.state_dict())
     for index, batch in enumerate(batches(0, 1)[:2]):
         strategy.backward(module.training_step(batch, index))
-        strategy.update(module, optimizer, clip=0.5)
+        update(strategy, module, optimizer, 0.5)
     return start, state, (module.state_dict(), optimizer.state_dict())
 
 
@@ -180,9 +182,7 @@ def test_an_optimizer_of_all_parameters_at_once_is_refused():
 
 
 def stranger():
-    strategy = FSDP()
-    strategy.configure()
-    strategy.bind(2, "cpu")
+    strategy = resolve(FSDP(), devices=2, accelerator="cpu")
     with pytest.raises(ConfigurationError, match=r"a tensor of shape \[3\] that is no parameter"):
         strategy.training_call(Entry(Quiet()), [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):

@@ -40,8 +40,8 @@ def steps(strategy, module):
 @pytest.mark.parametrize("kind", [DDP, DDP2, DDPSpawn])
 def test_parameters_without_a_gradient_are_named_and_the_strategys_option(group, kind):
     message = (
-        r"got no gradient in the step before.*: spare.module.weight, spare.module.bias\n(.|\n)*"
-        rf"strategy={kind.__name__}\(find_unused_parameters=True\), of distmetrics.strategies.{kind.name},"
+        r"got no gradient in the last backward pass.*: spare.module.weight, spare.module.bias\n(.|\n)*"
+        rf"strategy={kind.__name__}\(find_unused_parameters=True\), of distmetrics.strategies,"
     )
     with pytest.raises(ConfigurationError, match=message) as info:
         steps(kind(), Spare())
@@ -82,7 +82,7 @@ def test_on_two_ranks():
 @pytest.mark.timeout(100)
 def test_one_step_is_enough():
     """Torch tells in the next forward: a fit of one step would end with other weights on every rank."""
-    message = r"got no gradient in this step.*: spare.module.weight, spare.module.bias\n"
+    message = r"got no gradient in the last backward pass.*: spare.module.weight, spare.module.bias\n"
     flags = {"strategy": "ddp_fork", "devices": 2, "accelerator": "cpu"}
     with pytest.raises(ConfigurationError, match=message):
         Trainer(max_steps=1, **flags).fit(Spare(), loader(16))

@@ -44,7 +44,7 @@ def test_one_device(stand_in):
     [
         ({"devices": [0, 1]}, r"one device of a machine or on all, got devices=\[0, 1\]"),
         ({"devices": 0}, "one device of a machine or on all"),
-        ({"num_nodes": 2}, "on this machine alone"),
+        ({"num_nodes": 2}, "num_nodes=2"),
         ({"precision": 16}, "no scaled loss"),
         ({"accelerator": "ipu"}, "got 'ipu'"),
     ],

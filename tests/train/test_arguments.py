@@ -12,8 +12,6 @@ from torch import nn
 from distmetrics import Runner
 from distmetrics.arguments import FLAG, POSITIVE, check
 from distmetrics.errors import ConfigurationError, InputTypeError
-from distmetrics.strategies.ddp import DDP
-from distmetrics.strategies.ddp_spawn import DDPSpawn
 from distmetrics.strategies.deepspeed import DeepSpeed
 from distmetrics.strategies.fsdp import FSDP
 from distmetrics.strategies.xla import XLA
@@ -96,11 +94,11 @@ def test_the_path_of_a_checkpoint(call, path):
     [
         (lambda: trainer(default_root_dir=5), "default_root_dir must be a path"),
         (lambda: ModelSummary(max_depth="2"), "max_depth must be a whole number from 0 on, got '2'"),
-        (lambda: trainer(devices=0), "Do:     say accelerator='cpu'"),
-        (lambda: trainer(devices="0"), "Do:     say accelerator='cpu'"),
-        (lambda: trainer(gpus=False), "gpus must be a positive number, -1, a list or 'auto', got False"),
-        (lambda: trainer(gpus=True), "gpus must be a positive number"),
-        (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores must be a positive number"),
+        (lambda: trainer(devices=0), "devices must be a positive number"),
+        (lambda: trainer(devices="0"), "devices must be a positive number"),
+        (lambda: trainer(devices=True), "devices must be a positive number"),
+        (lambda: trainer(gpus=False), "gpus=False together with"),
+        (lambda: trainer(tpu_cores=torch.zeros(2)), "tpu_cores=tensor"),
         (lambda: trainer(devices=2.0), "devices must be a positive number"),
         (lambda: seed_everything(1, workers="no"), "seed_everything: workers must be True or False"),
         (
@@ -187,12 +185,6 @@ def test_long_values_are_said_in_short():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DDP(find_unused_parameters="False"), "DDP: find_unused_parameters must be True or False, got 'False'"),
-        (lambda: DDPSpawn(broadcast_buffers="no"), "DDPSpawn: broadcast_buffers must be True or False, or None"),
-        (
-            lambda: DDP(find_unused=True),
-            "DDP got find_unused=..., which is no option of DistributedDataParallel: it has",
-        ),
         (lambda: FSDP(reshard="False"), "FSDP: reshard must be True or False"),
         (lambda: FSDP(cpu_offload="no"), "FSDP: cpu_offload must be True or False"),
         (lambda: FSDP(replicas=True), "FSDP: replicas must be positive and whole, got True"),
@@ -206,14 +198,6 @@ def test_long_values_are_said_in_short():
 )
 def test_options_of_strategies(make, message):
     refused(make, message)
-
-
-def test_a_wrapper_of_ones_own_may_take_other_options():
-    class Own(DDP):
-        def wrap(self, step):
-            return step
-
-    assert Own(anything=1).options == {"anything": 1}
 
 
 def clip(runner, net, norm_type):
