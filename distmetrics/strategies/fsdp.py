@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Closure, Entry, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, Launcher, TrainingStep
 from distmetrics.strategies.launchers import Script, Spawn
 from distmetrics.strategies.split import SplitModule, SplitStrategy, replace_parameters
 from distmetrics.strategies.tensors import StateDict, parameters_of
@@ -43,11 +43,12 @@ _TAKES = {
 }
 
 
-class FullyShardedStrategy(SplitStrategy):
-    """Each rank keeps a part of every parameter; whole ones exist while a step needs them.
+class FSDP(SplitStrategy):
+    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
 
-    Training steps hold one group of parameters at a time: ``wrap`` says which modules are groups of
-    their own.
+    Each rank keeps a part of every parameter. Training steps hold one group of whole parameters at
+    a time: ``wrap`` says which modules are groups of their own. After a call the module is plain
+    and whole again, on every rank.
 
     Args:
         wrap: classes of submodules that are groups of their own, a transformer's block, say;
@@ -59,6 +60,8 @@ class FullyShardedStrategy(SplitStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
+    name = "fsdp"
+    launcher: Launcher = Script()
     scales_loss = False
 
     def __init__(
@@ -174,18 +177,7 @@ class FullyShardedStrategy(SplitStrategy):
         optimizer.load_state_dict({**state, "state": parts})
 
 
-class FSDP(FullyShardedStrategy):
-    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
-
-    See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole
-    again, on every rank.
-    """
-
-    name = "fsdp"
-    launcher = Script()
-
-
-class FSDPSpawn(FullyShardedStrategy):
+class FSDPSpawn(FSDP):
     """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
 
     name = "fsdp_spawn"

@@ -121,10 +121,6 @@ class SplitStrategy(Strategy):
         """Make the user's modules whole and plain again; called on every rank."""
         for module in self.modules:
             module.undo()
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what a launch that failed has left split."""
         self.modules.clear()
 
 
