@@ -1,11 +1,12 @@
 """Weights, gradients and optimizer states shared out over ranks by torch's fully_shard (FSDP2)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed._composable_state import _module_state_mapping
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -13,14 +14,14 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from distmetrics.arguments import FLAG, POSITIVE, Takes, check
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Closure, Entry, TrainingStep
+from distmetrics.strategies.base import Closure, Entry, Launcher, TrainingStep
 from distmetrics.strategies.launchers import Script, Spawn
-from distmetrics.strategies.sharding import Sharding, part_like, parts_like, whole
-from distmetrics.strategies.split import SplitStrategy
+from distmetrics.strategies.split import SplitModule, SplitStrategy, replace_parameters
 from distmetrics.strategies.tensors import StateDict, parameters_of
 from distmetrics.tree import map_leaves
 
@@ -42,11 +43,12 @@ _TAKES = {
 }
 
 
-class FullyShardedStrategy(SplitStrategy):
-    """Each rank keeps a part of every parameter; whole ones exist while a step needs them.
+class FSDP(SplitStrategy):
+    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
 
-    Training steps hold one group of parameters at a time: ``wrap`` says which modules are groups of
-    their own.
+    Each rank keeps a part of every parameter. Training steps hold one group of whole parameters at
+    a time: ``wrap`` says which modules are groups of their own. After a call the module is plain
+    and whole again, on every rank.
 
     Args:
         wrap: classes of submodules that are groups of their own, a transformer's block, say;
@@ -58,6 +60,8 @@ class FullyShardedStrategy(SplitStrategy):
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
     """
 
+    name = "fsdp"
+    launcher: Launcher = Script()
     scales_loss = False
 
     def __init__(
@@ -91,53 +95,49 @@ class FullyShardedStrategy(SplitStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return what every call of ``fully_shard`` gets."""
-        dtype = self.precision.dtype if self.precision.mixed else None
-        return {
-            "mesh": self.mesh(),
-            "reshard_after_forward": self.reshard,
-            "mp_policy": MixedPrecisionPolicy(
-                param_dtype=dtype,
-                reduce_dtype=None if dtype is None else self.reduce_dtype,
-                cast_forward_inputs=False,
-            ),
-            "offload_policy": CPUOffloadPolicy(pin_memory=self.device_type == "cuda")
-            if self.cpu_offload
-            else OffloadPolicy(),
-        }
-
-    def mesh(self) -> DeviceMesh:
-        """Return the ranks as a mesh: one row, or with ``replicas`` so many rows."""
         sizes = self.mesh_sizes()
-        return init_device_mesh(
+        mesh = init_device_mesh(
             self.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
         )
+        precision = MixedPrecisionPolicy(cast_forward_inputs=False)
+        if self.precision.mixed:
+            precision = MixedPrecisionPolicy(
+                self.precision.dtype, self.reduce_dtype, cast_forward_inputs=False
+            )
+        offload = OffloadPolicy()
+        if self.cpu_offload:
+            offload = CPUOffloadPolicy(pin_memory=self.device_type == "cuda")
+        return {
+            "mesh": mesh,
+            "reshard_after_forward": self.reshard,
+            "mp_policy": precision,
+            "offload_policy": offload,
+        }
 
     def mesh_sizes(self) -> dict[str, int]:
-        """Return the number of ranks along each axis of the mesh.
-
-        Raises:
-            ConfigurationError: the ranks can't be divided into so many groups.
-        """
+        """Return the number of ranks along each axis of the mesh."""
         world_size = self.comm().world_size
         if world_size % self.replicas:
             raise ConfigurationError(
                 f"replicas={self.replicas} does not divide the {world_size} ranks"
             )
-        sizes = {"replicate": self.replicas, "shard": world_size // self.replicas}
-        if self.replicas == 1:
-            del sizes["replicate"]
-        return sizes
+        shard = {"shard": world_size // self.replicas}
+        return shard if self.replicas == 1 else {"replicate": self.replicas, **shard}
 
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Shard the module; the optimizers hold the parts in the place of the whole parameters."""
-        sharding = Sharding(entry, optimizers, self.wrap, self.reshard)
-        self.modules.append(sharding)
-        return sharding
+        sharded = _Sharded(entry, optimizers, self.wrap, self.reshard)
+        self.modules.append(sharded)
+        return sharded
+
+    def be_parts(self) -> None:
+        """Give back what other ranks own; nothing is sent."""
+        for module in self.modules:
+            module.be_parts()
 
     def clip(self, module: nn.Module, optimizer: Optimizer, **limits: Any) -> Tensor | None:
         """Clip by the norm over all ranks' parts."""
-        self.be_parts()
-        norm: Tensor | None = whole(super().clip(module, optimizer, **limits))
+        norm: Tensor | None = _whole(super().clip(module, optimizer, **limits))
         return norm
 
     def step(self, module: nn.Module, optimizer: Optimizer, closure: Closure = None) -> Any:
@@ -147,53 +147,145 @@ class FullyShardedStrategy(SplitStrategy):
 
     def weights(self, module: nn.Module) -> dict[str, Any]:
         """Return the whole state dict; called on every rank."""
-        were_whole = [sharding for sharding in self.modules if sharding.is_whole]
+        were_whole = [sharded for sharded in self.modules if sharded.is_whole]
         self.be_parts()
-        weights = {name: whole(value) for name, value in module.state_dict().items()}
-        for sharding in were_whole:  # an evaluation is under way
-            sharding.be_whole()
+        weights = map_leaves(_whole, dict(module.state_dict()))
+        for sharded in were_whole:  # an evaluation is under way
+            sharded.be_whole()
         return weights
 
     def load_weights(self, module: nn.Module, weights: StateDict) -> None:
         """Put a whole state dict into the module, each rank its parts."""
         self.be_parts()
         mine = module.state_dict()
-        parts = {}
-        for name, value in weights.items():
-            parts[name] = part_like(value, mine.get(name))
-        module.load_state_dict(parts)
+        module.load_state_dict(
+            {name: _part_like(value, mine.get(name)) for name, value in weights.items()}
+        )
 
     def optimizer_state(self, module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """Return the optimizer's whole state dict; called on every rank."""
-        return map_leaves(whole, optimizer.state_dict())
+        return map_leaves(_whole, optimizer.state_dict())
 
     def load_optimizer_state(
-        self,
-        module: nn.Module,
-        optimizer: Optimizer,
-        state: StateDict,
+        self, module: nn.Module, optimizer: Optimizer, state: StateDict
     ) -> None:
         """Put a whole state dict into the optimizer, each rank its parts."""
         parameters = parameters_of(optimizer)
-        entries = {
-            index: parts_like(entry, parameters[index]) for index, entry in state["state"].items()
+        parts = {
+            index: _parts_like(entry, parameters[index]) for index, entry in state["state"].items()
         }
-        optimizer.load_state_dict({**state, "state": entries})
+        optimizer.load_state_dict({**state, "state": parts})
 
 
-class FSDP(FullyShardedStrategy):
-    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
-
-    See :class:`FullyShardedStrategy` for the options. After a call the module is plain and whole
-    again, on every rank.
-    """
-
-    name = "fsdp"
-    launcher = Script()
-
-
-class FSDPSpawn(FullyShardedStrategy):
+class FSDPSpawn(FSDP):
     """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
 
     name = "fsdp_spawn"
     launcher = Spawn()
+
+
+class _Sharded(SplitModule):
+    """A module between being sharded by ``shard``, a strategy's ``wrap``, and being plain again."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        optimizers: Sequence[Optimizer],
+        shard: Callable[[nn.Module], Any],
+        reshard: bool,
+    ) -> None:
+        self.module = entry.module
+        self._reshard = reshard
+        wholes = list(self.module.parameters())
+        self.engine = shard(entry)
+        self.groups = [part for part in self.engine.modules() if isinstance(part, FSDPModule)]
+        if len(self.groups) > 1:  # their order is not known without a batch
+            self.without_batch = "FSDP() without wrap="
+        parts = dict(zip(wholes, self.module.parameters(), strict=True))
+        for optimizer in optimizers:
+            _hold_parts(optimizer, parts)
+        with torch.no_grad():
+            self.engine()  # the first call says which group is the outermost
+
+    def gather(self) -> None:
+        """Make every parameter whole, and keep it so over forward passes."""
+        for group in self.groups:
+            group.set_reshard_after_forward(False, recurse=False)
+            group.unshard()
+
+    def give_back(self) -> None:
+        """Keep this rank's parts alone."""
+        for group in self.groups:
+            group.reshard()
+            group.set_reshard_after_forward(self._reshard, recurse=False)
+
+    def share_gradients(self, enabled: bool) -> None:
+        """Let the gradients of the next backward passes travel, or stay on each rank."""
+        self.engine.set_requires_gradient_sync(enabled)
+
+    def undo(self) -> None:
+        """Make the user's module a plain one, with whole parameters; all ranks must call it."""
+        self.be_parts()
+        wholes: dict[Any, nn.Parameter] = {}
+        for part in self.module.parameters():
+            if isinstance(part, DTensor):
+                wholes[part] = nn.Parameter(_whole(part.detach()), part.requires_grad)
+        replace_parameters(self.module, wholes)
+        for module in self.module.modules():
+            _make_plain(module)
+
+
+def _hold_parts(optimizer: Optimizer, parts: Mapping[Any, nn.Parameter]) -> None:
+    """Give an optimizer the parts of the parameters that it holds, and the parts of its states."""
+    states = dict(optimizer.state)
+    optimizer.state.clear()
+    for group in optimizer.param_groups:
+        for index, parameter in enumerate(group["params"]):
+            if parameter not in parts:
+                raise ConfigurationError(
+                    f"the {type(optimizer).__name__} holds a tensor of shape "
+                    f"{list(parameter.shape)} that is no parameter of the module: FSDP can't "
+                    "shard it",
+                    do="make it an attribute of the module, as an nn.Parameter.",
+                )
+            part = group["params"][index] = parts[parameter]
+            if parameter in states:
+                optimizer.state[part] = _parts_like(states[parameter], part)
+
+
+def _whole(leaf: Any) -> Any:
+    """Return a sharded tensor whole, anything else as it is; all ranks must call it."""
+    if not isinstance(leaf, DTensor):
+        return leaf
+    moved: Any = leaf.to(leaf.device_mesh.device_type)
+    return moved.full_tensor().to(leaf.device)
+
+
+def _part_like(value: Any, like: Any) -> Any:
+    """Return this rank's part of a whole tensor, cut as ``like`` is; another shape as it is."""
+    is_whole = isinstance(like, DTensor) and isinstance(value, Tensor)
+    if not is_whole or value.shape != like.shape:
+        return value
+    mesh = like.device_mesh
+    cut = distribute_tensor(value.to(mesh.device_type), mesh, like.placements, src_data_rank=None)
+    return cut.to(like.device)
+
+
+def _parts_like(state: Any, like: Tensor) -> Any:
+    """Return this rank's parts of the tensors in an optimizer's state of one parameter."""
+    return map_leaves(lambda value: _part_like(value, like), state)
+
+
+def _make_plain(part: nn.Module) -> None:
+    """Take fully_shard off a module: its marks, its hooks, its class."""
+    for name, value in list(vars(part).items()):
+        if name in ("_is_fsdp_managed_module", "_fsdp_use_orig_params") or "composable_api" in name:
+            del vars(part)[name]
+        elif "_hooks" in name and isinstance(value, dict):
+            for key, hook in list(value.items()):
+                owner = getattr(getattr(hook, "hook", hook), "__module__", None)
+                if str(owner).startswith("torch.distributed.fsdp"):
+                    del value[key]  # they refer to the group, with which nothing could be pickled
+    if isinstance(part, FSDPModule):
+        part.__class__ = type(part).__mro__[2]
+        _module_state_mapping.pop(part, None)

@@ -1,44 +1,39 @@
 """What FSDP and DeepSpeed share: a model whose weights lie in parts on the ranks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 from distmetrics.errors import ConfigurationError
-from distmetrics.strategies.base import Entry, Strategy, TrainingStep
+from distmetrics.strategies.base import Entry, Inputs, Strategy, TrainingStep
 
 
 class SplitModule(ABC):
     """The user's module inside a library that shares out its weights: in parts, or whole.
 
-    Called with the arguments of a training step, it takes one with the weights in parts.
-
     Attributes:
-        engine: the library's own object, which is called for a training step.
-        without_batch: who needs a batch on every rank, and what to say instead; None where a rank
-            without a batch can take part.
+        engine: the library's own object, which takes a training step with the weights in parts.
+        without_batch: what to say instead where every rank needs a batch, else "".
         sharded: whether weights are shared out at all.
     """
 
     engine: Any
+    without_batch = ""
     sharded = True
     _gathered = False
-    without_batch: tuple[str, str] | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, inputs: Inputs | None, method: str) -> Any:
         """Take a training step, in which groups of weights become whole one after another."""
         self.be_parts()
-        if args[0] is None and self.without_batch is not None:
-            who, instead = self.without_batch
+        if inputs is None and self.without_batch:
             raise ConfigurationError(
-                f"this rank has no batch for a training step, and {who} needs one on every rank",
-                likely="loaders of different length, which the trainer did not deal out itself.",
-                do=f"give every rank as many batches, or say {instead}.",
+                "this rank has no batch for a training step, which needs the weights of all ranks",
+                do=f"give every rank as many batches, or say {self.without_batch}.",
             )
-        return self.engine(*args)
+        return self.engine(inputs, method)
 
     @property
     def is_whole(self) -> bool:
@@ -90,11 +85,6 @@ class SplitStrategy(Strategy):
     def __init__(self) -> None:
         self.modules: list[Any] = []
 
-    def be_parts(self) -> None:
-        """Give back what other ranks own; nothing is sent."""
-        for module in self.modules:
-            module.be_parts()
-
     @contextmanager
     def accumulate(self, step: TrainingStep) -> Iterator[None]:
         """Add up whole gradients on each rank, and let none travel."""
@@ -131,8 +121,11 @@ class SplitStrategy(Strategy):
         """Make the user's modules whole and plain again; called on every rank."""
         for module in self.modules:
             module.undo()
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what a launch that failed has left split."""
         self.modules.clear()
+
+
+def replace_parameters(module: nn.Module, new: Mapping[Any, nn.Parameter]) -> None:
+    """Put other parameters into the places of a module's."""
+    for part in module.modules():
+        named: dict[str, Any] = part._parameters
+        named.update({name: new.get(old, old) for name, old in named.items()})

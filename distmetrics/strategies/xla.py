@@ -68,11 +68,7 @@ class XLA(Strategy):
         self._reduced: set[int] = set()  # optimizers whose gradients are averaged already
 
     def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; torch_xla runs on one device or on all.
-
-        Raises:
-            ConfigurationError: some devices but not all, or an accelerator that XLA has not here.
-        """
+        """Take over the trainer's flags; torch_xla runs on one device or on all."""
         _library()
         if accelerator != "auto":
             kind = "CUDA" if accelerator == "gpu" else accelerator.upper()
@@ -103,7 +99,16 @@ class XLA(Strategy):
         import torch_xla.distributed.spmd as spmd
 
         mesh = spmd.get_1d_mesh("data")
-        return map_tensors(lambda tensor: _laid_out(tensor, mesh, spmd.mark_sharding), batch)
+
+        def lay_out(tensor: Tensor) -> Tensor:
+            """Cut along the first dimension; copy to all devices if that does not divide."""
+            axes: list[str | None] = [None] * tensor.ndim
+            if axes and tensor.shape[0] % mesh.size() == 0:
+                axes[0] = "data"
+            spmd.mark_sharding(tensor, mesh, tuple(axes))
+            return tensor
+
+        return map_tensors(lay_out, batch)
 
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Return the call itself: gradients are averaged before a step."""
@@ -155,11 +160,7 @@ class XLA(Strategy):
 
 
 def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
-    """Be the process of one device: join a group on the host, run the job, leave its result.
-
-    Raises:
-        ConfigurationError: torch_xla has started another number of processes.
-    """
+    """Be the process of one device: join a group on the host, run the job, leave its result."""
     import torch_xla.runtime as xr
 
     rank, count = xr.global_ordinal(), xr.world_size()
@@ -177,15 +178,6 @@ def _rank(index: int, folder: str, world_size: int, job: bytes) -> None:
         torch.save(value, Path(folder) / "result")
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _laid_out(tensor: Tensor, mesh: Any, mark: Callable[..., Any]) -> Tensor:
-    """Cut a tensor along its first dimension, or copy it to all devices if that does not divide."""
-    axes: list[str | None] = [None] * tensor.ndim
-    if axes and tensor.shape[0] % mesh.size() == 0:
-        axes[0] = "data"
-    mark(tensor, mesh, tuple(axes))
-    return tensor
 
 
 def _count(devices: Devices) -> int:

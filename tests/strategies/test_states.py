@@ -186,7 +186,7 @@ def stranger():
     with pytest.raises(ConfigurationError, match=r"a tensor of shape \[3\] that is no parameter"):
         strategy.training_call(Entry(Quiet()), [torch.optim.SGD([torch.zeros(3, requires_grad=True)])])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):
-        FSDP(replicas=3).mesh()
+        FSDP(replicas=3).mesh_sizes()
 
 
 @pytest.mark.gloo
