@@ -1,7 +1,7 @@
 """What numbers a model is computed in."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -74,7 +74,7 @@ class Precision:
         """Return what a step runs in."""
         if self.mixed:
             return torch.autocast(self.device_type, dtype=self.dtype)
-        return nullcontext()
+        return _default_dtype(self.dtype) if self.true else nullcontext()
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Give the gradients their own size again, once a step."""
@@ -98,3 +98,14 @@ class Precision:
         """Go on with that scale."""
         if self.scales and "grad_scaler" in state:
             self.scaler.load_state_dict(state["grad_scaler"])
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let tensors that a step makes without a dtype be of the module's."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -51,7 +51,7 @@ def test_who_this_is():
     def look(runner):
         assert runner.world_size == 2
         assert runner.is_global_zero == (runner.global_rank == 0)
-        assert (runner.local_rank, runner.node_rank, runner.device.type) == (0, 0, "cpu")
+        assert (runner.local_rank, runner.node_rank, runner.device.type) == (runner.global_rank, 0, "cpu")
         return runner.global_rank
 
     assert threads(look) == [0, 1]

@@ -36,25 +36,26 @@ class Seen(Logistic):
 
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])
-        self.dtypes = batch[0].dtype, self.layer.weight.dtype, logits.dtype
+        self.dtypes = batch[0].dtype, self.layer.weight.dtype, logits.dtype, torch.zeros(1).dtype
         return nn.functional.binary_cross_entropy_with_logits(logits.float(), batch[1].float())
 
 
 @pytest.mark.parametrize(
-    ("precision", "batch", "weight", "logits"),
+    ("precision", "batch", "weight", "logits", "made"),
     [
-        (64, torch.float64, torch.float64, torch.float64),
-        ("bf16-true", torch.bfloat16, torch.bfloat16, torch.bfloat16),
-        ("bf16", torch.float32, torch.float32, torch.bfloat16),
-        (16, torch.float32, torch.float32, torch.float16),
-        (32, torch.float32, torch.float32, torch.float32),
+        (64, torch.float64, torch.float64, torch.float64, torch.float64),
+        ("bf16-true", torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        ("bf16", torch.float32, torch.float32, torch.bfloat16, torch.float32),
+        (16, torch.float32, torch.float32, torch.float16, torch.float32),
+        (32, torch.float32, torch.float32, torch.float32, torch.float32),
     ],
 )
-def test_what_a_step_sees(precision, batch, weight, logits):
+def test_what_a_step_sees(precision, batch, weight, logits, made):
     module = Seen()
     trainer = Trainer(strategy="single", accelerator="cpu", precision=precision, max_epochs=1)
     trainer.fit(module, [(torch.randn(4, 4), torch.ones(4))])
-    assert module.dtypes == (batch, weight, logits)
+    assert module.dtypes == (batch, weight, logits, made)
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_float16_scales_the_loss():

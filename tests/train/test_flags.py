@@ -154,7 +154,7 @@ def test_an_accelerator_that_is_a_strategy():
         ({"fast_dev_run": "yes"}, "fast_dev_run must be"),
         ({"seed": -1}, "seed must be from 0 to"),
         ({"seed": "1"}, "seed must be from 0 to"),
-        ({"plugins": object()}, "plugins must be cluster environments, got an object of object"),
+        ({"plugins": object()}, "plugins must be one cluster environment"),
         ({"strategy": "DDP-spawn"}, "(?s)there is no strategy 'DDP-spawn'.*Likely: 'ddp_spawn'"),
         ({"gpus": 2, "devices": 3}, "gpus=2 together with devices=3"),
     ],

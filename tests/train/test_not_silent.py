@@ -289,7 +289,7 @@ class OldBackward(Logistic):
             Logistic,
             Transfers(),
             [],
-            "Transfers.on_after_batch_transfer would never be called.*\n.*beginning of the step",
+            "Transfers.on_after_batch_transfer would never be called",
         ),
         (Logistic, loader(8), [OldMoments()], "OldMoments.on_epoch_end would never be called.*\n.*on_train_epoch_end"),
         (OldBackward, loader(8), [], "OldBackward.backward would never be called"),
