@@ -5,10 +5,12 @@ Classes and functions keep a table of rules by the names of their arguments, for
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from distmetrics.errors import ConfigurationError
@@ -39,6 +41,21 @@ def check(who: str, values: Mapping[str, Any], takes: Mapping[str, Takes]) -> No
         if not rule.fits(value):
             what = f"{who}: {name} must be {rule.wanted}, got {reprlib.repr(value)}"
             raise ConfigurationError(what, do=rule.do)
+
+
+def refuse_unknown(owner: type, flags: Iterable[str], others: Mapping[str, str]) -> None:
+    """Refuse flags that ``owner`` does not take, with advice for those of ``others``."""
+    who = owner.__name__
+    names = inspect.signature(owner).parameters.keys() - {"unknown"}
+    for flag in flags:
+        if flag in others:
+            raise ConfigurationError(
+                f"{who}({flag}=...) is a flag of other trainers, and there is none for it here",
+                do=others[flag],
+            )
+        near = difflib.get_close_matches(flag, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")
 
 
 def describe(value: Any) -> str:

@@ -1,8 +1,6 @@
 """The trainer's flags: checked once, and never changed."""
 
-import difflib
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, get_origin
@@ -164,20 +162,3 @@ OTHER_TRAINERS = {
     "profiler": "run torch.profiler around fit, or in a callback of your own.",
     "sync_batchnorm": "call nn.SyncBatchNorm.convert_sync_batchnorm(module) before fit.",
 }
-
-
-def refuse_unknown(
-    owner: type, flags: Iterable[str], others: Mapping[str, str] = OTHER_TRAINERS
-) -> None:
-    """Refuse flags that ``owner`` does not take, with advice for those of ``others``."""
-    who = owner.__name__
-    names = inspect.signature(owner).parameters.keys() - {"unknown"}
-    for flag in flags:
-        if flag in others:
-            raise ConfigurationError(
-                f"{who}({flag}=...) is a flag of other trainers, and there is none for it here",
-                do=others[flag],
-            )
-        near = difflib.get_close_matches(flag, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{who} got an unexpected keyword argument {flag!r}{hint}")

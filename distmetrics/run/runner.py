@@ -19,13 +19,13 @@ from distmetrics.arguments import (
     check,
     describe,
     is_number,
+    refuse_unknown,
 )
 from distmetrics.data.sharding import has_order
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.launch.joining import losses_named
 from distmetrics.log.log import Log
-from distmetrics.run.config import refuse_unknown
 from distmetrics.run.seed import seed_workers, set_all
 from distmetrics.run.world import RunnerWorld
 from distmetrics.run.wrapped import RunnerLoader, RunnerModule, RunnerOptimizer, shuffles

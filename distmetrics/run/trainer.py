@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from distmetrics.arguments import refuse_unknown
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import ClusterEnvironment
 from distmetrics.log.writers import Logger
 from distmetrics.run.callbacks import Callback, chosen_callbacks
-from distmetrics.run.config import Limit, TrainerConfig, chosen_loggers, refuse_unknown
+from distmetrics.run.config import OTHER_TRAINERS, Limit, TrainerConfig, chosen_loggers
 from distmetrics.run.context import LoopProgress, RunContext
 from distmetrics.run.data import Call, DataModule
 from distmetrics.run.module import Module, require
@@ -124,7 +125,7 @@ class Trainer(RunContext):
         **unknown: Any,
     ) -> None:
         flags = dict(locals())
-        refuse_unknown(Trainer, unknown)
+        refuse_unknown(Trainer, unknown, OTHER_TRAINERS)
         self.config = TrainerConfig.of(flags)
         self.runner = Runner(
             strategy=strategy,

@@ -19,7 +19,6 @@ from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
 from distmetrics.strategies.base import Entry, Strategy
-from distmetrics.strategies.ddp import Averaged
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedGradients
 from distmetrics.tree import move
@@ -225,8 +224,7 @@ class StrategyCalls:
         """
         self.check_mean(optimizer)
         if not self._is_unshared:
-            if isinstance(self.outer, Averaged):
-                self.outer.check_averaged()
+            self.strategy.check_averaged(self.outer)
         elif self.strategy.comm().world_size > 1 and _has_gradients(optimizer):
             raise ConfigurationError(
                 f"the {type(optimizer).__name__} of {type(self.module).__name__} steps with "

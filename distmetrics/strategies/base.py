@@ -38,7 +38,6 @@ from distmetrics.collectives.ops import broadcast
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, current, use
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import Environment, detect
-from distmetrics.launch.script import watch_rank_zero
 from distmetrics.strategies.devices import Devices, device_kind, device_list
 from distmetrics.strategies.precision import Precision
 from distmetrics.strategies.sampling import shard
@@ -79,6 +78,9 @@ class Launcher:
 
     isolated = False
     joins = False
+
+    def join(self, environment: Environment) -> None:
+        """Take part in a job that is under way, before the first call."""
 
     def launch(self, strategy: "Strategy", fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call ``fn(*args)`` on every rank; return this rank's result, or rank 0's if isolated."""
@@ -141,8 +143,8 @@ class Strategy:
                 f"strategy={self.name!r} has no scaled loss for precision='16-mixed'",
                 do="say precision='bf16-mixed'.",
             )
-        if joined is not None and joined.launcher == "distmetrics":
-            watch_rank_zero()  # as early as we can: rank 0 may end before this rank comes to a call
+        if joined is not None:
+            self.launcher.join(joined)
 
     def environment(self) -> Environment | None:
         """Return who this process is in a job that something else started, or None."""
@@ -269,6 +271,9 @@ class Strategy:
         ``step`` is what :meth:`training_call` has returned; gradients are not yet shared.
         """
         return nullcontext()
+
+    def check_averaged(self, step: TrainingStep) -> None:
+        """Check, before an update, that gradients are those of all ranks; see ``accumulate``."""
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, and add them to those that are there."""

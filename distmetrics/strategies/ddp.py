@@ -53,6 +53,11 @@ class DDP(Strategy):
         context: AbstractContextManager[Any] = step.no_sync()  # type: ignore[attr-defined]
         return context
 
+    def check_averaged(self, step: TrainingStep) -> None:
+        """Check that the last backward pass has averaged all that it had to."""
+        if isinstance(step, Averaged):
+            step.check_averaged()
+
 
 class DDPSpawn(DDP):
     """As :class:`DDP`, in processes that start with a call of the trainer and end with it.

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.comm.verdict import settle
 from distmetrics.errors import ConfigurationError, InputTypeError
+from distmetrics.launch.environment import Environment
 from distmetrics.launch.preflight import find_unpicklable
-from distmetrics.launch.script import end_if_alone, join
+from distmetrics.launch.script import end_if_alone, join, watch_rank_zero
 from distmetrics.launch.spawn import launch
 from distmetrics.strategies.base import Launcher, Strategy
 
@@ -27,6 +28,11 @@ class Script(Launcher):
     """
 
     joins = True
+
+    def join(self, environment: Environment) -> None:
+        """Watch rank 0 as early as we can: it may end before this rank comes to a call."""
+        if environment.launcher == "distmetrics":
+            watch_rank_zero()
 
     def launch(self, strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Join this script's world, which the first call makes, and call ``fn(*args)`` there."""
