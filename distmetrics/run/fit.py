@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -251,8 +252,8 @@ class Fit:
 
     def _automatic(self, batch: Any, index: int, place: AccumulationStep) -> Any:
         """Take a step whose backward pass and update are the trainer's."""
-        runner, progress = self.runner, self.progress
-        with runner.no_backward_sync(self.model, enabled=not place.is_last):
+        calls, progress = self.model._runner, self.progress
+        with nullcontext() if place.is_last else calls.keeping_gradients():
             outputs = self._outputs(batch, index)
             loss, weight = _loss_and_weight(outputs)
             if loss is None and self.comm.world_size > 1:
@@ -268,7 +269,7 @@ class Fit:
                 self._backward(loss, weight, place, has_batch=batch is not None)
                 progress.pending += 1
         if place.is_last and progress.pending:
-            self.model._runner.gradients.finish()  # where the last step had no loss
+            calls.gradients.finish()  # where the last step had no loss
             self._update(self.optimizers[0])
             progress.pending = 0
         return outputs

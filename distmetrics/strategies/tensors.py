@@ -20,6 +20,8 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
     """Return a tree with ``fn`` applied to its tensors; everything else stays."""
+    if isinstance(tree, Tensor):  # a loss, say, in each step
+        return fn(tree)  # type: ignore[no-any-return]
     return map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
