@@ -44,6 +44,7 @@ from distmetrics.launch.joining import (
     taking_part,
     tombstones_in,
 )
+from distmetrics.launch.preflight import find_unpicklable
 
 _CAN_TELL = hasattr(faulthandler, "register")  # not on Windows
 _ANSWER = 2.0  # seconds in which a rank says where it is
@@ -220,7 +221,7 @@ def end_with_parent(parent_has_ended: Callable[[], object], folder: Path) -> Non
 
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=watch, name="distmetrics parent", daemon=True).start()
+    threading.Thread(target=watch, name="parent of distmetrics", daemon=True).start()
 
 
 def _child(rank: int, stack: Path, job: bytes, out: Connection, *pipes: Connection) -> None:
@@ -241,7 +242,16 @@ def _child(rank: int, stack: Path, job: bytes, out: Connection, *pipes: Connecti
                 value = fn(comm, *pipes, *arguments)
             comm.leave(None)
             dist.destroy_process_group()
-        answer = _packed(value)
+        try:
+            answer = _packed(value)
+        except Exception as problem:  # noqa: BLE001  (any class may raise anything)
+            parts = find_unpicklable(value, "result", by_value=False)
+            raise InputTypeError(
+                f"rank {rank} returned a {type(value).__name__} that can't be sent: {problem}",
+                notes=[f"  {part}" for part in parts],
+                do="return tensors, numbers, or what can be pickled.",
+                rank=rank,
+            ) from None
     except BaseException as error:  # noqa: BLE001  (sent home whatever it is)
         try:
             answer = _packed(error=error)

@@ -128,7 +128,7 @@ class Fit:
                     random_state.set_states(self.resumed["rng"])
                 trainer.values.fresh_metrics.clear()
                 run.call("on_train_epoch_start")
-            self._take_steps(limit, is_due=is_due)
+            is_over = self._take_steps(limit, is_due=is_due)
             if is_whole and progress.batches and progress.global_step == step_before:
                 self._warn_idle()
             if self._keeps_outputs:
@@ -137,15 +137,18 @@ class Fit:
                 self.outputs = []
             run.call("on_train_epoch_end", callbacks=False)
             note_epoch(trainer, log, log.close(), "train")
-        self.log, progress.epoch_is_over = None, True
-        for schedule in self.schedules if module.automatic_optimization else ():
+        self.log, progress.epoch_is_over = None, is_over
+        for schedule in self.schedules if module.automatic_optimization and is_over else ():
             name, values = schedule.monitor, trainer.values
             if values.validated or name is None or name in values.fresh_metrics:
                 schedule.step("epoch", progress.epoch + 1, values)
         run.call("on_train_epoch_end", module=False)
 
-    def _take_steps(self, limit: int | None, *, is_due: bool) -> None:
-        """Take as many steps as the rank with most batches has, on every rank."""
+    def _take_steps(self, limit: int | None, *, is_due: bool) -> bool:
+        """Take as many steps as the rank with most batches has, on every rank.
+
+        Returns: whether the epoch is over, and ``max_steps`` leaves nothing of it.
+        """
         trainer, progress = self.trainer, self.progress
         likely = "an empty data set, or fewer samples than a batch and drop_last=True."
         (counts,) = agreed_counts([self.train_loader], [limit], "training", self.comm, likely)
@@ -158,6 +161,7 @@ class Fit:
             self._validate()  # the checkpoint was taken between the step and its validation
         agreed = agreed_batches(batches, counts, self.comm, start=start)
         placed = _with_places(agreed, self.config.accumulate_grad_batches, start, total)
+        is_over = True
         for index, ((batch, ranks), place) in enumerate(placed, start=start):
             if trainer.should_stop and progress.validated_at == index:
                 break  # a validation within the epoch said so
@@ -166,11 +170,15 @@ class Fit:
             if every and progress.batches % every == 0:
                 self._validate()
             if 0 <= self.config.max_steps <= progress.global_step:
+                is_over = total is None or progress.batches == total
                 break
         if progress.batches == 0 and limit != 0:
             raise no_batch(f"training loader in epoch {progress.epoch}")
         if is_due and every is None and progress.validated_at != progress.batches:
-            self._validate()
+            # A fit that goes on within the epoch draws the numbers that this one would have drawn.
+            with nullcontext() if is_over else random_state.keep(*self.val_loaders):
+                self._validate()
+        return is_over
 
     def _opened(self, limit: int | None) -> Iterator[Any]:
         """Open the training loader, at the batch where a checkpoint was taken if there is one."""

@@ -22,7 +22,9 @@ is split: mostly ``training_call``, or ``wrap`` of :class:`~distmetrics.strategi
 ``launcher`` says how its processes come about. Give it a line in the table of ``registry.py``.
 
 **To add a launcher**, write a subclass of :class:`Launcher` with ``launch``, and say whether it is
-``isolated`` and ``joins``. A strategy that uses it says ``launcher = Mine()``.
+``isolated`` and ``joins``. A strategy that uses it says ``launcher = Mine()``. Ranks that are
+``isolated`` get ``fn`` and its arguments as plain pickles (those of ``torch.multiprocessing`` share
+memory between ranks) inside of a process group, and rank 0's result is returned.
 """
 
 from collections.abc import Callable, Mapping, Sequence

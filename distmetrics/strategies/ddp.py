@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,7 +35,8 @@ class DDP(Strategy):
     def wrap(self, step: nn.Module) -> nn.Module:
         """Return ``step`` wrapped so that its backward averages the gradients; yours to override.
 
-        Its forward is the module's training step, and its parameters are the module's.
+        It is called as an :class:`~distmetrics.strategies.base.Entry`, with inputs and the name of
+        a method, and its parameters are the module's.
         """
         return Averaged(step, type(self).__name__, **self.options)
 
@@ -49,8 +50,8 @@ class DDP(Strategy):
         return entry
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Let no gradient travel."""
-        context: AbstractContextManager[Any] = step.no_sync()  # type: ignore[attr-defined]
+        """Let no gradient travel; a wrapper of one's own without ``no_sync`` sends them all."""
+        context: AbstractContextManager[Any] = getattr(step, "no_sync", nullcontext)()
         return context
 
     def check_averaged(self, step: TrainingStep) -> None:
@@ -112,8 +113,8 @@ class Averaged(DistributedDataParallel):
                 "some parameters got no gradient in the last backward pass, so that ranks could "
                 f"not average: {', '.join(names[int(index)] for index in indices[1].split())}",
                 likely="a part of the model that the loss does not depend on.",
-                do=f"strategy={self._strategy}(find_unused_parameters=True), of "
-                "distmetrics.strategies, where steps use different parts of the model; else leave "
+                do=f"strategy={self._strategy}(find_unused_parameters=True), where steps "
+                "use different parts of the model; else leave "
                 "the part out of it, or freeze it by requires_grad_(False), before.",
                 rank=dist.get_rank(),
             ) from error

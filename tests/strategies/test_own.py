@@ -34,8 +34,8 @@ class ByHand(nn.Module):
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 
-    def forward(self, batch, batch_idx):
-        return self.step(batch, batch_idx)
+    def forward(self, inputs, method):
+        return self.step(inputs, method)
 
 
 class Mine(DDPFork):
@@ -53,6 +53,15 @@ class Mine(DDPFork):
 @pytest.mark.gloo
 def test_hooks_for_the_process_group_and_the_wrapping():
     assert_same(outcome(*train(Mine, 2, batch_size=6)), outcome(*single()))
+
+
+@pytest.mark.gloo
+def test_a_wrapper_without_no_sync_averages_each_step_of_an_update():
+    found, expected = (
+        train(strategy, devices, batch_size=12 // devices, accumulate_grad_batches=2)[0].state_dict()
+        for strategy, devices in ((Mine, 2), ("single", 1))
+    )
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 class Twice(Strategy):

@@ -41,7 +41,7 @@ def steps(strategy, module):
 def test_parameters_without_a_gradient_are_named_and_the_strategys_option(group, kind):
     message = (
         r"got no gradient in the last backward pass.*: spare.module.weight, spare.module.bias\n(.|\n)*"
-        rf"strategy={kind.__name__}\(find_unused_parameters=True\), of distmetrics.strategies,"
+        rf"strategy={kind.__name__}\(find_unused_parameters=True\), where"
     )
     with pytest.raises(ConfigurationError, match=message) as info:
         steps(kind(), Spare())

@@ -112,6 +112,19 @@ def test_with_flags(tmp_path, moment, batch, flags):
     compare(tmp_path, moment, 1, batch, **flags)
 
 
+def test_after_max_steps_within_an_epoch(tmp_path):
+    def fit(max_steps, **options):
+        module, keeper = Noisy(), ModelCheckpoint(save_last=True, dirpath=tmp_path / str(max_steps))
+        trainer = Trainer(strategy="single", accelerator="cpu", max_steps=max_steps, seed=5, callbacks=[keeper])
+        train = DataLoader(Augmented(24), batch_size=4, shuffle=True)
+        trainer.fit(module, train, DataLoader(samples(7, seed=1), batch_size=2), **options)
+        return [value for parameter in module.parameters() for value in parameter.flatten().tolist()]
+
+    whole = fit(11)
+    fit(9)  # of 6 an epoch
+    assert fit(11, ckpt_path=tmp_path / "9" / "last.ckpt") == whole
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_with_workers(tmp_path):
     whole = run(tmp_path / "whole", loading={"num_workers": 2})
