@@ -90,13 +90,14 @@ class LoggedNames(Names, frozen=True):
 class Logged(NamedTuple):
     """What all ranks' logs amount to.
 
-    ``values`` by name, of which the ``local`` ones are this rank's own; ``batches``: the suffixes
-    of the loaders that gave some rank a batch.
+    ``values`` by name, of which the ``local`` ones are this rank's own, and ``aliases`` those with
+    another name; ``batches``: the suffixes of the loaders that gave some rank a batch.
     """
 
     values: dict[str, float]
     local: set[str]
     batches: set[str]
+    aliases: set[str]
 
 
 @dataclass(slots=True)
@@ -332,7 +333,7 @@ class LogBook:
         distinct: Any = tuple(dict.fromkeys(told))
         kinds: Any = join(distinct)[0].kinds
         self._check_names(mine, kinds, distinct)
-        logged = Logged({}, set(), set().union(*[each.batches for each in distinct]))
+        logged = Logged({}, set(), set(), set().union(*[each.batches for each in distinct]))
         for label, value in row.items():
             kind = kinds[label]
             is_own = kind.scope == "this rank" and self.comm.world_size > 1
@@ -343,6 +344,7 @@ class LogBook:
             logged.values.update(dict.fromkeys(labels, value))
             logged.local.update(labels if is_own else ())
         metrics = {label: kind for label, kind in kinds.items() if kind.metric}
+            logged.aliases.update(labels[1:])
         if metrics:
             logged.values.update(self._metric_values(metrics))
         return logged
