@@ -35,6 +35,7 @@ Scope = Literal["all ranks", "this rank", "rank 0"]
 
 _REDUCTIONS = get_args(ReduceFx)
 _OUTSIDE = (False, "")  # not in a step, no loader
+_LABELS = ("step_local", "prog_bar", "unlogged")  # attributes that a state has
 
 
 class Options(NamedTuple):
@@ -96,8 +97,8 @@ class Logged(NamedTuple):
 
     values: dict[str, float]
     local: set[str]
-    batches: set[str]
     aliases: set[str]
+    batches: set[str]
 
 
 @dataclass(slots=True)
@@ -343,8 +344,8 @@ class LogBook:
             labels = [label, kind.also] if kind.also else [label]
             logged.values.update(dict.fromkeys(labels, value))
             logged.local.update(labels if is_own else ())
-        metrics = {label: kind for label, kind in kinds.items() if kind.metric}
             logged.aliases.update(labels[1:])
+        metrics = {label: kind for label, kind in kinds.items() if kind.metric}
         if metrics:
             logged.values.update(self._metric_values(metrics))
         return logged
@@ -417,13 +418,18 @@ class LogBook:
         return numbers
 
     def state(self) -> dict[str, Any]:
-        """Return what this rank has logged for the epoch so far, of plain types."""
-        return self._epoch.state()
+        """Return what this rank has logged so far, of plain types; see :meth:`load`."""
+        steps = {name: float(value) for name, value in self.step_values.items()}
+        labels = {name: sorted(getattr(self, name)) for name in _LABELS}
+        return {**self._epoch.state(), "steps": steps, **labels}
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
         for state in states:
             self._epoch.load(state)
+            self.step_values.update(state["steps"])
+            for name in _LABELS:
+                getattr(self, name).update(state[name])
 
 
 def loader_suffix(loader: int, loaders: int) -> str:

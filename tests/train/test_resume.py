@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from distmetrics.run.metric_states import load_states, merged, metric_states
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.resumable import Augmented, Noisy, run
+from tests.train.test_loggers import Kept
 from tests.train.threads import Threads
 
 ROOT = Path(__file__).parents[2]
@@ -162,6 +164,29 @@ def test_under_strategies_that_split_the_model(tmp_path, strategy):
     middle = tmp_path / "whole" / "4.ckpt"
     assert torch.load(middle)["position"]["batches"] == 1
     assert run(tmp_path / "rest", strategy=strategy, devices=2, ckpt_path=middle) == whole
+
+
+class Told(Logistic):
+    def training_step(self, batch, batch_idx):
+        self.log("hidden", 1.0, on_epoch=True, logger=False)
+        if batch_idx == 0:
+            self.log("once", 2.0, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("moment", "batch", "steps"), [("batch", 1, 2), ("validation", 4, 4)])
+def test_loggers_hear_what_they_would_have_heard(tmp_path, moment, batch, steps):
+    def rows(callbacks, ckpt_path=None):
+        run = Trainer(
+            strategy="single", max_epochs=1, callbacks=callbacks, logger=(logger := Kept()), log_every_n_steps=1
+        )
+        with contextlib.suppress(Stop):
+            run.fit(Told(), loader(8, 2), loader(4), ckpt_path=ckpt_path)
+        return [row for row in logger.rows if row[0] > steps or "train_loss_epoch" in row[1]]
+
+    whole, path = rows([]), tmp_path / "here.ckpt"
+    rows([Saver(path, moment, 0, batch)])
+    assert rows([], path) == whole
 
 
 def test_sanity_validation_changes_nothing(tmp_path):
