@@ -539,7 +539,7 @@ def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
     """Check that steps and hooks take their arguments, and that none is another trainer's."""
     for owner in (module, datamodule, *callbacks):
         for name in _OTHERS:
-            if hasattr(owner, name):
+            if callable(getattr(owner, name, None)):
                 raise ConfigurationError(
                     f"{type(owner).__name__}.{name} would never be called: this trainer has no "
                     "such hook",

@@ -242,6 +242,12 @@ def test_wrong_signatures(action, message):
         action()
 
 
+def test_an_attribute_is_no_hook():
+    module = Logistic()
+    module.backward = False
+    make().fit(module, loader(2))
+
+
 def test_a_failing_run_tells_callbacks():
     seen = []
 
