@@ -306,11 +306,12 @@ def _rates(trainer: RunContext) -> dict[str, float]:
     taken: list[str] = []
     for place, optimizer in enumerate(trainer.optimizers):
         name = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
-        taken.append(f"{name}-{place}" if name in taken else name)
+        number = f"-{taken.count(name)}" if name in taken else ""
+        taken.append(name)
         groups = optimizer.param_groups
         for index, group in enumerate(groups, start=1):
             part = f"/pg{index}" if len(groups) > 1 else ""
-            values[taken[-1] + part] = float(group["lr"])
+            values[name + number + part] = float(group["lr"])
     return values
 
 
