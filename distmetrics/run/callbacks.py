@@ -260,10 +260,13 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if which == "best":
         keepers.sort(key=lambda keeper: keeper.monitor is None)
-        paths = [keeper.best_model_path for keeper in keepers]
+        paths = [keeper.best_model_path for keeper in keepers[:1]]
     else:
-        files = [file for keeper in keepers for file in keeper.folder(trainer).glob("*.ckpt")]
-        files.sort(key=lambda file: (file.name != "last.ckpt", -file.stat().st_mtime_ns))
+        files: list[Path] = []
+        for folder in {keeper.folder(trainer) for keeper in keepers}:
+            last = folder / "last.ckpt"
+            files += [last] if last.is_file() else folder.glob("*.ckpt")
+        files.sort(key=lambda file: -file.stat().st_mtime_ns)
         paths = list(map(str, files))
     return next(filter(None, paths), None), "no ModelCheckpoint of this trainer has saved one"
 

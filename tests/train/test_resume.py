@@ -285,6 +285,16 @@ def test_best_and_last(tmp_path):
     (last,) = trainer.test(Logistic(), loader(6, seed=1), ckpt_path="last")
     assert best["val_loss"] == keeper.best_model_score
     assert last == trainer.test(module, loader(6, seed=1))[0]
+    trainer.callbacks = [
+        ModelCheckpoint(dirpath=tmp_path / "later"),
+        ModelCheckpoint("later", dirpath=tmp_path / "kept"),
+    ]
+    trainer.callbacks[0].best_k_models["later.ckpt"] = 1.0
+    with pytest.raises(ConfigurationError, match="ckpt_path='best': no ModelCheckpoint"):
+        trainer.test(module, loader(6), ckpt_path="best")
+    (tmp_path / "later").mkdir()
+    shutil.copy(keeper.best_model_path, tmp_path / "later")  # written after the other's last
+    assert trainer.validate(Logistic(), loader(6, seed=1), ckpt_path="last") == [best]
     shutil.rmtree(tmp_path / "kept")
     none = Trainer(strategy="single", accelerator="cpu")
     with pytest.raises(ConfigurationError, match="no ModelCheckpoint of this trainer"):
