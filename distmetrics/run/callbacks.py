@@ -307,7 +307,7 @@ def _rates(trainer: RunContext) -> dict[str, float]:
     names = {id(each.scheduler.optimizer): each.name for each in schedules if each.name}
     values: dict[str, float] = {}
     taken: list[str] = []
-    for place, optimizer in enumerate(trainer.optimizers):
+    for optimizer in trainer.optimizers:
         name = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
         number = f"-{taken.count(name)}" if name in taken else ""
         taken.append(name)
@@ -339,9 +339,9 @@ class ProgressBar(Callback):
         from rich.console import Console
 
         self._stage = "validation" if stage == "fit" else stage
-        columns = progress.Progress.get_default_columns()
-        console = Console(stderr=True)
-        self._progress = progress.Progress(*columns, "{task.fields[values]}", console=console)
+        values = progress.TextColumn("{task.fields[values]}", markup=False)
+        columns = *progress.Progress.get_default_columns(), values
+        self._progress = progress.Progress(*columns, console=Console(stderr=True))
         self._progress.start()
 
     def teardown(self, trainer: RunContext, module: Module, stage: str) -> None:
@@ -379,7 +379,7 @@ class ProgressBar(Callback):
         elif batch == 0:
             self._progress.reset(self._tasks[title])
         shown = set() if trainer.log is None else trainer.log.prog_bar
-        values = trainer.callback_metrics.items()
+        values = trainer.values.numbers.items()  # to read one may wait for the device
         parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
         self._progress.update(self._tasks[title], advance=1, values="  ".join(parts))
 
@@ -419,7 +419,8 @@ def wanted(flag: bool | None, stream: Any = None) -> bool:
     has_rich = importlib.util.find_spec("rich") is not None
     if flag and not has_rich:
         raise MissingDependencyError.of("rich", "a progress bar or a table")
-    return has_rich and (stream or sys.stderr).isatty() if flag is None else flag
+    stream = stream or sys.stderr  # None where the process has none
+    return has_rich and stream is not None and stream.isatty() if flag is None else flag
 
 
 def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool | None) -> None:

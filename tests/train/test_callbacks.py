@@ -236,7 +236,7 @@ def test_nan_is_worse_than_any_value():
 class Shown(Logistic):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
-        self.log("shown", 7.5, prog_bar=True)
+        self.log("shown[a]", 7.5, prog_bar=True)
         return loss
 
 
@@ -248,13 +248,17 @@ def test_the_progress_bar_is_rank_zeros(capfd, tmp_path):
         assert out == ""
         assert err.count("epoch 1") == 1
         assert "validation" in err
-        assert "shown 7.5" in err
+        assert "shown[a] 7.5" in err
 
 
 def test_the_bar_of_an_epoch_goes_on_after_a_validation_within_it():
     bar, seen = ProgressBar(), []
 
     class Looks(Callback):
+        def on_train_start(self, trainer, module):
+            # What is not shown is not read: that would wait for the device.
+            trainer.values.numbers["elsewhere"] = torch.empty((), device="meta")
+
         def on_train_epoch_end(self, trainer, module):
             seen.append([(task.description, task.completed) for task in bar._progress.tasks])
 
@@ -285,3 +289,5 @@ def test_the_progress_bar_is_shown_where_someone_looks(monkeypatch):
     assert not any(isinstance(callback, ProgressBar) for callback in Trainer(**flags).callbacks)
     own = ProgressBar()
     assert Trainer(accelerator="cpu", callbacks=[own], enable_model_summary=False).callbacks == [own]
+    monkeypatch.setattr(sys, "stderr", None)  # of a process without any
+    assert Trainer(accelerator="cpu").callbacks == []
