@@ -156,9 +156,10 @@ class LogBook:
         self._plans = dict[str, _Plan]()
         self._claims = dict[str, str]()  # for each name of a value, the one that was logged
         self._paths = dict[int, str]()  # of the module's attributes
-        # An evaluation's metric objects must not hold samples from before it.
-        held = {} if self.stage == "train" else metrics_in(self.module)
-        used = [each for each in targets(held) if each.storage.get(each.adapter.counter)]
+        # An evaluation's metric objects must not hold samples from before it. One that is made of
+        # others, and holds none itself, may go on counting over a reset.
+        held = targets({} if self.stage == "train" else metrics_in(self.module))
+        used = [each for each in held if each.states and each.storage.get(each.adapter.counter)]
         self._used_before = {id(each.metric) for each in used}
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
