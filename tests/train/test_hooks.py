@@ -212,6 +212,16 @@ class OldHook(Logistic):
         pass
 
 
+class OldCallback(Callback):
+    def on_sanity_check_start(self, trainer, module):
+        pass
+
+
+class WrongData(Logistic):
+    def prepare_data(self, folder):
+        pass
+
+
 class WrongCallback(Callback):
     def on_train_batch_end(self, trainer, module, batch_idx):
         pass
@@ -233,6 +243,14 @@ class WrongCallback(Callback):
         (
             lambda: make().fit(OldHook(), loader(2)),
             r"OldHook.on_epoch_end would never be called.*\n.*on_train_epoch_end",
+        ),
+        (
+            lambda: make(callbacks=OldCallback()).fit(Logistic(), loader(2)),
+            "on_sanity_check_start would never be called",
+        ),
+        (
+            lambda: make().fit(WrongData(), loader(2)),
+            r"WrongData.prepare_data takes \(folder\), and is called with \(\)",
         ),
         (lambda: make(callbacks=WrongCallback()).fit(Logistic(), loader(2)), r"takes \(trainer, module, batch_idx\)"),
     ],
