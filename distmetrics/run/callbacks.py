@@ -186,6 +186,12 @@ class ModelCheckpoint(Watcher):
         self._filled(defaultdict(float, epoch=0, step=0))  # whatever is logged
 
     @property
+    def state_key(self) -> str:
+        """What a checkpoint keeps the state under."""
+        every = self.every_n_train_steps
+        return super().state_key + (f", every_n_train_steps={every}" if every else "")
+
+    @property
     def best_model_path(self) -> str:
         """The best checkpoint, or the latest without ``monitor``; "" before the first."""
         return next(iter(self.best_k_models), "")

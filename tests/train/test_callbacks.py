@@ -102,6 +102,10 @@ def test_nan_is_never_the_best(tmp_path):
     assert best.best_model_score == 2.0
 
 
+def test_those_that_save_at_other_times_have_states_of_their_own():
+    assert ModelCheckpoint("score").state_key != ModelCheckpoint("score", every_n_train_steps=2).state_key
+
+
 def test_without_a_monitor_the_latest_is_kept(tmp_path):
     latest = ModelCheckpoint()
     fit([1.0, 2.0], [latest], tmp_path)
