@@ -414,6 +414,8 @@ class LogBook:
             if isinstance(values[label], Mapping):
                 own = values[label].items()
                 values = {f"{kind.prefix}{name}{kind.loader}": value for name, value in own}
+            for shown in (self.prog_bar, self.unlogged):
+                shown.update(values if label in shown else ())
             for each, value in values.items():
                 numbers[each] = float(as_number(f"self.{kind.metric}", value))
         return numbers
