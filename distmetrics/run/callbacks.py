@@ -186,6 +186,12 @@ class ModelCheckpoint(Watcher):
         self._filled(defaultdict(float, epoch=0, step=0))  # whatever is logged
 
     @property
+    def state_key(self) -> str:
+        """What a checkpoint keeps the state under."""
+        every = self.every_n_train_steps
+        return super().state_key + (f", every_n_train_steps={every}" if every else "")
+
+    @property
     def best_model_path(self) -> str:
         """The best checkpoint, or the latest without ``monitor``; "" before the first."""
         return next(iter(self.best_k_models), "")
@@ -260,10 +266,13 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
     keepers = [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]
     if which == "best":
         keepers.sort(key=lambda keeper: keeper.monitor is None)
-        paths = [keeper.best_model_path for keeper in keepers]
+        paths = [keeper.best_model_path for keeper in keepers[:1]]
     else:
-        files = [file for keeper in keepers for file in keeper.folder(trainer).glob("*.ckpt")]
-        files.sort(key=lambda file: (file.name != "last.ckpt", -file.stat().st_mtime_ns))
+        files: list[Path] = []
+        for folder in {keeper.folder(trainer) for keeper in keepers}:
+            last = folder / "last.ckpt"
+            files += [last] if last.is_file() else folder.glob("*.ckpt")
+        files.sort(key=lambda file: -file.stat().st_mtime_ns)
         paths = list(map(str, files))
     return next(filter(None, paths), None), "no ModelCheckpoint of this trainer has saved one"
 
@@ -304,13 +313,14 @@ def _rates(trainer: RunContext) -> dict[str, float]:
     names = {id(each.scheduler.optimizer): each.name for each in schedules if each.name}
     values: dict[str, float] = {}
     taken: list[str] = []
-    for place, optimizer in enumerate(trainer.optimizers):
+    for optimizer in trainer.optimizers:
         name = names.get(id(optimizer)) or f"lr-{type(optimizer).__name__}"
-        taken.append(f"{name}-{place}" if name in taken else name)
+        number = f"-{taken.count(name)}" if name in taken else ""
+        taken.append(name)
         groups = optimizer.param_groups
         for index, group in enumerate(groups, start=1):
             part = f"/pg{index}" if len(groups) > 1 else ""
-            values[taken[-1] + part] = float(group["lr"])
+            values[name + number + part] = float(group["lr"])
     return values
 
 
@@ -335,9 +345,9 @@ class ProgressBar(Callback):
         from rich.console import Console
 
         self._stage = "validation" if stage == "fit" else stage
-        columns = progress.Progress.get_default_columns()
-        console = Console(stderr=True)
-        self._progress = progress.Progress(*columns, "{task.fields[values]}", console=console)
+        values = progress.TextColumn("{task.fields[values]}", markup=False)
+        columns = *progress.Progress.get_default_columns(), values
+        self._progress = progress.Progress(*columns, console=Console(stderr=True))
         self._progress.start()
 
     def teardown(self, trainer: RunContext, module: Module, stage: str) -> None:
@@ -375,7 +385,7 @@ class ProgressBar(Callback):
         elif batch == 0:
             self._progress.reset(self._tasks[title])
         shown = set() if trainer.log is None else trainer.log.prog_bar
-        values = trainer.callback_metrics.items()
+        values = trainer.values.numbers.items()  # to read one may wait for the device
         parts = [f"{name} {float(value):.4g}" for name, value in values if name in shown]
         self._progress.update(self._tasks[title], advance=1, values="  ".join(parts))
 
@@ -415,7 +425,8 @@ def wanted(flag: bool | None, stream: Any = None) -> bool:
     has_rich = importlib.util.find_spec("rich") is not None
     if flag and not has_rich:
         raise MissingDependencyError.of("rich", "a progress bar or a table")
-    return has_rich and (stream or sys.stderr).isatty() if flag is None else flag
+    stream = stream or sys.stderr  # None where the process has none
+    return has_rich and stream is not None and stream.isatty() if flag is None else flag
 
 
 def print_results(call: str, results: Sequence[dict[str, float]], verbose: bool | None) -> None:

@@ -123,11 +123,11 @@ def evaluate(run: Run, stage: Stage, loaders: Sequence[Any]) -> list[dict[str, f
     run.call(f"on_{name}_epoch_end", module=False)
     run.call(f"on_{name}_end")
     results: list[dict[str, float]] = [{} for _ in loaders]
-    for label, value in logged.values.items():
+    for label in [label for label in logged.values if label not in logged.aliases]:
         is_of_one = label.endswith(tuple(suffixes))
         for suffix, result in zip(suffixes, results, strict=True):
             if label.endswith(suffix) or not is_of_one:
-                result[label] = value
+                result[label] = logged.values[label]
     return results
 
 

@@ -35,6 +35,7 @@ Scope = Literal["all ranks", "this rank", "rank 0"]
 
 _REDUCTIONS = get_args(ReduceFx)
 _OUTSIDE = (False, "")  # not in a step, no loader
+_LABELS = ("step_local", "prog_bar", "unlogged")  # attributes that a state has
 
 
 class Options(NamedTuple):
@@ -90,12 +91,13 @@ class LoggedNames(Names, frozen=True):
 class Logged(NamedTuple):
     """What all ranks' logs amount to.
 
-    ``values`` by name, of which the ``local`` ones are this rank's own; ``batches``: the suffixes
-    of the loaders that gave some rank a batch.
+    ``values`` by name, of which the ``local`` ones are this rank's own, and ``aliases`` those with
+    another name; ``batches``: the suffixes of the loaders that gave some rank a batch.
     """
 
     values: dict[str, float]
     local: set[str]
+    aliases: set[str]
     batches: set[str]
 
 
@@ -154,9 +156,10 @@ class LogBook:
         self._plans = dict[str, _Plan]()
         self._claims = dict[str, str]()  # for each name of a value, the one that was logged
         self._paths = dict[int, str]()  # of the module's attributes
-        # An evaluation's metric objects must not hold samples from before it.
-        held = {} if self.stage == "train" else metrics_in(self.module)
-        used = [each for each in targets(held) if each.storage.get(each.adapter.counter)]
+        # An evaluation's metric objects must not hold samples from before it. One that is made of
+        # others, and holds none itself, may go on counting over a reset.
+        held = targets({} if self.stage == "train" else metrics_in(self.module))
+        used = [each for each in held if each.states and each.storage.get(each.adapter.counter)]
         self._used_before = {id(each.metric) for each in used}
 
     def begin_step(self, batch: Any, loader: int = 0) -> None:
@@ -332,7 +335,7 @@ class LogBook:
         distinct: Any = tuple(dict.fromkeys(told))
         kinds: Any = join(distinct)[0].kinds
         self._check_names(mine, kinds, distinct)
-        logged = Logged({}, set(), set().union(*[each.batches for each in distinct]))
+        logged = Logged({}, set(), set(), set().union(*[each.batches for each in distinct]))
         for label, value in row.items():
             kind = kinds[label]
             is_own = kind.scope == "this rank" and self.comm.world_size > 1
@@ -342,6 +345,7 @@ class LogBook:
             labels = [label, kind.also] if kind.also else [label]
             logged.values.update(dict.fromkeys(labels, value))
             logged.local.update(labels if is_own else ())
+            logged.aliases.update(labels[1:])
         metrics = {label: kind for label, kind in kinds.items() if kind.metric}
         if metrics:
             logged.values.update(self._metric_values(metrics))
@@ -410,18 +414,25 @@ class LogBook:
             if isinstance(values[label], Mapping):
                 own = values[label].items()
                 values = {f"{kind.prefix}{name}{kind.loader}": value for name, value in own}
+            for shown in (self.prog_bar, self.unlogged):
+                shown.update(values if label in shown else ())
             for each, value in values.items():
                 numbers[each] = float(as_number(f"self.{kind.metric}", value))
         return numbers
 
     def state(self) -> dict[str, Any]:
-        """Return what this rank has logged for the epoch so far, of plain types."""
-        return self._epoch.state()
+        """Return what this rank has logged so far, of plain types; see :meth:`load`."""
+        steps = {name: float(value) for name, value in self.step_values.items()}
+        labels = {name: sorted(getattr(self, name)) for name in _LABELS}
+        return {**self._epoch.state(), "steps": steps, **labels}
 
     def load(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on from states of this epoch: this rank's own, or those of several ranks together."""
         for state in states:
             self._epoch.load(state)
+            self.step_values.update(state["steps"])
+            for name in _LABELS:
+                getattr(self, name).update(state[name])
 
 
 def loader_suffix(loader: int, loaders: int) -> str:

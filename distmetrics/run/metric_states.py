@@ -30,8 +30,8 @@ def metrics_in(module: nn.Module) -> dict[str, Any]:
     """Return the outermost metric objects of a module by path: children, and plain attributes."""
     metrics: dict[str, Any] = {}
     for path, value in attributes_in(module):
-        is_inner = any(path.startswith(f"{outer}.") for outer in metrics)
-        if not is_inner and adapter_of(value) is not None:
+        is_metric = adapter_of(value) is not None
+        if is_metric and not any(path.startswith(f"{outer}.") for outer in metrics):
             metrics[path] = value
     return metrics
 

@@ -483,6 +483,7 @@ _BATCH = ("batch", "batch_idx")
 _STAGES = ("train", "validation", "test", "predict")
 # What steps and hooks get; a callback's hooks get the trainer and the module before.
 _GETS = dict.fromkeys((name for name in vars(Hooks) if name[0] != "_"), ()) | {
+    "prepare_data": (),
     "setup": ("stage",),
     "teardown": ("stage",),
     "training_step": _BATCH,
@@ -508,12 +509,17 @@ _OTHERS = (
     "lr_scheduler_step",
     "configure_gradient_clipping",
     "configure_model",
+    "configure_sharded_model",
     "configure_callbacks",
     "on_before_batch_transfer",
     "transfer_batch_to_device",
     "on_after_batch_transfer",
-    "on_epoch_start",
-    "on_epoch_end",
+    "on_keyboard_interrupt",
+    *[
+        f"on_{moment}_{end}"
+        for moment in ("batch", "epoch", "init", "pretrain_routine", "sanity_check")
+        for end in ("start", "end")
+    ],
 )
 
 
@@ -539,7 +545,7 @@ def check_hooks(module: Any, callbacks: Iterable[Any], datamodule: Any) -> None:
     """Check that steps and hooks take their arguments, and that none is another trainer's."""
     for owner in (module, datamodule, *callbacks):
         for name in _OTHERS:
-            if hasattr(owner, name):
+            if callable(getattr(owner, name, None)):
                 raise ConfigurationError(
                     f"{type(owner).__name__}.{name} would never be called: this trainer has no "
                     "such hook",

@@ -40,10 +40,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_fields(self, "a scheduler")
-        if "metrics" not in inspect.signature(self.scheduler.step).parameters:
+        watched = inspect.signature(self.scheduler.step).parameters.get("metrics")
+        if watched is None:
             # A schedule of time would take the watched value for its epoch.
             self.monitor = None
-        elif self.monitor is None:
+        elif self.monitor is None and watched.default is watched.empty:
             raise ConfigurationError(
                 f"{type(self.scheduler).__name__} needs a value to watch",
                 do="return {'optimizer': ..., 'lr_scheduler': {'scheduler': ..., 'monitor': "
@@ -123,12 +124,11 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
 def _of_dict(returned: Any) -> tuple[Any, Any]:
     """Return the optimizer and the scheduler, or None; it may stand beside what it watches."""
     match returned:
-        case {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": monitor}:
-            if not isinstance(scheduler, Mapping):
-                scheduler = {"scheduler": scheduler, "monitor": monitor}
+        case {"optimizer": optimizer, **rest} if rest.keys() <= {"lr_scheduler", "monitor"}:
+            scheduler = rest.get("lr_scheduler")
+            if scheduler is not None and not isinstance(scheduler, Mapping):
+                scheduler = {"scheduler": scheduler, "monitor": rest.get("monitor")}
             return optimizer, scheduler
-        case {"optimizer": optimizer, **rest} if rest.keys() <= {"lr_scheduler"}:
-            return optimizer, rest.get("lr_scheduler")
     what = f"a dict with {[*returned]}" if isinstance(returned, Mapping) else describe(returned)
     raise ConfigurationError(f"configure_optimizers returned {what}", do=_FORMS)
 

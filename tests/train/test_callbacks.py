@@ -102,6 +102,10 @@ def test_nan_is_never_the_best(tmp_path):
     assert best.best_model_score == 2.0
 
 
+def test_those_that_save_at_other_times_have_states_of_their_own():
+    assert ModelCheckpoint("score").state_key != ModelCheckpoint("score", every_n_train_steps=2).state_key
+
+
 def test_without_a_monitor_the_latest_is_kept(tmp_path):
     latest = ModelCheckpoint()
     fit([1.0, 2.0], [latest], tmp_path)
@@ -236,7 +240,7 @@ def test_nan_is_worse_than_any_value():
 class Shown(Logistic):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
-        self.log("shown", 7.5, prog_bar=True)
+        self.log("shown[a]", 7.5, prog_bar=True)
         return loss
 
 
@@ -248,13 +252,17 @@ def test_the_progress_bar_is_rank_zeros(capfd, tmp_path):
         assert out == ""
         assert err.count("epoch 1") == 1
         assert "validation" in err
-        assert "shown 7.5" in err
+        assert "shown[a] 7.5" in err
 
 
 def test_the_bar_of_an_epoch_goes_on_after_a_validation_within_it():
     bar, seen = ProgressBar(), []
 
     class Looks(Callback):
+        def on_train_start(self, trainer, module):
+            # What is not shown is not read: that would wait for the device.
+            trainer.values.numbers["elsewhere"] = torch.empty((), device="meta")
+
         def on_train_epoch_end(self, trainer, module):
             seen.append([(task.description, task.completed) for task in bar._progress.tasks])
 
@@ -285,3 +293,5 @@ def test_the_progress_bar_is_shown_where_someone_looks(monkeypatch):
     assert not any(isinstance(callback, ProgressBar) for callback in Trainer(**flags).callbacks)
     own = ProgressBar()
     assert Trainer(accelerator="cpu", callbacks=[own], enable_model_summary=False).callbacks == [own]
+    monkeypatch.setattr(sys, "stderr", None)  # of a process without any
+    assert Trainer(accelerator="cpu").callbacks == []

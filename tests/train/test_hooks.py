@@ -212,6 +212,16 @@ class OldHook(Logistic):
         pass
 
 
+class OldCallback(Callback):
+    def on_sanity_check_start(self, trainer, module):
+        pass
+
+
+class WrongData(Logistic):
+    def prepare_data(self, folder):
+        pass
+
+
 class WrongCallback(Callback):
     def on_train_batch_end(self, trainer, module, batch_idx):
         pass
@@ -234,12 +244,26 @@ class WrongCallback(Callback):
             lambda: make().fit(OldHook(), loader(2)),
             r"OldHook.on_epoch_end would never be called.*\n.*on_train_epoch_end",
         ),
+        (
+            lambda: make(callbacks=OldCallback()).fit(Logistic(), loader(2)),
+            "on_sanity_check_start would never be called",
+        ),
+        (
+            lambda: make().fit(WrongData(), loader(2)),
+            r"WrongData.prepare_data takes \(folder\), and is called with \(\)",
+        ),
         (lambda: make(callbacks=WrongCallback()).fit(Logistic(), loader(2)), r"takes \(trainer, module, batch_idx\)"),
     ],
 )
 def test_wrong_signatures(action, message):
     with pytest.raises(ConfigurationError, match=message):
         action()
+
+
+def test_an_attribute_is_no_hook():
+    module = Logistic()
+    module.backward = False
+    make().fit(module, loader(2))
 
 
 def test_a_failing_run_tells_callbacks():

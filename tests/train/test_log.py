@@ -124,6 +124,17 @@ def test_ranks_that_log_a_name_differently_all_get_the_same_error():
     assert "  rank 2  not logged\n" in text
 
 
+@pytest.mark.parametrize(("bare", "name"), [(False, "all/mean"), (True, "mean")])
+def test_the_values_of_a_collection_are_shown_where_it_is(bare, name):
+    module = nn.Module()
+    module.means = MetricCollection({"mean": MeanMetric()})
+    logger = LogBook("validate", SingleCommunicator(), module)
+    module.means.update(1.0)
+    logger.log_metric("all", module.means, Options(prog_bar=True, logger=False), bare=bare)
+    assert logger.close().values == {name: 1.0}
+    assert name in logger.prog_bar & logger.unlogged
+
+
 def test_a_value_and_a_metric_of_one_name_are_a_mismatch():
     def rank(comm):
         module = nn.Module()

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import StepLR
 
 from distmetrics.errors import ConfigurationError, MissingDependencyError
@@ -166,6 +166,16 @@ def test_learning_rates():
 
     named.fit(Named(), loader(4))
     assert "rate" in named.callback_metrics
+
+    class Several(Rates):
+        automatic_optimization = False
+
+        def configure_optimizers(self):
+            return [kind(self.parameters(), lr=0.1) for kind in (SGD, Adam, Adam, SGD)]
+
+    several = trainer(callbacks=[LearningRateMonitor("epoch")], limit_train_batches=0)
+    several.fit(Several(), loader(4))
+    assert several.callback_metrics.keys() == {"lr-SGD", "lr-Adam", "lr-Adam-1", "lr-SGD-1"}
 
 
 class Base(Module):

@@ -30,6 +30,7 @@ def test_forms():
         (([optimizer], [scheduler]), 1),
         ({"optimizer": optimizer}, 0),
         ({"optimizer": optimizer, "lr_scheduler": scheduler}, 1),
+        ({"optimizer": optimizer, "lr_scheduler": None, "monitor": "val_loss"}, 0),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}, 1),
     ]
     for form, count in forms:
@@ -49,6 +50,7 @@ def test_forms_that_we_do_not_know():
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "week"}}, "got 'week'"),
         ({"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 0}}, "and whole, got 0"),
         ({"optimizer": optimizer, "lr_schedulers": scheduler}, "a dict with .'optimizer', 'lr_schedulers'."),
+        ({"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "a", "frequency": 2}, "a dict with"),
         ((optimizer, plateau), "needs a value to watch"),
         (SGD([torch.zeros(1, requires_grad=True)], lr=1.0), "the SGD steps no parameter of the Linear"),
         (LBFGS(MODEL.parameters()), "LBFGS computes the loss several times in a step"),
@@ -57,6 +59,18 @@ def test_forms_that_we_do_not_know():
     ]:
         with pytest.raises(ConfigurationError, match=message):
             configured(form, MODEL)
+
+
+def test_a_value_to_watch_may_be_optional():
+    class Own(StepLR):
+        def step(self, epoch=None, metrics=None):
+            super().step()
+
+    optimizer, _ = make()
+    _, (schedule,) = configured((optimizer, Own(optimizer, 1)), MODEL)
+    optimizer.step()
+    schedule.step("epoch", 1, None)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
 class Scheduled(Logistic):

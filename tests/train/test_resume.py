@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from distmetrics.run.metric_states import load_states, merged, metric_states
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, Module, Trainer
 from tests.train.models import Logistic, loader, samples
 from tests.train.resumable import Augmented, Noisy, run
+from tests.train.test_loggers import Kept
 from tests.train.threads import Threads
 
 ROOT = Path(__file__).parents[2]
@@ -177,6 +179,29 @@ def test_under_strategies_that_split_the_model(tmp_path, strategy):
     assert run(tmp_path / "rest", strategy=strategy, devices=2, ckpt_path=middle) == whole
 
 
+class Told(Logistic):
+    def training_step(self, batch, batch_idx):
+        self.log("hidden", 1.0, on_epoch=True, logger=False)
+        if batch_idx == 0:
+            self.log("once", 2.0, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("moment", "batch", "steps"), [("batch", 1, 2), ("validation", 4, 4)])
+def test_loggers_hear_what_they_would_have_heard(tmp_path, moment, batch, steps):
+    def rows(callbacks, ckpt_path=None):
+        run = Trainer(
+            strategy="single", max_epochs=1, callbacks=callbacks, logger=(logger := Kept()), log_every_n_steps=1
+        )
+        with contextlib.suppress(Stop):
+            run.fit(Told(), loader(8, 2), loader(4), ckpt_path=ckpt_path)
+        return [row for row in logger.rows if row[0] > steps or "train_loss_epoch" in row[1]]
+
+    whole, path = rows([]), tmp_path / "here.ckpt"
+    rows([Saver(path, moment, 0, batch)])
+    assert rows([], path) == whole
+
+
 def test_sanity_validation_changes_nothing(tmp_path):
     assert run(tmp_path, num_sanity_val_steps=-1) == run(tmp_path)
 
@@ -273,6 +298,16 @@ def test_best_and_last(tmp_path):
     (last,) = trainer.test(Logistic(), loader(6, seed=1), ckpt_path="last")
     assert best["val_loss"] == keeper.best_model_score
     assert last == trainer.test(module, loader(6, seed=1))[0]
+    trainer.callbacks = [
+        ModelCheckpoint(dirpath=tmp_path / "later"),
+        ModelCheckpoint("later", dirpath=tmp_path / "kept"),
+    ]
+    trainer.callbacks[0].best_k_models["later.ckpt"] = 1.0
+    with pytest.raises(ConfigurationError, match="ckpt_path='best': no ModelCheckpoint"):
+        trainer.test(module, loader(6), ckpt_path="best")
+    (tmp_path / "later").mkdir()
+    shutil.copy(keeper.best_model_path, tmp_path / "later")  # written after the other's last
+    assert trainer.validate(Logistic(), loader(6, seed=1), ckpt_path="last") == [best]
     shutil.rmtree(tmp_path / "kept")
     none = Trainer(strategy="single", accelerator="cpu")
     with pytest.raises(ConfigurationError, match="no ModelCheckpoint of this trainer"):

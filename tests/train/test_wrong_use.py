@@ -232,6 +232,12 @@ def test_a_metric_that_holds_other_samples(make):
     assert trainer().validate(module, loader(4)) == [first]
 
 
+def test_a_metric_made_of_others_is_used_in_each_validation():
+    module = Shares(BinaryAccuracy() + BinaryAccuracy())
+    (first,) = trainer().validate(module, loader(4))
+    assert trainer().validate(module, loader(4)) == [first]
+
+
 class Some(Logistic):
     """Logs a name on some ranks."""
 
