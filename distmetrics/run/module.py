@@ -94,7 +94,7 @@ class WithHparams:
         return self._hparams
 
     def save_hyperparameters(
-        self, *names: str, ignore: str | Iterable[str] = (), logger: bool = True
+        self, *names: str | Mapping[str, Any], ignore: str | Iterable[str] = (), logger: bool = True
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
@@ -103,7 +103,7 @@ class WithHparams:
         ``load_from_checkpoint`` can make the object again.
 
         Args:
-            names: of the arguments to keep; default all.
+            names: of the arguments to keep, or mappings of what to keep; default all arguments.
             ignore: names not to keep.
             logger: whether loggers get them.
 
@@ -121,14 +121,19 @@ class WithHparams:
             if info.keywords is not None:
                 arguments |= info.locals[info.keywords]
             frame = frame.f_back
-        if unknown := [name for name in names if name not in arguments]:
-            raise ConfigurationError(
-                f"save_hyperparameters: __init__ has no argument {unknown[0]!r}; it has: "
-                f"{', '.join(arguments) or 'none'}"
-            )
+        kept = {} if names else arguments
+        for each in names:
+            if isinstance(each, Mapping):
+                kept |= each
+            elif each in arguments:
+                kept[each] = arguments[each]
+            else:
+                raise ConfigurationError(
+                    f"save_hyperparameters: __init__ has no argument {each!r}; it has: "
+                    f"{', '.join(arguments) or 'none'}"
+                )
         ignored = {ignore} if isinstance(ignore, str) else set(ignore)
-        for name in names or arguments:
-            value = arguments[name]
+        for name, value in kept.items():
             if name not in ignored and not isinstance(value, nn.Module):
                 self.hparams[name] = value
         self._log_hparams = logger

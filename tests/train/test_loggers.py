@@ -216,6 +216,7 @@ def test_named_hyperparameters():
             super().__init__(name)
 
     assert Rate("lr").hparams == {"lr": 0.1}
+    assert Rate({"depth": 3}).hparams == {"depth": 3}
     with pytest.raises(ConfigurationError, match="has no argument 'rate'; it has: name, lr, width"):
         Rate("rate")
 
