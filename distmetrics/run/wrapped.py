@@ -187,6 +187,7 @@ class StrategyCalls:
 
     def call_without_batch(self) -> Any:
         """Return a loss of 0 that depends on every parameter: other ranks have a batch."""
+        self._was_in_block = self.is_in_block
         return self._called(self.outer, None, "")
 
     def _called(self, call: Callable[..., Any], inputs: Any, method: str) -> Any:
