@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -426,6 +427,16 @@ def test_a_module_is_copied_without_its_trainer():
     trainer().fit(module, loader(2))
     assert copy.deepcopy(module)._trainer is None
     assert module._trainer is not None
+
+
+def test_a_trainer_is_pickled_without_the_fit_under_way():
+    class Pickles(Logistic):  # which itself can't be
+        def on_train_batch_start(self, batch, batch_idx):
+            self.copied = pickle.loads(pickle.dumps(self.trainer))
+
+    module = Pickles()
+    trainer().fit(module, loader(2))
+    module.copied.validate(Logistic(), loader(2))
 
 
 def test_neither_rich_nor_torchmetrics_is_imported():
