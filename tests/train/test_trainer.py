@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, PeerLostError
 from distmetrics.run.module import Hooks
@@ -437,6 +437,22 @@ def test_a_trainer_is_pickled_without_the_fit_under_way():
     module = Pickles()
     trainer().fit(module, loader(2))
     module.copied.validate(Logistic(), loader(2))
+
+
+def test_the_epoch_of_a_validations_own_sampler_is_the_users():
+    data = samples(4)
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+
+    class Sets(Logistic):
+        def on_validation_epoch_start(self):
+            sampler.set_epoch(self.current_epoch + 5)
+
+        def validation_step(self, batch, batch_idx):
+            epochs.append(sampler.epoch)
+
+    epochs = []
+    trainer(max_epochs=2).fit(Sets(), loader(2), DataLoader(data, batch_size=4, sampler=sampler))
+    assert epochs == [5, 6]
 
 
 def test_neither_rich_nor_torchmetrics_is_imported():
