@@ -324,8 +324,9 @@ class Fit:
 
     def manual_backward(self, loss: Tensor, weight: float | Tensor | None) -> None:
         """Compute the gradients of a loss in a step that does so itself."""
+        check_loss(loss, "the loss")
         self.run.call("on_before_backward", loss)
-        self.runner.backward(loss, self.model, weight=weight)
+        self.runner.add_gradients(loss, [self.model], weight)
         self._backwards += 1
         if self.model._runner.shares_by_hand:
             share_gradients(self.module, self.comm)
