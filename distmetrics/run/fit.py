@@ -254,7 +254,7 @@ class Fit:
         calls = self.model._runner
         if batch is None and self.trainer.absent_ranks:
             return calls.call_without_batch()
-        outputs = calls.call("training_step", (batch, index), {})
+        outputs = calls.call_with(((batch, index), {}), "training_step")
         if self._step_end is not None and batch is not None:
             with self.runner.autocast():
                 outputs = self._step_end(outputs)

@@ -455,6 +455,21 @@ def test_the_epoch_of_a_validations_own_sampler_is_the_users():
     assert epochs == [5, 6]
 
 
+@pytest.mark.parametrize("precision", [32, 64])
+def test_hooks_find_what_a_step_adds_to_its_batch(precision):
+    class Adds(Logistic):
+        def training_step(self, batch, batch_idx):
+            batch["size"] = len(batch["x"])
+            return self.layer(batch["x"]).sum()
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            sizes.append(batch["size"])
+
+    sizes = []
+    trainer(precision=precision).fit(Adds(), [{"x": torch.ones(2, 4)}])
+    assert sizes == [2]
+
+
 def test_neither_rich_nor_torchmetrics_is_imported():
     code = (
         "import sys, distmetrics.train as t; t.Trainer(accelerator='cpu');"
