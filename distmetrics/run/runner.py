@@ -565,7 +565,7 @@ def _chosen_models(
             "have gradients for each",
             do="set up one module that holds them, with the optimizers of all its parameters.",
         )
-    return trained
+    return trained or models
 
 
 def _check_data(loaders: Sequence[RunnerLoader]) -> None:
