@@ -17,6 +17,7 @@ from distmetrics.run.module import check_step
 from distmetrics.run.run import Run
 from distmetrics.strategies.base import Entry
 from distmetrics.strategies.tensors import to_host
+from distmetrics.tree import move
 
 _FLAGS = {
     "validation": "limit_val_batches",
@@ -53,7 +54,7 @@ def _pass(
     counts = list(map(length, loaders, limits))
 
     def output_of(batch: Any, *place: int) -> Any:
-        about = (strategy.convert(batch), *place)
+        about = (strategy.convert(move(batch, strategy.device)), *place)
         if log is not None:
             log.begin_step(about[0], *place[1:])
         call(f"on_{name}_batch_start", *about, callbacks=record)
@@ -76,8 +77,8 @@ def _pass(
         outputs: list[list[Any]] = [[] for _ in loaders]
         for index, loader in enumerate(loaders):
             which = (index,) if len(loaders) > 1 else ()
-            loader.set_epoch(0)  # each evaluation reads alike
-            for number, batch in enumerate(itertools.islice(loader, limits[index])):
+            # Past the wrapper, which counts epochs: the user's samplers keep theirs.
+            for number, batch in enumerate(itertools.islice(loader.loader, limits[index])):
                 output = output_of(batch, number, *which)
                 if keep:
                     outputs[index].append(output)

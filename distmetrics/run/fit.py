@@ -31,6 +31,7 @@ from distmetrics.run.run import Run
 from distmetrics.run.runner import check_loss
 from distmetrics.run.schedules import configured
 from distmetrics.run.wrapped import RunnerModule, RunnerOptimizer
+from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import weight_number
 
@@ -80,6 +81,7 @@ class Fit:
             module.configure_optimizers(), module, automatic=module.automatic_optimization
         )
         _check_manual(run.trainer, module)
+        _check_learns(run.trainer, module)
         self.model: RunnerModule
         self.optimizers: list[RunnerOptimizer]
         self.model, *self.optimizers = self.runner.setup(module, *optimizers, move_to_device=False)
@@ -252,7 +254,7 @@ class Fit:
         calls = self.model._runner
         if batch is None and self.trainer.absent_ranks:
             return calls.call_without_batch()
-        outputs = calls.call("training_step", (batch, index), {})
+        outputs = calls.call_with(((batch, index), {}), "training_step")
         if self._step_end is not None and batch is not None:
             with self.runner.autocast():
                 outputs = self._step_end(outputs)
@@ -322,8 +324,9 @@ class Fit:
 
     def manual_backward(self, loss: Tensor, weight: float | Tensor | None) -> None:
         """Compute the gradients of a loss in a step that does so itself."""
+        check_loss(loss, "the loss")
         self.run.call("on_before_backward", loss)
-        self.runner.backward(loss, self.model, weight=weight)
+        self.runner.add_gradients(loss, [self.model], weight)
         self._backwards += 1
         if self.model._runner.shares_by_hand:
             share_gradients(self.module, self.comm)
@@ -393,6 +396,17 @@ def _check_manual(trainer: RunContext, module: Module) -> None:
                 f"{flag}={value}, and {name} does its own optimization",
                 do="do it in training_step, and drop the flag.",
             )
+
+
+def _check_learns(trainer: RunContext, module: Module) -> None:
+    """Refuse a module that DDP would not wrap: what is unfrozen later would not be averaged."""
+    learns = any(parameter.requires_grad for parameter in module.parameters())
+    if not learns and isinstance(trainer.strategy, DDP):
+        raise ConfigurationError(
+            f"{type(module).__name__} has no parameter that is to be learnt: all are frozen",
+            do="unfreeze some by requires_grad_(True) before, in configure_optimizers at the "
+            "latest.",
+        )
 
 
 def _with_places(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -141,6 +142,12 @@ class Runner(RunnerWorld):
         self._set_up: list[Any] = []  # models and optimizers of the user's
         self._open_loaders: list[RunnerLoader] = []
         self._log: Log | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        blank: Any = SimpleNamespace()
+        Runner._forget(blank)  # what is set up in a launch is this process's
+        state: dict[str, Any] = vars(self) | vars(blank)
+        return state
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
@@ -558,7 +565,7 @@ def _chosen_models(
             "have gradients for each",
             do="set up one module that holds them, with the optimizers of all its parameters.",
         )
-    return trained
+    return trained or models
 
 
 def _check_data(loaders: Sequence[RunnerLoader]) -> None:

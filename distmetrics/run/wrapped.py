@@ -18,7 +18,7 @@ from distmetrics.data.rank_loader import RankLoader
 from distmetrics.data.sharding import EvaluationSampler, set_epoch
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.joining import losses_named
-from distmetrics.strategies.base import Entry, Strategy
+from distmetrics.strategies.base import Entry, Inputs, Strategy
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import WeightedGradients
 from distmetrics.tree import move
@@ -178,7 +178,10 @@ class StrategyCalls:
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the model: the strategy's wrapper if there may be gradients."""
-        inputs = self.strategy.convert((args, kwargs))
+        return self.call_with(self.strategy.convert((args, kwargs)), method)
+
+    def call_with(self, inputs: Inputs, method: str) -> Any:
+        """Call a method of the model with what is converted already."""
         if not torch.is_grad_enabled():
             return self._called(self.strategy.evaluation_call(self._entry), inputs, method)
         self.calls += 1
@@ -187,6 +190,7 @@ class StrategyCalls:
 
     def call_without_batch(self) -> Any:
         """Return a loss of 0 that depends on every parameter: other ranks have a batch."""
+        self._was_in_block = self.is_in_block
         return self._called(self.outer, None, "")
 
     def _called(self, call: Callable[..., Any], inputs: Any, method: str) -> Any:

@@ -265,6 +265,16 @@ def test_several_models_that_are_trained():
         runner("single", 1).launch(fit)
 
 
+def test_a_frozen_model_through_which_an_input_is_learnt():
+    def fit(runner):
+        model = runner.setup(torch.nn.Linear(2, 1).requires_grad_(False))
+        x = torch.ones(1, 2, requires_grad=True)
+        runner.backward(model(x).sum(), weight=2)
+        return torch.equal(x.grad, model.weight)
+
+    assert runner("single", 1).launch(fit)
+
+
 def test_updates_with_and_without_a_weight():
     def fit(runner):
         net = torch.nn.Linear(2, 1, bias=False)

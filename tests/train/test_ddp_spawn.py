@@ -138,3 +138,17 @@ class Skips(Plain):
 def test_a_step_without_a_loss_is_refused_where_others_would_wait():
     with pytest.raises(ValueError, match="training_step returned None"):
         run(Skips())
+
+
+class Frozen(Plain):
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(False)
+
+    def on_fit_start(self):
+        self.requires_grad_(True)
+
+
+def test_a_module_that_is_unfrozen_too_late_is_refused():
+    with pytest.raises(ValueError, match="all are frozen"):
+        run(Frozen())

@@ -107,6 +107,16 @@ def test_uneven_training_steps(known):
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
 
 
+def test_an_update_whose_last_steps_some_ranks_have_no_batch_for():
+    a, b, c, d = batches(3, 3, 3, 3)
+    joined = (torch.cat([a[0], d[0]]), torch.cat([a[1], d[1]]))
+    expected_module, expected = uneven([[joined, b, c]], 1, accumulate_grad_batches=2)
+    module, trainer = uneven([[a, b, c], [d]], 2, accumulate_grad_batches=2)
+    assert trainer.global_step == expected.global_step == 4
+    for found, wanted in zip(module.parameters(), expected_module.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7)
+
+
 class Streamed:
     """An iterable without a length."""
 

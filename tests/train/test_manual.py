@@ -104,6 +104,15 @@ def test_gradients_are_shared_also_where_a_rank_has_none():
     assert run(2, rank) == [(0.5, None)] * 2
 
 
+def test_a_backward_before_the_first_step():
+    class Warm(Two):
+        def on_train_start(self):
+            self.manual_backward(self.first(torch.ones(2, 4)).mean())
+            self.optimizers()[0].step()
+
+    assert fit(Warm()).global_step == 1 + 4 + 2
+
+
 class Uneven(Two):
     def train_dataloader(self):
         return list(loader(8, 4)) if self.global_rank else list(loader(4, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, PeerLostError
 from distmetrics.run.module import Hooks
@@ -426,6 +427,47 @@ def test_a_module_is_copied_without_its_trainer():
     trainer().fit(module, loader(2))
     assert copy.deepcopy(module)._trainer is None
     assert module._trainer is not None
+
+
+def test_a_trainer_is_pickled_without_the_fit_under_way():
+    class Pickles(Logistic):  # which itself can't be
+        def on_train_batch_start(self, batch, batch_idx):
+            self.copied = pickle.loads(pickle.dumps(self.trainer))
+
+    module = Pickles()
+    trainer().fit(module, loader(2))
+    module.copied.validate(Logistic(), loader(2))
+
+
+def test_the_epoch_of_a_validations_own_sampler_is_the_users():
+    data = samples(4)
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+
+    class Sets(Logistic):
+        def on_validation_epoch_start(self):
+            sampler.set_epoch(self.current_epoch + 5)
+
+        def validation_step(self, batch, batch_idx):
+            epochs.append(sampler.epoch)
+
+    epochs = []
+    trainer(max_epochs=2).fit(Sets(), loader(2), DataLoader(data, batch_size=4, sampler=sampler))
+    assert epochs == [5, 6]
+
+
+@pytest.mark.parametrize("precision", [32, 64])
+def test_hooks_find_what_a_step_adds_to_its_batch(precision):
+    class Adds(Logistic):
+        def training_step(self, batch, batch_idx):
+            batch["size"] = len(batch["x"])
+            return self.layer(batch["x"]).sum()
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            sizes.append(batch["size"])
+
+    sizes = []
+    trainer(precision=precision).fit(Adds(), [{"x": torch.ones(2, 4)}])
+    assert sizes == [2]
 
 
 def test_neither_rich_nor_torchmetrics_is_imported():
