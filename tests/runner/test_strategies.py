@@ -27,7 +27,9 @@ def test_replicas():
 
 
 def two_machines():
-    return Fit(**flags("ddp2")).run(clip=0.3)
+    fit = Fit(**flags("ddp2"))
+    assert fit.launch(lambda runner: runner.local_rank) == 0  # of one process on each
+    return fit.run(clip=0.3)
 
 
 def test_replicas_on_two_machines():
