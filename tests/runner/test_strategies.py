@@ -37,6 +37,10 @@ def test_replicas_on_two_machines():
         assert_same(found, plain(clip=0.3))
 
 
+def test_sharded_over_one_rank():
+    assert_same(Fit(**flags("fsdp_spawn", devices=1)).run(), plain())
+
+
 @pytest.mark.parametrize("strategy", ["ddp_sharded_spawn", "fsdp_spawn", FSDPSpawn(wrap=[torch.nn.Linear])])
 def test_sharded(strategy, tmp_path):
     found = Fit(**flags(strategy)).run(clip=0.3, steps=2)
