@@ -58,8 +58,8 @@ def join_group(
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // environment.local_world_size))
     if backend == "nccl":  # a user's own init_process_group may not do it
         torch.cuda.set_device(environment.local_rank % torch.cuda.device_count())
-    # The group blocks its own handle on a file while it is made.
-    here = store.clone() if is_own else store
+    # The group blocks its own handle on a file while it is made. (Store.clone is torch 2.8's.)
+    here = file_store(Path(store.path).parent) if is_own else store
     tombstones = tombstones_in(here)
     # The group's set-up would wait endlessly for a rank that has failed: see first that all came.
     meet(PrefixStore("here", here), tombstones, rank, world_size)

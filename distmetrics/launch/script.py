@@ -132,8 +132,9 @@ def end_if_alone() -> None:
     global _world
     if _world is not None and _world.others is not None and _world.environment.world_size == 1:
         atexit.unregister(_world.close)
-        _world.error = None  # nobody else needs to know
-        _world.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _world.others.end()
         _world = None
 
 

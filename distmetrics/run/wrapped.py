@@ -85,9 +85,8 @@ class RunnerModule(nn.Module):
         """
         object.__setattr__(self, "training", mode)
         self.module.train(mode)
-        strategy = self._runner.strategy
-        if not mode and strategy.comm().world_size > 1:
-            strategy.align(self.module)
+        if not mode:
+            self._runner.strategy.align(self.module)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:

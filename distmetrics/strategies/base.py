@@ -186,7 +186,7 @@ class Strategy:
     def local_rank(self) -> int:
         """This rank on its machine; ranks of one machine are numbered in a row."""
         joined = self._joined()
-        return self.comm().rank % max(self.devices, 1) if joined is None else joined.local_rank
+        return self.comm().rank % max(self.processes, 1) if joined is None else joined.local_rank
 
     @property
     def device(self) -> torch.device:

@@ -286,6 +286,7 @@ def _make_plain(part: nn.Module) -> None:
                 owner = getattr(getattr(hook, "hook", hook), "__module__", None)
                 if str(owner).startswith("torch.distributed.fsdp"):
                     del value[key]  # they refer to the group, with which nothing could be pickled
+                    vars(part).get(f"{name}_with_kwargs", {}).pop(key, None)
     if isinstance(part, FSDPModule):
         part.__class__ = type(part).__mro__[2]
         _module_state_mapping.pop(part, None)

@@ -84,8 +84,12 @@ class Precision:
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Step the optimizer; with a scaled loss, without a closure and if nothing overflowed."""
-        options = {} if closure is None else {"closure": closure}
-        result = self.scaler.step(optimizer, **options)
+        if closure is not None and self.scales:
+            raise ConfigurationError(
+                "precision=16 scales the loss, and a closure's loss cannot be scaled",
+                do="say precision='bf16'.",
+            )
+        result = self.scaler.step(optimizer, *([] if closure is None else [closure]))
         self.scaler.update()
         self._unscaled.discard(id(optimizer))
         return result

@@ -92,7 +92,7 @@ def resolve(
             count = len(device_list(devices, device_kind(accelerator), None))
             strategy = "single" if count == 1 else "ddp_spawn"
     made: Any = _factory(strategy) if isinstance(strategy, str) else strategy
-    if callable(made):
+    if isinstance(strategy, str) or (isinstance(made, type) and issubclass(made, Strategy)):
         made = made()
     if not isinstance(made, Strategy):
         raise ConfigurationError(f"strategy must be a name or a Strategy, got {describe(strategy)}")

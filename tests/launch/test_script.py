@@ -75,6 +75,29 @@ def test_a_group_that_ddp_has_used_ends_its_threads_when_destroyed():
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+def test_a_world_is_made_by_torch_2_6_too():
+    done = python(
+        "import torch.distributed as dist\n"
+        "vars(dist.Store).get('clone') and delattr(dist.Store, 'clone')\n"  # which came with 2.8
+        "from distmetrics.launch.script import join\n"
+        "print(join(1).comm.world_size)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_a_world_of_this_process_alone_ends_whatever_was_raised_at_a_prompt_before():
+    done = python(
+        "import sys\n"
+        "from distmetrics.launch.script import end_if_alone, join\n"
+        "join(1)\n"
+        "sys.last_value = ValueError('of an earlier cell')\n"
+        "end_if_alone()\n"
+        "del sys.last_value\n"
+        "print('goes on')\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "goes on\n", "")
+
+
 @pytest.mark.gloo
 def test_a_one_liner_is_a_script_too_and_one_world_serves_all_calls():
     done = python(

@@ -27,12 +27,18 @@ def test_replicas():
 
 
 def two_machines():
-    return Fit(**flags("ddp2")).run(clip=0.3)
+    fit = Fit(**flags("ddp2"))
+    assert fit.launch(lambda runner: runner.local_rank) == 0  # of one process on each
+    return fit.run(clip=0.3)
 
 
 def test_replicas_on_two_machines():
     for found in in_ranks(2, two_machines):
         assert_same(found, plain(clip=0.3))
+
+
+def test_sharded_over_one_rank():
+    assert_same(Fit(**flags("fsdp_spawn", devices=1)).run(), plain())
 
 
 @pytest.mark.parametrize("strategy", ["ddp_sharded_spawn", "fsdp_spawn", FSDPSpawn(wrap=[torch.nn.Linear])])

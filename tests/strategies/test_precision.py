@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from distmetrics.errors import ConfigurationError
 from distmetrics.strategies.precision import Precision
 from distmetrics.train import Trainer
 from tests.strategies.common import train
@@ -68,6 +69,18 @@ def test_float16_scales_the_loss():
     other = Trainer(strategy="single", accelerator="cpu", precision=16).strategy
     other.precision.load_state({"grad_scaler": {**state["grad_scaler"], "scale": 8.0}})
     assert other.precision.state()["grad_scaler"]["scale"] == 8.0
+
+
+class Own(torch.optim.SGD):
+    def step(self, loss_of=None):
+        return super().step(loss_of)
+
+
+def test_a_closure_is_called_by_any_optimizer_but_not_with_a_scaled_loss():
+    optimizer = Own([nn.Parameter(torch.ones(1))])
+    assert Precision(32).step(optimizer, lambda: 3.0) == 3.0
+    with pytest.raises(ConfigurationError, match=r"precision=16 scales the loss(.|\n)*'bf16'"):
+        Precision(16).step(optimizer, lambda: 3.0)
 
 
 class Overflows(Logistic):

@@ -73,6 +73,7 @@ def test_a_registered_strategy_has_a_name(monkeypatch):
         ({"strategy": "dddp"}, "no strategy 'dddp'; there are auto, .*\nLikely: 'ddp' or 'ddp2'"),
         ({"strategy": "nothing like it"}, "no strategy 'nothing like it'"),
         ({"strategy": 3}, "must be a name or a Strategy, got an object of int"),
+        ({"strategy": torch.nn.Linear}, "must be a name or a Strategy, got the class Linear itself"),
         (
             {"strategy": "dp", "num_nodes": 2},
             "'dp': num_nodes=2, and this process is one of 1, on 1 machines\nDo: .* 'ddp2' in the place of 'dp'",

@@ -237,6 +237,7 @@ def twice():
     types = {type(part) for part in module.modules()}
     assert nn.Linear in types
     assert all(type(parameter) is nn.Parameter for parameter in module.parameters())
+    assert not any(value for part in module.modules() for name, value in vars(part).items() if "_hooks" in name)
     train(fsdp(), 2, module=module, batch_size=6)
     return {name: value.clone() for name, value in module.state_dict().items()}
 
