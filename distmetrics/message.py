@@ -8,7 +8,10 @@ which names the rank: nothing raw of Python, torch or msgspec gets out.
 from __future__ import annotations
 
 import functools
+import pickle
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
@@ -93,12 +96,31 @@ def not_ours(why: str, rank: int | None = None) -> MismatchError:
     )
 
 
+# What decoding wrong bytes raises. An exception of a class of the user's has interrupted it.
+_OF_BAD_BYTES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+    pickle.PickleError,
+    struct.error,
+    zlib.error,
+)
+
+
 @contextmanager
 def reading(what: str, rank: int | None = None) -> Iterator[None]:
     """Turn what goes wrong in the block, where bytes of a peer are read, into a MismatchError."""
     try:
         yield
-    except Exception as error:
+    except _OF_BAD_BYTES as error:
         *_, (frame, line) = walk_tb(error.__traceback__)
         # Or the handler of a signal, which may strike here too, has raised it.
         if isinstance(error, DistmetricsError) or users_line(frame, line) is not None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distmetrics import InputError, InputTypeError, MismatchError, SingleCommunicator
+from distmetrics import InputError, InputTypeError, MismatchError, SingleCommunicator, message
 from distmetrics.collectives.buckets import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
 from distmetrics.collectives.exchange import HEADER_AREA, exchange, frame_size
 from distmetrics.collectives.header import Header, Problem, agree, prepare
@@ -173,3 +173,14 @@ def test_an_interrupt_where_bytes_are_read_is_the_user_s_own(kind: type[BaseExce
         raise kind
     with pytest.raises(MismatchError, match="its values: "), reading("its values"):
         deserialize(torch.full((64,), 1, dtype=torch.uint8))
+
+
+def test_an_exception_set_from_outside_where_bytes_are_read_is_the_user_s_own() -> None:
+    """It strikes in any line, ours too."""
+
+    class OutOfTime(Exception):  # noqa: N818
+        pass
+
+    line = compile("raise OutOfTime", message.__file__, "exec")
+    with pytest.raises(OutOfTime), reading("its values"):
+        exec(line, {"OutOfTime": OutOfTime})
