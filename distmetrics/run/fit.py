@@ -31,7 +31,6 @@ from distmetrics.run.run import Run
 from distmetrics.run.runner import check_loss
 from distmetrics.run.schedules import configured
 from distmetrics.run.wrapped import RunnerModule, RunnerOptimizer
-from distmetrics.strategies.ddp import DDP
 from distmetrics.strategies.tensors import map_tensors, parameters_of
 from distmetrics.strategies.weighted_gradients import weight_number
 
@@ -399,9 +398,9 @@ def _check_manual(trainer: RunContext, module: Module) -> None:
 
 
 def _check_learns(trainer: RunContext, module: Module) -> None:
-    """Refuse a module that DDP would not wrap: what is unfrozen later would not be averaged."""
+    """Refuse a module without anything to learn: what is unfrozen later is not averaged."""
     learns = any(parameter.requires_grad for parameter in module.parameters())
-    if not learns and isinstance(trainer.strategy, DDP):
+    if not learns and trainer.world_size > 1:
         raise ConfigurationError(
             f"{type(module).__name__} has no parameter that is to be learnt: all are frozen",
             do="unfreeze some by requires_grad_(True) before, in configure_optimizers at the "
