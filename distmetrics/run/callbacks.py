@@ -48,7 +48,7 @@ class Callback(Hooks):
         vars(self).update({name: state[name] for name in self._kept})
 
 
-class Watcher(Callback):
+class MonitorCallback(Callback):
     """Looks at a logged value after an epoch, or after each of an epoch's several validations."""
 
     monitor: str | None
@@ -88,7 +88,7 @@ def badness(value: float | None, mode: Mode) -> float:
 
 
 @dataclass(eq=False)
-class EarlyStopping(Watcher):
+class EarlyStopping(MonitorCallback):
     """Stop training once ``monitor`` no longer gets better.
 
     Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better.
@@ -141,7 +141,7 @@ class EarlyStopping(Watcher):
 
 
 @dataclass(eq=False)
-class ModelCheckpoint(Watcher):
+class ModelCheckpoint(MonitorCallback):
     """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
 
     With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so
