@@ -11,7 +11,7 @@ from distmetrics.log.writers import Logger
 from distmetrics.run.callbacks import Callback, chosen_callbacks
 from distmetrics.run.config import OTHER_TRAINERS, Limit, TrainerConfig, chosen_loggers
 from distmetrics.run.context import LoopProgress, RunContext
-from distmetrics.run.data import Call, DataModule
+from distmetrics.run.data import DataModule, TrainerCall
 from distmetrics.run.module import Module, require
 from distmetrics.run.runner import Runner
 from distmetrics.run.session import launch, launch_evaluation
@@ -184,7 +184,7 @@ class Trainer(RunContext):
         if not self.config.has_end:
             raise ConfigurationError("the trainer has no end", do="say max_epochs or max_steps.")
         loaders = train_dataloaders, val_dataloaders
-        launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
+        launch(self, module, TrainerCall("fit", *loaders, datamodule, ckpt_path, weights_only))
 
     def validate(
         self,
@@ -210,7 +210,7 @@ class Trainer(RunContext):
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
-        call = Call("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
+        call = TrainerCall("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
 
     def test(
@@ -224,7 +224,7 @@ class Trainer(RunContext):
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
-        call = Call("test", dataloaders, None, datamodule, ckpt_path, weights_only)
+        call = TrainerCall("test", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
 
     def predict(
@@ -255,6 +255,6 @@ class Trainer(RunContext):
         """
         require(module)
         options = ckpt_path, weights_only, return_predictions
-        call = Call("predict", dataloaders, None, datamodule, *options)
+        call = TrainerCall("predict", dataloaders, None, datamodule, *options)
         results: list[list[Any]] | None = launch(self, module, call)
         return results[0] if results is not None and len(results) == 1 else results
