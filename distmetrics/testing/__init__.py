@@ -4,26 +4,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.comm.verdict import Outcome
-from distmetrics.testing.world import outcomes, run
+from distmetrics.testing.worlds import outcomes, run
 
 if TYPE_CHECKING:
     from distmetrics.testing import faults, laws
-    from distmetrics.testing.batches import Batch
-    from distmetrics.testing.check import assert_distributed, check_metric, replay
+    from distmetrics.testing.check import Report, Violation, assert_distributed, check_metric
     from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
     from distmetrics.testing.equivalence import assert_same_as_single
-    from distmetrics.testing.report import Report, Violation
-    from distmetrics.testing.stall_counter import Stall, stalls
+    from distmetrics.testing.shards import sharded
     from distmetrics.testing.subject import function
 
 __all__ = [
     "BITWISE",
     "EXACT",
-    "Batch",
     "Equality",
     "Outcome",
     "Report",
-    "Stall",
     "Violation",
     "assert_distributed",
     "assert_same_as_single",
@@ -33,27 +29,23 @@ __all__ = [
     "laws",
     "outcomes",
     "relative",
-    "replay",
     "run",
-    "stalls",
+    "sharded",
 ]
 
 # Loaded when they are asked for: they bring the trainer along, or the laws, which few tests need.
 _LATER = {
     "BITWISE": "equality",
     "EXACT": "equality",
-    "Batch": "batches",
     "Equality": "equality",
-    "Report": "report",
-    "Stall": "stall_counter",
-    "Violation": "report",
+    "Report": "check",
+    "Violation": "check",
     "assert_distributed": "check",
     "assert_same_as_single": "equivalence",
     "check_metric": "check",
     "function": "subject",
     "relative": "equality",
-    "replay": "check",
-    "stalls": "stall_counter",
+    "sharded": "shards",
 }
 
 

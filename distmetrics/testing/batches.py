@@ -1,35 +1,56 @@
-"""Batches as rows of samples, whatever their arguments are: count, take, join. Pure.
+"""Batches as rows of samples: count, take, cut, join; and batches as code.
 
-An argument has one row a sample if it is a tensor (along its first axis), an array, a list, or a
-mapping of such; numbers, texts and the rest belong to the batch as a whole, as ``real=True`` does.
+A batch is what one ``update`` is called with: a tuple of positional arguments, or a mapping of
+named ones. An argument has one row per sample if it is a tensor (along its first axis), an array, a
+list, or a mapping of such. Numbers, texts and the rest belong to the batch as a whole, such as
+``real=True``.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, InputTypeError
 from distmetrics.testing.equality import EXACT
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one ``metric.update(*args, **kwargs)`` is called with."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def arguments(self) -> dict[Any, Any]:
-        """All arguments, by place or by name."""
-        return {**dict(enumerate(self.args)), **self.kwargs}
-
-
+Batch = tuple[Any, ...] | Mapping[str, Any]
 Shards = tuple[tuple[Batch, ...], ...]  # for each rank its batches
+
+_PLAIN = (torch.float32, torch.int64, torch.bool)  # what torch.tensor makes of Python's numbers
+
+
+def as_batch(value: Any) -> Batch:
+    """Return a tuple or a mapping as it is, and anything else as the only argument.
+
+    >>> as_batch((1, 2)), as_batch({"preds": 1}), as_batch(3)
+    ((1, 2), {'preds': 1}, (3,))
+    """
+    return value if isinstance(value, tuple | Mapping) else (value,)
+
+
+def listed(batches: Any) -> list[Batch]:
+    """Return a user's batches as a list.
+
+    Raises:
+        InputTypeError: they are not a list.
+        InputError: the list is empty.
+    """
+    if isinstance(batches, str | bytes | Mapping) or not isinstance(batches, Iterable):
+        raise InputTypeError(
+            "batches must be a list of update arguments, or a hypothesis strategy of such lists, "
+            f"got {type(batches).__name__}",
+            do="pass [(preds, target), (preds, target)]",
+        )
+    made = [as_batch(batch) for batch in batches]
+    if not made:
+        raise InputError("batches is empty: there is nothing to judge a metric on")
+    return made
 
 
 def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
@@ -37,54 +58,34 @@ def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(id, shard)) for shard in shards)
 
 
-def map_batches(change: Callable[[Any], Batch], shards: Iterable[Iterable[Any]]) -> Shards:
-    """Return shards with ``change`` applied to every batch."""
-    return tuple(tuple(map(change, shard)) for shard in shards)
-
-
-def as_batch(value: Any) -> Batch:
-    """Return what a user writes as a batch: a tuple for positional arguments, a mapping for named.
-
-    >>> as_batch((1, 2)) == Batch((1, 2))
-    True
-    >>> as_batch({"preds": 1}).kwargs
-    {'preds': 1}
-    """
-    if isinstance(value, Batch):
-        return value
-    if isinstance(value, Mapping):
-        return Batch((), value)
-    if isinstance(value, tuple):
-        return Batch(value)
-    args = getattr(value, "args", None)
-    if isinstance(args, tuple) and hasattr(value, "kwargs"):  # a recorded call
-        return Batch(args, value.kwargs)
-    return Batch((value,))
+def arguments_of(batch: Batch) -> Iterable[Any]:
+    """Return all arguments, positional or named."""
+    return batch.values() if isinstance(batch, Mapping) else batch
 
 
 def count(batch: Batch) -> int | None:
-    """Return the number of samples, or None where the arguments have none or do not agree.
+    """Return the number of samples, or None if the arguments have none or do not agree.
 
-    >>> count(as_batch((torch.zeros(3, 5), torch.zeros(3))))
+    >>> count((torch.zeros(3, 5), torch.zeros(3)))
     3
     """
-    lengths = _lengths(batch.arguments)
+    lengths = set().union(*map(_lengths, arguments_of(batch)))
     return lengths.pop() if len(lengths) == 1 else None
 
 
 def take(batch: Batch, indices: Sequence[int]) -> Batch:
     """Return the samples at ``indices``, in that order.
 
-    >>> take(as_batch((torch.tensor([5, 6, 7]), ["a", "b", "c"])), [2, 0]).args
+    >>> take((torch.tensor([5, 6, 7]), ["a", "b", "c"]), [2, 0])
     (tensor([7, 5]), ['c', 'a'])
     """
     return changed(batch, lambda value: _take(value, indices))
 
 
 def cut(batch: Batch, number: int) -> list[Batch]:
-    """Return at most so many parts of a batch, none of them empty.
+    """Return at most ``number`` parts of a batch, none of them empty.
 
-    >>> [part.args for part in cut(as_batch((["a", "b", "c"],)), 2)]
+    >>> cut((["a", "b", "c"],), 2)
     [(['a'],), (['b', 'c'],)]
     """
     rows = count(batch) or 1
@@ -99,29 +100,27 @@ def join(batches: Sequence[Batch]) -> Batch:
     """Return one batch with the samples of all.
 
     Raises:
-        InputError: they do not go together: shapes, or arguments that belong to a batch as a whole.
+        InputError: shapes differ, or arguments that belong to a batch as a whole.
 
-    >>> join([as_batch(([1],)), as_batch(([2, 3],))]).args
+    >>> join([([1],), ([2, 3],)])
     ([1, 2, 3],)
     """
-    first = batches[0]
-    columns = [batch.arguments for batch in batches]
-    for arguments in columns:
-        if arguments.keys() != columns[0].keys():
-            raise InputError("batches with different arguments cannot be joined")
+    columns = [batch if isinstance(batch, Mapping) else dict(enumerate(batch)) for batch in batches]
+    if any(column.keys() != columns[0].keys() for column in columns):
+        raise InputError("batches with different arguments cannot be joined")
     joined = _join(columns)
-    args = tuple(joined[place] for place in range(len(first.args)))
-    return Batch(args, {name: joined[name] for name in first.kwargs})
+    return joined if isinstance(batches[0], Mapping) else tuple(joined.values())
 
 
 def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``change`` applied to every argument."""
-    kwargs = {name: change(value) for name, value in batch.kwargs.items()}
-    return Batch(tuple(map(change, batch.args)), kwargs)
+    if isinstance(batch, Mapping):
+        return {name: change(value) for name, value in batch.items()}
+    return tuple(map(change, batch))
 
 
 def is_floating(value: Any) -> bool:
-    """True for a tensor of floating numbers."""
+    """Return True for a tensor of floating numbers."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
@@ -169,3 +168,39 @@ def _join(values: Sequence[Any]) -> Any:
                 "batches that differ in an argument of the whole batch cannot be joined"
             )
     return first
+
+
+def code(value: Any) -> str:
+    """Return a value as code that makes it again; names used are ``torch`` and ``np``.
+
+    >>> code((torch.tensor([0.1, float("nan")]), {"real": True}))
+    "(torch.tensor([0.1, float('nan')]), {'real': True})"
+    """
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {code(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(code, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(code, value))}{',' if len(value) == 1 else ''})"
+    if type(value).__module__ == "numpy":
+        return f"np.array({_numbers(value.tolist())}, dtype={value.dtype.name!r})"
+    return _numbers(value) if isinstance(value, float) else repr(value)
+
+
+def _tensor(x: Tensor) -> str:
+    if x.numel() == 0:
+        return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
+    plain = x.detach().cpu()
+    numbers = plain.tolist()
+    if x.is_floating_point() and x.dtype != torch.float64:
+        # NumPy writes a float32 with no more digits than it takes to get it back.
+        numbers = plain.float().numpy().astype(str).astype(float).tolist()
+    dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
+    return f"torch.tensor({_numbers(numbers)}{dtype})"
+
+
+def _numbers(value: Any) -> str:
+    """Return numbers as code: Python has no literal for NaN and infinity."""
+    return re.sub(r"\b(nan|inf)\b", r"float('\1')", repr(value))

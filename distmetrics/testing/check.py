@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from distmetrics.errors import InputError, InputTypeError, LawViolation, MissingDependencyError
-from distmetrics.testing.batches import Batch, Shards, as_batch, map_batches
-from distmetrics.testing.equality import CLOSE, Equality
-from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.law_checks.layouts import mesh_of
-from distmetrics.testing.law_runner import judged
-from distmetrics.testing.laws import DEFAULT, LAYOUTS
-from distmetrics.testing.report import Report, listeners
-from distmetrics.testing.shards import partitions, shapes
-from distmetrics.testing.subject import Sync
-from distmetrics.testing.world import Backend
+from distmetrics.errors import InputError, LawViolation
+from distmetrics.testing.batches import Shards, listed
+from distmetrics.testing.law import Law, Laws, case_text, explained, shard_texts
+from distmetrics.testing.laws import DEFAULT, LAYOUTS, mesh_of
+from distmetrics.testing.runs import LAYOUTS as USUAL_LAYOUTS
+from distmetrics.testing.runs import LawBroken, NotJudged, Runs, text_of
+from distmetrics.testing.shards import (
+    Case,
+    checked_sizes,
+    is_strategy,
+    partitions,
+    shapes,
+    smaller,
+    strategies,
+)
+from distmetrics.testing.subject import Subject, Sync
+from distmetrics.testing.worlds import Backend, worlds
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+T = TypeVar("T")
+# Smaller cases that are judged of a violation: processes take a hundred times as long.
+_TRIES = {"threads": 100, "gloo": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law that a metric breaks, and the smallest case that was found.
+
+    Attributes:
+        law: the law; ``law(make, case)`` raises again.
+        metric: the metric's name.
+        case: for each rank its batches.
+        shards: the same, as code for each rank.
+        expected: what every rank should have got.
+        got: what each rank has got.
+        detail: in what they differ.
+        text: all of this for people, with why metrics break the law.
+    """
+
+    law: Law
+    metric: str
+    case: Case
+    shards: tuple[str, ...]
+    expected: str
+    got: tuple[str, ...]
+    detail: str
+    text: str
+
+    @classmethod
+    def of(cls, law: Law, subject: Subject, case: Case, broken: LawBroken) -> Violation:
+        """Describe how a metric breaks a law on a case."""
+        told = explained(law, broken, case)
+        first, _, rest = told.partition("\n")
+        options = "" if subject.sync == "distmetrics" else f', sync="{subject.sync}"'
+        name = law.name.upper().replace("-", "_")
+        again = f"case = {case_text(case)}\nlaws.{name}({subject.name}, case{options})"
+        text = f"{subject.name} {first}\n\n{textwrap.indent(again, '    ')}\n{rest}"
+        got = tuple(map(text_of, broken.got))
+        expected, shards = text_of(broken.expected), shard_texts(case)
+        return cls(law, subject.name, case, shards, expected, got, broken.detail, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked of one metric.
+
+    Attributes:
+        metric: its name.
+        sync: whose sync was judged: "distmetrics", or the metric's "own".
+        backend: "threads" or "gloo".
+        world_sizes: numbers of ranks.
+        judged: how many cases each law was judged on.
+        skipped: why a law was judged on no case.
+        off: laws that were declared off, and why.
+        violations: of different laws each, in the order of the laws.
+    """
+
+    metric: str
+    sync: str
+    backend: str
+    world_sizes: tuple[int, ...]
+    judged: Mapping[Law, int]
+    skipped: Mapping[Law, str]
+    off: Mapping[Law, str]
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no law was broken."""
+        return not self.violations
+
+    def __str__(self) -> str:
+        sync = "synced by distmetrics" if self.sync == "distmetrics" else "by its own sync"
+        sizes = ", ".join(map(str, self.world_sizes))
+        kept = f"{len(self.judged) - len(self.violations)} of {len(self.judged)} laws hold"
+        lines = [f"{self.metric}, {sync}, {sizes} ranks on {self.backend}: {kept}"]
+        lines += [f"  skipped  {law.name}: {why}" for law, why in self.skipped.items()]
+        lines += [f"  off      {law.name}: {why}" for law, why in self.off.items()]
+        return "\n\n".join(["\n".join(lines), *map(str, self.violations)])
 
 
 def check_metric(
@@ -42,7 +137,7 @@ def check_metric(
             its own collectives and returns a value.
         batches: a list of what ``update`` is called with (tuples, or mappings of named arguments),
             or a hypothesis strategy of such lists, as :mod:`distmetrics.testing.inputs` has them.
-        laws: which; the equality is theirs (``laws.DEFAULT.equal(relative(1e-4))``).
+        laws: which laws; the equality is theirs (``laws.DEFAULT.equal(relative(1e-4))``).
         world_sizes: numbers of ranks; the shapes that are always tried add a few.
         sync: whose sync is judged: "distmetrics", or the metric's "own".
         backend: "threads", or "gloo" for real processes, which takes a hundred times as long.
@@ -52,8 +147,8 @@ def check_metric(
         layouts: meshes, as sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``; the
             laws ``laws.LAYOUTS`` are judged on them too then.
 
-    Returns: the report, which is falsy in ``report.ok`` if a law is broken; ``print(report)`` shows
-    the smallest case.
+    Returns: the report; ``report.ok`` is false if a law is broken, and ``print(report)`` shows the
+    smallest case.
 
     Raises:
         InputTypeError, ConfigurationError: ``make`` or ``batches`` cannot be judged.
@@ -68,25 +163,48 @@ def check_metric(
     chosen = Laws.of(laws)
     if layouts:
         chosen |= LAYOUTS
-    for sizes in layouts:
-        mesh_of(sizes)  # whose axes have known names
-    worlds = tuple(sorted(set(world_sizes)))
-    if not worlds or worlds[0] < 1:
-        raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
-    cases = _cases(batches, worlds, max_examples, seed, chosen)
-    report = judged(
-        make, cases, chosen, sync=sync, backend=backend, world_sizes=worlds, layouts=layouts
+    meshes = [dict(mesh_of(sizes).sizes) for sizes in layouts]  # whose axes have known names
+    sizes = checked_sizes(world_sizes)
+    strategies("checking a metric")  # without hypothesis nothing is judged
+    subject = Subject.of(make, sync)
+    judged: Counter[Law] = Counter()
+    skipped: dict[Law, str] = {}
+    violations: dict[Law, Violation] = {}
+    with worlds(backend) as run_world:
+        runs_of = partial(
+            Runs, subject, chosen.equality, run_world, layouts=meshes or USUAL_LAYOUTS
+        )
+        for shards, asked in _cases(batches, sizes, max_examples, seed, chosen):
+            runs = runs_of(shards)  # the laws share its runs
+            for law in asked:
+                if law in violations:
+                    continue
+                result = law.verdict(runs)
+                if isinstance(result, NotJudged):
+                    skipped.setdefault(law, str(result))
+                    continue
+                judged[law] += 1
+                if result is not None:
+                    tries = _TRIES[backend]
+                    case, broken = _smallest(law, runs_of, Case(shards), result, tries, seed)
+                    violations[law] = Violation.of(law, subject, case, broken)
+    report = Report(
+        subject.name,
+        sync,
+        backend,
+        tuple(sizes),
+        _in_order(judged),
+        _in_order({law: why for law, why in skipped.items() if law not in judged}),
+        dict(chosen.off_because),
+        tuple(_in_order(violations).values()),
     )
     if not report.judged and chosen:
-        skipped = list(report.skipped.items())[:3]
-        reasons = "\n".join(f"  {law}: {why}" for law, why in skipped)
+        reasons = [f"  {law}: {why}" for law, why in report.skipped.items()][:3]
         raise InputError(
-            f"no law could be judged of {report.metric}, so nothing is known of it\n{reasons}",
+            "\n".join([f"no law could be judged of {report.metric}: nothing is known", *reasons]),
             likely="the batches are not what its update() takes.",
             do="update one by hand with a batch of yours, and see what it says.",
         )
-    for listener in tuple(listeners):
-        listener(report)
     return report
 
 
@@ -107,96 +225,27 @@ def assert_distributed(make: Any, batches: Any, **options: Any) -> None:
         raise LawViolation(str(report))
 
 
-def replay(
-    make: Any,
-    shards: Sequence[Sequence[Any]],
-    *,
-    law: Law | Laws,
-    sync: Sync = "distmetrics",
-    backend: Backend = "threads",
-    equality: Equality = CLOSE,
-    layouts: Sequence[Mapping[str, int]] = (),
-) -> Report:
-    """Judge laws on exactly these shards, as the snippet of a violation does.
-
-    Args:
-        make: as of :func:`check_metric`.
-        shards: for each rank what its updates are called with.
-        law: one, or several.
-        sync: as of :func:`check_metric`.
-        backend: as of :func:`check_metric`.
-        equality: when values are the same.
-        layouts: as of :func:`check_metric`.
-
-    >>> from distmetrics.testing import laws
-    >>> from torchmetrics import SumMetric
-    >>> replay(SumMetric, [[(1.0,)], [(2.0,)]], law=laws.RANKS_AGREE).ok
-    True
-    """
-    chosen = Laws.of(law).equal(equality)
-    dealt = map_batches(as_batch, shards)
-    return judged(
-        make,
-        [(dealt, chosen)],
-        chosen,
-        sync=sync,
-        backend=backend,
-        world_sizes=[len(dealt)],
-        shrinks=False,
-        layouts=layouts,
-    )
-
-
 def _cases(
-    batches: Any,
-    worlds: Sequence[int],
-    max_examples: int,
-    seed: int,
-    laws: Laws,
+    batches: Any, sizes: Sequence[int], max_examples: int, seed: int, laws: Laws
 ) -> Iterator[tuple[Shards, Iterable[Law]]]:
     """Yield shards, and the laws that are to be judged on them."""
     on_all_shards = [law for law in laws if law.on_all_shards]
-    if hasattr(batches, "example") and hasattr(batches, "map"):
-        for example in drawn(batches, max_examples, seed):
-            first, *others = shapes(_listed(example), worlds).values()
-            yield first, laws
-            yield from ((shards, on_all_shards) for shards in others)
-        return
-    listed = _listed(batches)
-    for label, shards in shapes(listed, worlds).items():
-        is_first = label.startswith("in turn")
-        yield shards, laws if is_first else on_all_shards
-    for shards in drawn(partitions(listed, worlds), max_examples, seed):
-        yield shards, on_all_shards
-
-
-def _listed(batches: Any) -> list[Batch]:
-    if isinstance(batches, str | bytes | dict) or not isinstance(batches, Iterable):
-        raise InputTypeError(
-            "batches must be a list of update arguments, or a hypothesis strategy of such lists, "
-            f"got {type(batches).__name__}",
-            do="pass [(preds, target), (preds, target)]",
-        )
-    listed = [as_batch(batch) for batch in batches]
-    if not listed:
-        raise InputError("batches is empty: there is nothing to judge a metric on")
-    return listed
+    is_drawn = is_strategy(batches)
+    for example in drawn(batches, max_examples, seed) if is_drawn else [batches]:
+        first, *others = shapes(listed(example), sizes).values()
+        yield first, laws
+        yield from ((shards, on_all_shards) for shards in others)
+    if not is_drawn:
+        for shards in drawn(partitions(listed(batches), sizes), max_examples, seed):
+            yield shards, on_all_shards
 
 
 def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
     """Return examples of a hypothesis strategy, the same for the same seed."""
-    try:
-        import hypothesis
-    except ImportError as error:
-        raise MissingDependencyError.of("hypothesis", "drawing shards") from error
+    import hypothesis
+
     examples: list[Any] = []
-    settings = hypothesis.settings(
-        max_examples=number,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    settings = _settings(max_examples=number, phases=[hypothesis.Phase.generate])
 
     def keep(example: Any) -> None:
         examples.append(example)
@@ -204,7 +253,57 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
     def draw() -> None:
         hypothesis.seed(seed)(settings(hypothesis.given(strategy)(keep)))()  # type: ignore[no-untyped-call]
 
-    # A check may stand in a test that hypothesis runs: it allows none in another on one thread.
-    with ThreadPoolExecutor(1) as apart:
-        apart.submit(draw).result()
+    _apart(draw)
     return examples
+
+
+def _smallest(
+    law: Law,
+    runs_of: Callable[[Shards], Runs],
+    case: Case,
+    broken: LawBroken,
+    tries: int,
+    seed: int,
+) -> tuple[Case, LawBroken]:
+    """Let hypothesis leave ranks, batches and samples out, until none can be left out any more."""
+    import hypothesis
+
+    seen: dict[str, LawBroken | None] = {repr(case): broken}
+
+    def breaks(fewer: Case) -> bool:
+        key = repr(fewer)
+        if key not in seen:
+            found = law.verdict(runs_of(fewer)) if len(seen) <= tries else None
+            seen[key] = found if isinstance(found, LawBroken) else None
+        return seen[key] is not None
+
+    def found_in(case: Case) -> Case:
+        source = random.Random(seed)  # noqa: S311  (no secret)
+        try:
+            return hypothesis.find(smaller(case), breaks, settings=_settings(), random=source)
+        except hypothesis.errors.NoSuchExample:
+            return case
+
+    fewer = _apart(lambda: found_in(case))
+    while repr(fewer) != repr(case):  # of large batches some runs of samples were left out at once
+        case, fewer = fewer, _apart(partial(found_in, fewer))
+    return case, seen[repr(case)] or broken
+
+
+def _settings(**options: Any) -> Any:
+    import hypothesis
+
+    checks = list(hypothesis.HealthCheck)
+    return hypothesis.settings(
+        database=None, deadline=None, suppress_health_check=checks, **options
+    )
+
+
+def _apart(job: Callable[[], T]) -> T:
+    """Call a job on a thread of its own: in a test of hypothesis it allows no other on its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(job).result()
+
+
+def _in_order(by_law: Mapping[Law, Any]) -> dict[Law, Any]:
+    return dict(sorted(by_law.items(), key=lambda item: item[0].number))

@@ -1,26 +1,37 @@
-"""A law as a value, and sets of laws."""
+"""A law as a function that raises, and sets of laws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distmetrics.errors import InputError, InputTypeError
+from distmetrics.errors import InputError, InputTypeError, LawViolation
+from distmetrics.testing.batches import Shards, code
 from distmetrics.testing.equality import CLOSE, Equality
+from distmetrics.testing.runs import LAYOUTS, LawBroken, NotJudged, Runs, text_of
+from distmetrics.testing.shards import Case
+from distmetrics.testing.subject import Subject, Sync, quiet
+from distmetrics.testing.worlds import Backend, worlds
+
+Check = Callable[[Runs], None]
+_LONG = 400  # characters of a shard in a report
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Law:
-    """One law.
+    """A law: ``law(make, case)`` raises ``LawViolation`` if the metric breaks it.
 
     Attributes:
-        number: its place in the list; ``name``: in reports and on the command line.
+        number: its place in the list.
+        name: in reports, such as ``no-hang``.
         title: the statement.
-        page: what it means, why it breaks, what to do.
-        check: judges it on a ``Trial``: raises ``LawBroken``, ``NotJudged`` or nothing.
-        on_all_shards: judged on every way to deal an example; other laws are judged on one.
-        needs_state: about what a metric holds, and functions hold nothing.
+        page: what it means, why metrics break it, and what to do.
+        check: judges it; raises ``LawBroken``, ``NotJudged`` or nothing.
+        on_all_shards: whether it is judged on every way to deal an example, and not on one.
+        needs_state: whether it is about what a metric holds; functions hold nothing.
         not_own: why a metric's own sync cannot be judged by it, or "".
     """
 
@@ -28,10 +39,39 @@ class Law:
     name: str
     title: str
     page: str = field(repr=False)
-    check: Callable[[Any], None] = field(repr=False)
+    check: Check = field(repr=False)
     on_all_shards: bool = False
     needs_state: bool = False
     not_own: str = ""
+
+    def __call__(self, make: Any, case: Iterable[Iterable[Any]], **options: Any) -> None:
+        """Judge a metric on a case.
+
+        Args:
+            make: as of :func:`~distmetrics.testing.check_metric`.
+            case: for each rank its batches, as :func:`~distmetrics.testing.sharded` draws them.
+            options: ``sync``, ``backend``, ``equality`` and ``layouts``.
+
+        Raises:
+            LawViolation: the metric breaks the law; says how, and why metrics do.
+            InputError: the case says nothing about the law, outside of a test of hypothesis; in
+                one the case is rejected, as ``hypothesis.assume`` does.
+        """
+        __tracebackhide__ = True
+        Laws.of(self)(make, case, **options)
+
+    def verdict(self, runs: Runs) -> LawBroken | NotJudged | None:
+        """Judge the law on a case; return None if it holds."""
+        if self.not_own and runs.subject.sync != "distmetrics":
+            return NotJudged(self.not_own)
+        if self.needs_state and runs.subject.is_function:
+            return NotJudged("a function holds no state")
+        try:
+            with quiet():
+                self.check(runs)
+        except (LawBroken, NotJudged) as reason:
+            return reason
+        return None
 
     def __str__(self) -> str:
         return self.name
@@ -53,7 +93,7 @@ class Laws:
         """Return laws as they are, and one law as a set.
 
         Raises:
-            InputTypeError: they are none.
+            InputTypeError: they are not laws.
         """
         if isinstance(laws, Law):
             return cls(frozenset([laws]))
@@ -63,6 +103,32 @@ class Laws:
                 do="pass laws.DEFAULT, laws.NO_HANG | laws.RANKS_AGREE, or laws.find(name).",
             )
         return laws
+
+    def __call__(
+        self,
+        make: Any,
+        case: Iterable[Iterable[Any]],
+        *,
+        sync: Sync = "distmetrics",
+        backend: Backend = "threads",
+        equality: Equality | None = None,
+        layouts: Sequence[Mapping[str, int]] = LAYOUTS,
+    ) -> None:
+        """Judge a metric on a case by these laws, as one law does."""
+        __tracebackhide__ = True
+        subject, shards = Subject.of(make, sync), Case(case)
+        unjudged: dict[Law, str] = {}
+        with worlds(backend) as run_world:
+            runs = Runs(subject, equality or self.equality, run_world, shards, layouts)
+            for law in self:
+                found = law.verdict(runs)
+                if isinstance(found, LawBroken):
+                    raise LawViolation(f"{subject.name} {explained(law, found, shards)}")
+                if found is not None:
+                    unjudged[law] = str(found)
+        if len(unjudged) == len(self) > 0:
+            law, why = next(iter(unjudged.items()))
+            _reject(f"the law {law} says nothing about this case: {why}")
 
     def off(self, law: Law, *, because: str) -> Laws:
         """Return these laws without one that the metric cannot keep.
@@ -102,3 +168,56 @@ class Laws:
 
     def __sub__(self, other: Law | Laws) -> Laws:
         return replace(self, chosen=self.chosen - Laws.of(other).chosen)
+
+
+def _reject(why: str) -> None:
+    """Reject a case that says nothing: what is not judged must not count as a success."""
+    try:
+        import hypothesis
+    except ImportError:
+        is_drawn = False
+    else:
+        is_drawn = hypothesis.currently_in_test_context()
+    if not is_drawn:
+        raise InputError(why)
+    hypothesis.event(why)
+    hypothesis.reject()
+
+
+def explained(law: Law, broken: LawBroken, case: Shards) -> str:
+    """Say that a law is broken, what was expected, what each rank got, and why metrics break it."""
+    lines = [
+        f"breaks the law {law.name} ({law.number}): {law.title}",
+        "",
+        f"  expected    {text_of(broken.expected)}",
+        *(f"  rank {rank} got  {text_of(got)}" for rank, got in enumerate(broken.got)),
+        textwrap.indent(broken.detail, "  "),
+    ]
+    if repr(Case(broken.shards)) != repr(case):
+        lines += ["  That is the run on", textwrap.indent(case_text(broken.shards), "    ")]
+    return "\n".join([*lines, "", textwrap.indent(law.page, "  ")])
+
+
+def shard_texts(case: Shards) -> tuple[str, ...]:
+    """Return each rank's batches as code, cut where it is long."""
+    texts = [", ".join(map(code, shard)) for shard in case]
+    return tuple(text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for text in texts)
+
+
+def case_text(case: Shards) -> str:
+    """Return a case as code with a line per rank."""
+    lines = []
+    for rank, text in enumerate(shard_texts(case)):
+        comma = "," if len(case[rank]) == 1 else ""
+        lines.append(f"    ({text}{comma}),  # rank {rank}" + ("" if text else ": no data"))
+    return "\n".join(["(", *lines, ")"])
+
+
+def law(number: int, title: str, **options: Any) -> Callable[[Check], Law]:
+    """Make a law of its check, whose docstring is the law's page."""
+
+    def made(check: Check) -> Law:
+        name = check.__name__.lower().replace("_", "-")
+        return Law(number, name, title, inspect.cleandoc(check.__doc__ or ""), check, **options)
+
+    return made

@@ -1,278 +1,630 @@
 """The laws that a metric keeps if its number is the single process's, under any sharding.
 
-Model: ``make()`` makes a metric, batches are dealt to ranks by a partition P, and S(P) is the value
-that each rank gets after a sync. Every law is a value with a name and a page; laws combine with
-``|`` and ``-``, and one that a metric cannot keep is declared off, with a reason that reports
-repeat:
+``make()`` makes a metric, a case deals batches to ranks, and each rank gets a value after a sync. A
+law is called with both, and raises ``LawViolation`` if the metric breaks it. Laws combine with
+``|`` and ``-``. One that a metric cannot keep is declared off, with a reason that reports repeat.
 
+Laws compare runs with runs, so that a fault breaks the law that it is about and not all of them:
+the law of the empty rank compares a world with an empty rank to the same world without it, not to
+the single process.
+
+>>> import torch
+>>> from torchmetrics import SumMetric
+>>> RANKS_AGREE(SumMetric, [[(torch.tensor([1.0]),)], []])
 >>> chosen = DEFAULT.off(RANK_ORDER, because="the value is a list in rank order") | WORLD_SIZE
 >>> RANK_ORDER in chosen, WORLD_SIZE in chosen, len(ALL)
 (False, True, 27)
 """
 
+# ruff: noqa: D205, N802  (a law is a constant for its users, and its docstring is its page)
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from distmetrics.errors import InputError
-from distmetrics.testing.law import Law, Laws
-from distmetrics.testing.law_checks import layouts, state, values
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
+from distmetrics.testing import scenarios
+from distmetrics.testing.batches import (
+    Batch,
+    Shards,
+    arguments_of,
+    changed_floats,
+    count,
+    cut,
+    is_floating,
+    join,
+    take,
+)
+from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.law import Law, Laws, law
+from distmetrics.testing.runs import LawBroken, NotJudged, Runs, compare, no_error
+from distmetrics.testing.scenarios import Scenario
+from distmetrics.testing.shards import in_runs, in_turn, padded
+from distmetrics.tree import map_leaves
 
 __all__ = ["ALL", "DEFAULT", "EXACT", "LAYOUTS", "NUMERICS", "Law", "Laws", "find"]
 
-_OF_LAYOUTS = "a metric's own sync knows no layout"
 
-SINGLE_IS_SHARDED = Law(
-    1,
-    "single-is-sharded",
-    "the value is the one that a single process gets from all the data",
-    """However the batches are dealt to ranks that all have some, each rank's value after the
-    sync is that of one process which was updated with all of them, in rank order.
+@law(1, "the value is the one that a single process gets from all the data", on_all_shards=True)
+def SINGLE_IS_SHARDED(runs: Runs) -> None:
+    """However the batches are dealt to ranks that all have some, each rank's value after the sync
+    is that of one process which was updated with all of them, in rank order.
 
-    It breaks where values rather than states are averaged, where a rank's share has no weight,
-    and where a state that is no sum is declared ``dist_reduce_fx="sum"``.
-    Keep sums and counts as states, and divide in ``compute``.""",
-    values.single_is_sharded,
-    on_all_shards=True,
-)
-RANKS_AGREE = Law(
-    2,
-    "ranks-agree",
-    "all ranks get the same value, bit by bit",
-    """A checkpoint callback decides on every rank by itself; ranks that see different numbers
-    take different branches, and the job hangs in the next collective. It breaks where
-    ``compute`` reads the rank, local data, or random numbers.""",
-    values.ranks_agree,
-    on_all_shards=True,
-)
-EMPTY_RANK_IS_NEUTRAL = Law(
-    3,
-    "empty-rank-is-neutral",
-    "a rank that was never updated changes nothing",
-    """The last shard of a small validation set is often empty. It breaks where a default state
-    is no neutral element (a 1 that is multiplied in, a mean over ranks), and where ``compute``
-    reads an attribute that only ``update`` sets.""",
-    values.empty_rank,
-    on_all_shards=True,
-)
-EMPTY_BATCH_IS_NEUTRAL = Law(
-    4,
-    "empty-batch-is-neutral",
-    "an update with no samples changes nothing",
-    """Filtering may leave a batch without samples. It breaks by dividing by the batch's size in
-    ``update`` (NaN), and by counting batches instead of samples. An ``update`` that refuses
-    empty input with an error keeps the law.""",
-    values.empty_batch,
-    needs_state=True,
-)
-ASSOCIATIVE = Law(
+    It breaks where values are averaged instead of states, where a rank's share has no weight, and
+    where a state that is no sum is declared ``dist_reduce_fx="sum"``.
+    Keep sums and counts as states, and divide in ``compute``.
+    """
+    shards = runs.dense
+    single, ranks = runs.single(), runs.settled(shards)
+    if single.kind == "value":
+        runs.keeps_value(single.value, shards)
+    elif all(rank.kind == "raised" for rank in ranks):
+        raise NotJudged(f"a single process raises {single.text}")
+    else:
+        raise LawBroken(single, ranks, "a value where a single process raises", shards)
+
+
+@law(2, "all ranks get the same value, bit by bit", on_all_shards=True)
+def RANKS_AGREE(runs: Runs) -> None:
+    """A checkpoint callback decides on every rank by itself. Ranks that see different numbers take
+    different branches, and the job hangs in the next collective.
+
+    It breaks where ``compute`` reads the rank, local data, or random numbers.
+    Compute from the synced states alone.
+    """
+    got = runs.values(runs.shards)
+    compare(got[0], got, BITWISE, runs.shards, " of rank 0")
+
+
+@law(3, "a rank that was never updated changes nothing", on_all_shards=True)
+def EMPTY_RANK_IS_NEUTRAL(runs: Runs) -> None:
+    """The last shard of a small validation set is often empty.
+
+    It breaks where a default state is not the neutral element (a 1 that is multiplied in, a mean
+    over ranks), and where ``compute`` reads an attribute that only ``update`` sets.
+    Choose defaults that add nothing, and set all attributes in ``__init__``.
+    """
+    shards = runs.dense
+    expected = runs.values(shards)[0]
+    first: Shards = ((), *shards)
+    for more in (first, (*shards, ()), (*first, (), ())):
+        runs.keeps_value(expected, more, " without the empty rank")
+
+
+@law(4, "an update with no samples changes nothing", needs_state=True)
+def EMPTY_BATCH_IS_NEUTRAL(runs: Runs) -> None:
+    """Filtering may leave a batch without samples. An ``update`` that refuses empty input with an
+    error keeps the law.
+
+    It breaks where ``update`` divides by the batch's size (NaN), and where batches are counted
+    instead of samples. Count samples, and divide in ``compute``.
+    """
+    shards = runs.dense
+    if not count(shards[0][0]):
+        raise NotJudged("the batches' arguments have no axis of samples in common")
+    nothing = take(shards[0][0], [])
+    alone = runs.single([nothing, *runs.pooled])
+    if alone.kind == "raised":
+        raise NotJudged(f"an update with no samples is refused: {alone.text}")
+    more = ((nothing, *shards[0]), *shards[1:])
+    if shards[1:]:
+        more = (*more[:-1], (*more[-1], nothing))
+    runs.same_value(shards, [more], " without the empty batches")
+
+
+@law(
     5,
-    "associative",
     "merging (a, b) and then c is merging a and then (b, c)",
-    """Trees of ranks, and checkpoints of partial results, merge in another order than a flat
-    sync. It breaks for a mean of means and for states that are overwritten.""",
-    values.associative,
     needs_state=True,
     not_own="a metric's own sync merges all ranks at once",
 )
-RANK_ORDER = Law(
-    6,
-    "rank-order",
-    "the order of the ranks is irrelevant",
-    """Whether a shard is rank 0's or rank 3's says nothing about the data. Declare it off for a
-    metric whose value is in order of the samples (``laws.DEFAULT.off(laws.RANK_ORDER,
-    because="ordered")``).""",
-    values.rank_order,
-)
-SAMPLE_ORDER = Law(
-    7,
-    "sample-order",
-    "the order of the samples is irrelevant, within batches and across them",
-    """A sampler shuffles. It breaks for metrics that depend on the batch (a mean of batch
-    values), and off it must be declared for ordered ones.""",
-    values.sample_order,
-)
-BATCH_SPLIT = Law(
-    8,
-    "batch-split",
-    "two updates with parts of a batch are one update with all of it",
-    """The batch size is no property of the data. It breaks where a batch's value is averaged
-    over batches, and where the first batch decides about something.""",
-    values.batch_split,
-)
-WORLD_SIZE = Law(
-    9,
-    "world-size",
-    "the value has the same bits for 1, 2, 3, 5 and 8 ranks",
-    """Opt-in, the grade "exact". Integer states keep it; sums of floats do not, as their order
-    changes, unless they are kept exactly.""",
-    values.world_size,
-)
-PADDING_REMOVED = Law(
-    10,
-    "padding-removed",
-    "samples that were repeated to fill the last batches change nothing",
+def ASSOCIATIVE(runs: Runs) -> None:
+    """Trees of ranks, and checkpoints of partial results, merge in another order than a flat sync.
+
+    It breaks where means are averaged, and where states are overwritten instead of merged.
+    Keep sums and counts as states.
+    """
+    first, second, third = shards = runs.parts(3)
+    merged_left = runs.values((first, second), scenarios.merged)[0]
+    merged_right = runs.values((second, third), scenarios.merged)[0]
+    last_alone, first_alone = runs.subject.filled(third), runs.subject.filled(first)
+    left = runs.values(((merged_left,), (last_alone,)), scenarios.prefilled)
+    right = runs.values(((first_alone,), (merged_right,)), scenarios.prefilled)
+    note = " when the first two are merged first"
+    compare(left[0], right[:1], runs.loosely, shards, note)
+
+
+@law(6, "the order of the ranks is irrelevant")
+def RANK_ORDER(runs: Runs) -> None:
+    """Whether a shard is rank 0's or rank 3's says nothing about the data.
+
+    It breaks where states are gathered and only the first is used, and where the value is in the
+    order of the samples. Declare it off for the latter
+    (``laws.DEFAULT.off(laws.RANK_ORDER, because="ordered")``).
+    """
+    shards = runs.dense
+    if len(shards) < 2:
+        raise NotJudged("only one rank has samples")
+    one_on = (*shards[1:], shards[0])
+    runs.same_value(shards, (shards[::-1], one_on), " in the other order of ranks")
+
+
+@law(7, "the order of the samples is irrelevant, within batches and across them")
+def SAMPLE_ORDER(runs: Runs) -> None:
+    """A sampler shuffles.
+
+    It breaks where the value depends on the batches (a mean of batch values), and where it is in
+    the order of the samples. Declare it off for the latter.
+    """
+    shards = runs.dense
+    try:
+        whole = join(runs.pooled)
+    except InputError as error:
+        raise NotJudged(str(error)) from error
+    rows = count(whole)
+    if not rows:
+        raise NotJudged("the batches' arguments have no axis of samples in common")
+    generator = torch.Generator().manual_seed(rows)
+    order = iter(torch.randperm(rows, generator=generator).tolist())
+    shuffled = _changed(shards, lambda batch: take(whole, list(islice(order, count(batch)))))
+    runs.same_value(shards, [shuffled], " in the other order of samples")
+
+
+@law(8, "two updates with parts of a batch are one update with all of it")
+def BATCH_SPLIT(runs: Runs) -> None:
+    """The batch size is no property of the data.
+
+    It breaks where a batch's value is averaged over batches, and where the first batch decides
+    about something. Keep sums and counts of samples as states.
+    """
+    shards = runs.dense
+    halves = tuple(tuple(half for batch in shard for half in cut(batch, 2)) for shard in shards)
+    if list(map(len, halves)) == list(map(len, shards)):
+        raise NotJudged("no batch has two samples")
+    runs.same_value(shards, [halves], " with the batches in one piece")
+
+
+@law(9, "the value has the same bits for 1, 2, 3, 5 and 8 ranks")
+def WORLD_SIZE(runs: Runs) -> None:
+    """Opt-in, the grade "exact". Integer states keep it.
+
+    It breaks where floats are summed, since their order changes with the number of ranks.
+    Keep float64 sums of numbers that are sums of few powers of two, or an exact sum.
+    """
+    others = [in_runs(runs.pooled, world) for world in (2, 3, 5, 8)]
+    runs.same_value((runs.pooled,), others, " on one rank", BITWISE)
+
+
+@law(10, "samples that were repeated to fill the last batches change nothing")
+def PADDING_REMOVED(runs: Runs) -> None:
     """Opt-in: ``update`` takes ``indices``, the samples' places in the data set, and drops what
-    it has seen. torch's ``DistributedSampler`` repeats samples so that all ranks have equally
-    many, which otherwise counts them twice.""",
-    values.padding_removed,
-)
-SYNC_IS_IDEMPOTENT = Law(
-    11,
-    "sync-is-idempotent",
-    "a second sync, and a second compute, give the first one's value",
-    """Loggers and callbacks each ask. It breaks where ``compute`` changes a state, or a sync
-    leaves the state of all ranks behind, so that the next one counts every rank again.""",
-    state.sync_is_idempotent,
-    needs_state=True,
-)
-OBSERVATION = Law(
-    12,
-    "observation",
-    "computing in the middle changes nothing later",
-    """Logging a running value every hundred steps must not change the epoch's. It breaks where
-    the state of all ranks stays in after ``compute``, or ``compute`` changes it in place.""",
-    state.observation,
-    needs_state=True,
-)
-STATE_RESTORED = Law(
+    it has seen. torch's ``DistributedSampler`` repeats samples so that all ranks have equally many.
+
+    It breaks where repeated samples count twice. Drop them by their indices.
+    """
+    try:
+        others = [padded(runs.pooled, world) for world in (2, 3)]
+    except InputError as error:
+        raise NotJudged(f"update cannot tell a repeated sample: {error}") from error
+    runs.same_value((runs.pooled,), others, " without the padding")
+
+
+@law(11, "a second sync, and a second compute, give the first one's value", needs_state=True)
+def SYNC_IS_IDEMPOTENT(runs: Runs) -> None:
+    """Loggers and callbacks each ask.
+
+    It breaks where ``compute`` changes a state, and where a sync leaves the state of all ranks
+    behind, so that the next one counts every rank again. Let ``compute`` only read.
+    """
+    runs.same_on_each_rank(scenarios.twice)
+
+
+@law(12, "computing in the middle changes nothing later", needs_state=True)
+def OBSERVATION(runs: Runs) -> None:
+    """Logging a running value every hundred steps must not change the epoch's.
+
+    It breaks where the state of all ranks stays in after ``compute``, where ``compute`` changes it
+    in place, and where a kept value is not thrown away in ``update``. Let ``compute`` only read.
+    """
+    shards = runs.dense
+    if max(map(len, shards)) < 2:
+        first, second = runs.parts(2)
+        shards = ((*first, *second),) * len(shards)
+    note = " without a look at it"
+    runs.same_value(shards, [shards], note, scenario=scenarios.observed)
+    # The same without a sync, which puts local state back after compute.
+    batches = shards[0]
+    half = (len(batches) + 1) // 2
+    seen = runs.single(batches[:half], then=batches[half:])
+    unseen = runs.single(batches)
+    if half < len(batches) and {seen.kind, unseen.kind} == {"value"}:
+        compare(unseen.value, [seen.value], runs.loosely, (batches,), f"{note} in one process")
+
+
+@law(
     13,
-    "state-restored",
     "after a sync the local state is as before, bit by bit, also after an error",
-    """A job that catches an error of ``compute`` and goes on would otherwise count with the
-    state of all ranks.""",
-    state.state_restored,
     needs_state=True,
 )
-SAME_SEQUENCE = Law(
-    14,
-    "same-sequence",
-    "every rank makes the same collectives, whatever data it has",
-    """Judged by the transcript, not by luck: a sequence that depends on the data pairs with the
-    wrong collective of another rank one day. It breaks where list states are gathered item by
-    item, and under ``if`` on local data.""",
-    values.same_sequence,
-)
-NO_HANG = Law(
-    15,
-    "no-hang",
-    "every rank's collectives find their partners",
+def STATE_RESTORED(runs: Runs) -> None:
+    """A job that catches an error of ``compute`` and goes on would otherwise count with the state
+    of all ranks.
+
+    It breaks where a sync puts the local state back only if all went well, and where ``compute``
+    changes what ``update`` has kept. Put it back in a ``finally``.
+    """
+    runs.same_on_each_rank(scenarios.restored)
+
+
+@law(14, "every rank makes the same collectives, whatever data it has")
+def SAME_SEQUENCE(runs: Runs) -> None:
+    """Judged by the list of calls: a sequence that depends on the data pairs with the wrong
+    collective of another rank one day.
+
+    It breaks where list states are gathered item by item, and under ``if`` on local data.
+    Concatenate lists first, and let all ranks agree before one of them skips a call.
+    """
+    shards, batches = runs.dense, runs.pooled
+    cut_at = len(batches) - len(shards) + 1
+    lopsided = (batches[:cut_at], *in_turn(batches[cut_at:], len(shards) - 1))
+    runs.values(shards)
+    first = runs.world(shards)[0].collectives
+    for dealt in (shards, shards[::-1], in_turn(batches, len(shards)), lopsided):
+        runs.values(dealt)
+        for rank in runs.world(dealt):
+            if rank.collectives != first:
+                got = [_listed(rank.collectives)]
+                raise LawBroken(_listed(first), got, "other data, other calls", dealt)
+
+
+@law(15, "every rank's collectives find their partners", on_all_shards=True)
+def NO_HANG(runs: Runs) -> None:
     """The world of threads decides it at once: a rank that waits for one that has returned, or
-    that brings another dtype or shape, is what hangs or aborts on a cluster.""",
-    values.no_hang,
-    on_all_shards=True,
-)
-RESET_IS_NEW = Law(
-    16,
-    "reset-is-new",
-    "after reset() a metric is like a new one",
-    """What ``reset`` forgets is carried into the next epoch. States of ``add_state`` are reset
-    for you; other attributes are yours to reset.""",
-    state.reset_is_new,
-    needs_state=True,
-)
-ROUND_TRIP = Law(
+    that brings another dtype or shape, is what hangs or aborts on a cluster.
+
+    It breaks where a rank without data makes no collective, or sends a default of another dtype or
+    shape. Make the same calls on every rank, or let distmetrics sync.
+    """
+    shards, batches = runs.dense, runs.pooled
+    others: list[Shards] = [
+        runs.shards,
+        shards,
+        ((), *shards),
+        (*shards, ()),
+        ((), batches),
+        (batches, (), ()),
+    ]
+    for dealt in others:
+        ranks = runs.world(dealt)
+        for rank in ranks:
+            if rank.kind == "stuck":
+                raise LawBroken("every rank gets a value", ranks, str(rank.error), dealt)
+    ranks = runs.world(shards)
+    if all(rank.kind == "raised" for rank in ranks):
+        raise NotJudged(f"every rank raises {ranks[0].text}")
+
+
+@law(16, "after reset() a metric is like a new one", needs_state=True)
+def RESET_IS_NEW(runs: Runs) -> None:
+    """What ``reset`` forgets is carried into the next epoch.
+
+    It breaks where an attribute that is no state is changed by ``update``. States of ``add_state``
+    are reset for you; reset the others yourself.
+    """
+    if not hasattr(runs.subject.make(), "reset"):
+        raise NotJudged("it has no reset()")
+    runs.same_on_each_rank(scenarios.reset)
+
+
+@law(
     17,
-    "round-trip",
     "pickle, deepcopy and state_dict keep the value, in mid-stream and in mid-sync",
-    """Checkpoints in the middle of an epoch, and metrics sent to workers. It breaks with custom
-    ``__getstate__`` and for attributes that are no states. A metric's ``state_dict`` is tried
-    where it has one, made persistent first.""",
-    state.round_trip,
     needs_state=True,
 )
-DTYPE_KEPT = Law(
-    18,
-    "dtype-kept",
-    "values and states keep dtype, shape and device",
+def ROUND_TRIP(runs: Runs) -> None:
+    """Checkpoints are made in the middle of an epoch, and metrics are sent to workers. A metric's
+    ``state_dict`` is tried where it has one, made persistent first.
+
+    It breaks where ``__getstate__`` leaves something out, and where attributes hold data and are no
+    states. Add them by ``add_state``.
+    """
+    shards = runs.dense
+    expected = runs.values(shards)[0]  # where the sync itself raises, this law says nothing
+    no_error(expected, runs.settled(shards, scenarios.round_trips), shards)
+    runs.same_on_each_rank(scenarios.round_trips)
+
+
+@law(18, "values and states keep dtype, shape and device")
+def DTYPE_KEPT(runs: Runs) -> None:
     """A count that comes back as float32 loses units above 16 777 216, and a value of another
-    dtype breaks callers that were tested on one process.""",
-    state.dtype_kept,
-)
-LOW_PRECISION = Law(
-    19,
-    "low-precision",
-    "bfloat16 input gives the value of the same numbers in float32, within 2 %",
-    """Opt-in, of :data:`NUMERICS`. Under autocast predictions are half precision; a sum that is
-    kept in it stops growing at 256.""",
-    values.low_precision,
-)
-LARGE_COUNTS = Law(
+    dtype breaks callers that were tested on one process.
+
+    It breaks where a state is reduced in another dtype than its own. Reduce in the state's dtype.
+    """
+    shards = runs.dense
+    single, got = runs.single(), runs.values(shards)
+    if single.kind == "value":
+        types = [_types(value) for value in got]
+        compare(_types(single.value), types, BITWISE, shards, " of a single process")
+    if runs.subject.sync == "distmetrics" and not runs.subject.is_function:
+        runs.same_on_each_rank(scenarios.synced_dtypes)
+
+
+@law(19, "bfloat16 input gives the value of the same numbers in float32, within 2 %")
+def LOW_PRECISION(runs: Runs) -> None:
+    """Opt-in, of :data:`NUMERICS`. Under autocast predictions are half precision.
+
+    It breaks where a sum is kept in half precision, which stops growing at 256.
+    Convert to float32 or float64 before you sum.
+    """
+    low = _with_floats(runs.dense, lambda x: x.to(torch.bfloat16))
+    same = _with_floats(low, lambda x: x.to(torch.float32))
+    alone = runs.single(low[0])
+    if alone.kind == "raised":
+        raise NotJudged(f"bfloat16 input is refused: {alone.text}")
+    runs.same_value(same, [low], " in float32", _HALF_PRECISION)
+
+
+@law(
     20,
-    "large-counts",
     "a count above 2²⁴ still grows by one",
-    """Opt-in, of :data:`NUMERICS`. float32 holds integers up to 16 777 216; count in int64 or
-    float64.""",
-    values.large_counts,
     needs_state=True,
     not_own="states are doubled by distmetrics' sync",
 )
-SHIFT = Law(
-    21,
-    "shift",
-    "adding a constant to all numbers leaves the value",
+def LARGE_COUNTS(runs: Runs) -> None:
+    """Opt-in, of :data:`NUMERICS`.
+
+    It breaks where counts are kept in float32, which holds integers up to 16 777 216.
+    Count in int64 or float64.
+    """
+    shards = runs.parts(2)
+    states = runs.values(shards, scenarios.doubled)
+    if not states[0]:
+        raise NotJudged("it has states that are no sums, which cannot be doubled that often")
+    (big, total), (added, _) = states
+    for name in added:
+        if _is_count(big[name]) and _is_count(added[name]):
+            expected = big[name].double() + added[name].double()
+            note = f", the state {name} ({big[name].dtype}) after a batch was added"
+            compare(expected, [total[name].double()], BITWISE, shards, note)
+
+
+@law(21, "adding a constant to all numbers leaves the value")
+def SHIFT(runs: Runs) -> None:
     """Opt-in, of :data:`NUMERICS`, for metrics of which theory says so: variance, correlation,
-    mean error. It breaks by cancellation in ``E[x²] − E[x]²``; keep centred moments.""",
-    values.shift,
-)
-NAN_EVERYWHERE = Law(
-    22,
-    "nan-everywhere",
-    "NaN and infinity in the data reach all ranks or none, as in a single process",
-    """One NaN on one rank must not make that rank alone stop, or pick another checkpoint. It
-    breaks where NaN is filtered by a comparison on one rank's value.""",
-    values.nan_everywhere,
-)
-SUBGROUP = Law(
+    mean error.
+
+    It breaks where large numbers cancel, as in ``E[x²] − E[x]²``. Keep centred moments.
+    """
+    more = _with_floats(runs.dense, lambda x: x + 1000)
+    runs.same_value(runs.dense, [more], " before 1000 was added to all", _SHIFTED)
+
+
+@law(22, "NaN and infinity in the data reach all ranks or none, as in a single process")
+def NAN_EVERYWHERE(runs: Runs) -> None:
+    """One NaN on one rank must not make that rank alone stop, or pick another checkpoint.
+
+    It breaks where NaN is filtered by a comparison with one rank's value.
+    Filter samples in ``update``, or let NaN into the state.
+    """
+    *others, last = runs.dense
+    for bad in (torch.nan, torch.inf):
+
+        def spoil(x: Tensor, bad: float = bad) -> Tensor:
+            x = x.clone()
+            x.reshape(-1)[:1] = bad
+            return x
+
+        spoiled = _with_floats((last[:1],), spoil)
+        shards = (*others, (*spoiled[0], *last[1:]))
+        single = runs.single(list(chain.from_iterable(shards)))
+        if single.kind == "raised":
+            raise NotJudged(f"{bad} is refused: {single.text}")
+        expected, *got = map_leaves(_not_finite, [single.value, *runs.values(shards)])
+        compare(expected, got, BITWISE, shards, f" with {bad} in the data")
+
+
+@law(
     23,
-    "subgroup",
     "the same values inside a group of some of the ranks",
-    """Tensor-parallel and hybrid jobs sync metrics within a data-parallel group. Only of
-    distmetrics' sync: the metric's own takes its group when it is made.""",
-    state.subgroup,
     needs_state=True,
     not_own="a metric's own sync takes its group when it is made",
 )
-COLLECTION = Law(
+def SUBGROUP(runs: Runs) -> None:
+    """Tensor-parallel and hybrid jobs sync metrics within a data-parallel group. It is judged of
+    distmetrics' sync only: the metric's own takes its group when it is made.
+
+    It breaks where ``compute`` takes the world's size for the group's. Count ranks in a state.
+    """
+    shards = runs.dense
+    more = (shards[0], (), *shards[1:])
+    in_group = runs.values(more, scenarios.in_subgroup)
+    in_group = [*in_group[:1], *in_group[2:]]
+    # Each rank is compared with itself: whether ranks agree is another law.
+    for rank, expected in enumerate(runs.values(shards)):
+        if difference := runs.loosely.difference(expected, in_group[rank]):
+            detail = f"rank {rank} of the group: {difference} in a world of its own"
+            raise LawBroken(expected, in_group, detail, more)
+
+
+@law(
     24,
-    "collection",
     "metrics that are synced together get the values that they get one by one",
-    """It breaks where metrics share state by mistake: class attributes, a mutable default.""",
-    state.collection,
     needs_state=True,
     not_own="a metric's own sync is of one metric",
 )
+def COLLECTION(runs: Runs) -> None:
+    """A run logs several metrics, most of them in one sync.
 
-REPLICA_NEUTRAL = Law(
-    25,
-    "replica-neutral",
-    "ranks that hold the same samples change nothing",
+    It breaks where metrics share data by mistake: class attributes, a mutable default.
+    Make what a metric holds in ``__init__``.
+    """
+    shards = runs.dense
+    runs.same_on_each_rank(scenarios.beside_another)
+    together = runs.values(shards, scenarios.beside_another)[0][0].got["whole"]
+    alone = runs.values(shards)[0]
+    compare(alone, [together], runs.loosely, shards, " when no other metric is about")
+
+
+_OF_LAYOUTS = "a metric's own sync knows no layout"
+
+
+@law(25, "ranks that hold the same samples change nothing", needs_state=True, not_own=_OF_LAYOUTS)
+def REPLICA_NEUTRAL(runs: Runs) -> None:
     """Opt-in, of :data:`LAYOUTS`, as are the next two: over the ranks of a layout, by default
     ``{"dp": 2, "tp": 2, "pp": 2}``. The ranks of a tensor-parallel group hold the same samples,
-    which must count once. It breaks where a state is not a function of the samples: random
-    numbers, the rank, the time; a layout tells that as an error.""",
-    layouts.replica_neutral,
-    needs_state=True,
-    not_own=_OF_LAYOUTS,
-)
-AXIS_ORDER = Law(
-    26,
-    "axis-order",
-    "the order of a mesh's axes is irrelevant",
-    """Opt-in, of :data:`LAYOUTS`. Which rank has which number says nothing about the samples.
-    Axes of shards keep their order among each other, of which "rank-order" speaks.""",
-    layouts.axis_order,
-    needs_state=True,
-    not_own=_OF_LAYOUTS,
-)
-OWNER_ONLY = Law(
+    which must count once.
+
+    It breaks where a state is not a function of the samples: random numbers, the rank, the time.
+    A layout tells that as an error. Compute states from the samples alone.
+    """
+    for mesh in _meshes(runs, "ranks with the same samples", lambda mesh: mesh.axes(SAME)):
+        parts, expected = _of_shards(runs, mesh)
+        dealt = _dealt(mesh, parts, parts)
+        no_error(expected, runs.settled(dealt, _over(mesh)), dealt)  # ranks that differ are one
+        _compare(runs, mesh, dealt, expected, " of the shards alone")
+
+
+@law(26, "the order of a mesh's axes is irrelevant", needs_state=True, not_own=_OF_LAYOUTS)
+def AXIS_ORDER(runs: Runs) -> None:
+    """Opt-in, of :data:`LAYOUTS`. Which rank has which number says nothing about the samples. Axes
+    of shards keep their order among each other, about which "rank-order" speaks.
+
+    It breaks where ``update`` or ``compute`` reads the rank. Compute from the samples alone.
+    """
+    for mesh in _meshes(runs, "two axes that can be swapped", _others):
+        shards, others = mesh.axes(SHARD), _others(mesh)
+        parts, expected = _of_shards(runs, mesh)
+        for axes in ([*shards, *others], [*reversed(others), *shards]):
+            swapped = mesh_of({axis: mesh.sizes[axis] for axis in axes})
+            dealt = _dealt(swapped, parts, parts)
+            _compare(runs, swapped, dealt, expected, f" with the axes in the order {axes}")
+
+
+@law(
     27,
-    "owner-only",
     "where one coordinate has the values, only that one counts",
-    """Opt-in, of :data:`LAYOUTS`. All pipeline stages but the last have no loss, and what they
-    pass must not count; they get the result.""",
-    layouts.owner_only,
     needs_state=True,
     not_own=_OF_LAYOUTS,
 )
+def OWNER_ONLY(runs: Runs) -> None:
+    """Opt-in, of :data:`LAYOUTS`. All pipeline stages but the last have no loss. What they pass
+    must not count, and they get the result.
+
+    It breaks where ``update`` writes to what ranks share. Keep data in the metric's own states.
+    """
+    for mesh in _meshes(runs, "an owner", lambda mesh: mesh.owned):
+        parts, expected = _of_shards(runs, mesh)
+        others = tuple(part + part for part in reversed(parts))
+        _compare(runs, mesh, _dealt(mesh, parts, others), expected, " of the owners alone")
+
+
+_HALF_PRECISION = Equality("relative 0.02, absolute 0.02", 0.02, 0.02, types=False)
+_SHIFTED = Equality("relative 0.001", 1e-3, 1e-3, types=False)
+
+
+def _changed(shards: Shards, change: Callable[[Batch], Batch]) -> Shards:
+    return tuple(tuple(map(change, shard)) for shard in shards)
+
+
+def _listed(collectives: tuple[str, ...]) -> str:
+    return f"{len(collectives)} collectives: {', '.join(collectives[:6])}"
+
+
+def _types(value: Any) -> Any:
+    """Return the dtypes and devices of a value's tensors, and the types of what else it has."""
+    if isinstance(value, dict):
+        return {key: _types(each) for key, each in value.items()}
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} on {value.device}"
+    return type(value).__name__  # the length of a list does not belong to its type
+
+
+def _with_floats(shards: Shards, change: Callable[[Tensor], Tensor]) -> Shards:
+    """Change the floating tensors of all batches, of which there must be some."""
+    arguments = [x for shard in shards for batch in shard for x in arguments_of(batch)]
+    if not any(map(is_floating, arguments)):
+        raise NotJudged("no argument is a tensor of floats")
+    return _changed(shards, lambda batch: changed_floats(batch, change))
+
+
+def _is_count(x: Any) -> bool:
+    """Return True if all numbers of a tensor are whole, so that they count something."""
+    if not isinstance(x, Tensor) or not x.numel() or x.is_complex():
+        return False
+    numbers = x.double()
+    return torch.equal(numbers, numbers.round())
+
+
+def _not_finite(leaf: Any) -> Any:
+    """Return where numbers are not finite."""
+    if isinstance(leaf, Tensor):
+        return (~leaf.isfinite()).tolist()
+    return isinstance(leaf, float) and not math.isfinite(leaf)
+
+
+def mesh_of(sizes: Mapping[str, int]) -> Mesh:
+    """Return a mesh whose axes mean what their names say.
+
+    Raises:
+        ConfigurationError: a name is not known.
+    """
+    return Mesh.of(sizes, usual_roles(sizes))
+
+
+def _others(mesh: Mesh) -> list[str]:
+    shards = mesh.axes(SHARD)
+    return [axis for axis in mesh.sizes if axis not in shards]
+
+
+def _meshes(runs: Runs, what: str, has_it: Callable[[Mesh], Any]) -> Iterable[Mesh]:
+    """Return the meshes that have something.
+
+    Raises:
+        NotJudged: there are none.
+    """
+    kept = list(filter(has_it, map(mesh_of, runs.layouts)))
+    if not kept:
+        raise NotJudged(f"no layout has {what}")
+    return kept
+
+
+def _of_shards(runs: Runs, mesh: Mesh) -> tuple[Shards, Any]:
+    """Return what each shard has, and the value of a world of as many ranks."""
+    parts = runs.parts(len(mesh.along(0, mesh.axes(SHARD))))
+    return parts, runs.values(parts)[0]
+
+
+def _dealt(mesh: Mesh, parts: Shards, of_others: Shards) -> Shards:
+    """Deal parts to the ranks that have values, and others to the others."""
+    dealt = []
+    for rank in mesh.ranks:
+        shard = mesh.along(rank, mesh.axes(SHARD)).index(rank)
+        dealt.append((parts if mesh.owns(rank) else of_others)[shard])
+    return tuple(dealt)
+
+
+def _compare(runs: Runs, mesh: Mesh, dealt: Shards, expected: Any, note: str) -> None:
+    compare(expected, runs.values(dealt, _over(mesh)), runs.loosely, dealt, note)
+
+
+@functools.cache
+def _scenario(axes: tuple[tuple[str, int], ...]) -> Scenario:
+    """Return the same object for the same mesh, so that no run is made twice."""
+    return functools.partial(scenarios.over_layout, dict(axes))
+
+
+def _over(mesh: Mesh) -> Scenario:
+    return _scenario(tuple(mesh.sizes.items()))
+
 
 _values = list(globals().values())
 ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
@@ -292,7 +644,7 @@ def find(name: Any) -> Law:
         InputError: there is no such law.
     """
     wanted = str(name).strip().lower().replace("_", "-")
-    for law in ALL:
-        if wanted in (law.name, str(law.number)):
-            return law
+    for each in ALL:
+        if wanted in (each.name, str(each.number)):
+            return each
     raise InputError(f"there is no law {name!r}; there are {', '.join(map(str, ALL))}")

@@ -1,22 +1,25 @@
-"""How batches are dealt to ranks: shapes that are always tried, and hypothesis strategies."""
+"""How batches are dealt to ranks: hypothesis strategies, and shapes that are always tried."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, MissingDependencyError
 from distmetrics.testing.batches import (
     Batch,
     Shards,
     as_batch,
     changed_floats,
+    code,
     count,
     identities,
     join,
+    listed,
     take,
 )
 
@@ -24,21 +27,138 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 __all__ = [
+    "Case",
     "deal",
     "hash_seeds",
     "low_precision",
     "padded",
     "partitions",
     "shapes",
+    "sharded",
 ]
 _MOST = 8  # ranks of a world that a shape may ask for
+_PARTS = 32  # of a batch that may be left out by themselves
+
+
+class Case(tuple[tuple[Batch, ...], ...]):
+    """What every rank of a world is updated with: for each rank a tuple of batches.
+
+    Its ``repr`` is code that makes it again.
+
+    >>> Case([[(torch.tensor([0.5]),)], []])
+    (((torch.tensor([0.5]),),), ())
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, shards: Iterable[Iterable[Any]] = ()) -> Case:
+        """Deal what a user writes as batches."""
+        return super().__new__(cls, (tuple(map(as_batch, shard)) for shard in shards))
+
+    def __repr__(self) -> str:
+        return code(tuple(self))
+
+
+def sharded(
+    batches: SearchStrategy[list[Any]] | Sequence[Any], *, world_sizes: Sequence[int] = (1, 2, 3)
+) -> SearchStrategy[Case]:
+    """Draw cases: for each rank of a world a tuple of batches.
+
+    Ranks may be empty and have unequally many batches; a batch may be cut in two, also so that one
+    part has no samples. What fails shrinks to few ranks, few batches and few samples.
+
+    Args:
+        batches: what ``update`` is called with, one item per call: a strategy of such lists, as in
+            :mod:`distmetrics.testing.inputs`, or a list, of which some samples may be left out.
+        world_sizes: numbers of ranks.
+
+    >>> from hypothesis import find
+    >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[1]))
+    ((), ((torch.tensor([5]),),))
+    """
+    st = strategies("drawing shards")
+    sizes = checked_sizes(world_sizes)
+    fixed = None if is_strategy(batches) else listed(batches)
+
+    @st.composite
+    def cases(draw: Any) -> Case:
+        drawn = listed(draw(batches)) if fixed is None else [*chain(*draw(smaller([fixed])))]
+        world = draw(st.sampled_from(sizes))
+        tried = [each for each in shapes(drawn, [world]).values() if len(each) == world]
+        # Shapes come first, since hypothesis shrinks to them; every other case is dealt freely.
+        place = draw(st.integers(0, 2 * len(tried) - 1))
+        return Case(tried[place] if place < len(tried) else draw(partitions(drawn, [world])))
+
+    return cases()
+
+
+def smaller(case: Iterable[Sequence[Batch]]) -> SearchStrategy[Case]:
+    """Draw cases in which ranks, batches and samples of a case are left out; mostly few of them.
+
+    Of large batches runs of samples are left out.
+    """
+    st = strategies("making a case smaller")
+    is_kept = st.integers(0, 255).map(bool)  # zero, to which hypothesis shrinks, leaves out
+
+    @st.composite
+    def kept_of(draw: Any, batch: Batch) -> list[Batch]:
+        rows = count(batch) or 0
+        if rows < 2:
+            return [batch] if draw(is_kept) else []
+        number = min(rows, _PARTS)
+        edges = [index * rows // number for index in range(number + 1)]
+        kept = [row for ends in pairwise(edges) if draw(is_kept) for row in range(*ends)]
+        if len(kept) == rows:
+            return [batch]
+        return [take(batch, kept)] if kept else []
+
+    @st.composite
+    def cases(draw: Any) -> Case:
+        ranks = []
+        for shard in case:
+            kept = [part for batch in shard for part in draw(kept_of(batch))]
+            if draw(is_kept):
+                ranks.append(kept)
+        return Case(ranks)
+
+    return cases()
+
+
+def strategies(purpose: str) -> Any:
+    """Return ``hypothesis.strategies``.
+
+    Raises:
+        MissingDependencyError: hypothesis is not installed.
+    """
+    try:
+        from hypothesis import strategies as st
+    except ImportError as error:
+        raise MissingDependencyError.of("hypothesis", purpose) from error
+    return st
+
+
+def is_strategy(batches: Any) -> bool:
+    """Return True for a hypothesis strategy, which may not be installed."""
+    return hasattr(batches, "example") and hasattr(batches, "map")
+
+
+def checked_sizes(world_sizes: Sequence[int]) -> list[int]:
+    """Return numbers of ranks, the fewest first.
+
+    Raises:
+        InputError: there are none, or one is below 1.
+    """
+    sizes = sorted(set(world_sizes))
+    if not sizes or sizes[0] < 1:
+        raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
+    return sizes
 
 
 def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Shards:
     """Deal batch i to rank ``ranks[i]``.
 
-    >>> [len(shard) for shard in deal([Batch(), Batch(), Batch()], [0, 2, 0], 3)]
-    [2, 0, 1]
+    >>> deal("abc", [0, 2, 0], 3)
+    (('a', 'c'), (), ('b',))
     """
     shards: list[list[Batch]] = [[] for _ in range(world_size)]
     for batch, rank in zip(batches, ranks, strict=True):
@@ -60,29 +180,24 @@ def in_runs(batches: Sequence[Batch], world_size: int) -> Shards:
 def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Shards]:
     """Return the partitions that are always tried, as Apache Beam's tests of combiners have them.
 
-    In turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double from rank
-    to rank; all on the first rank, all on the last one.
+    They are: in turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double
+    from rank to rank; all on the first rank; all on the last one.
     """
     n, everything = len(batches), tuple(batches)
-    layouts: dict[str, Shards] = {}
+    made: dict[str, Shards] = {}
     for world in world_sizes:
         nothing: Shards = ((),) * (world - 1)
-        layouts[f"in turn, {world} ranks"] = in_turn(batches, world)
-        layouts[f"in runs, {world} ranks"] = in_runs(batches, world)
-        layouts[f"all on the last of {world}"] = (*nothing, everything)
-        layouts[f"all on the first of {world}"] = (everything, *nothing)
-    fewer = {
-        "one": 1,
-        "two": 2,
-        "n/2": n // 2,
-        "√n": math.isqrt(n),
-    }
+        made[f"in turn, {world} ranks"] = in_turn(batches, world)
+        made[f"in runs, {world} ranks"] = in_runs(batches, world)
+        made[f"all on the last of {world}"] = (*nothing, everything)
+        made[f"all on the first of {world}"] = (everything, *nothing)
+    fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
     for label, world in fewer.items():
-        layouts[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
+        made[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
     doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
-    layouts["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
+    made["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
     distinct: dict[Any, tuple[str, Shards]] = {}
-    for label, shards in layouts.items():
+    for label, shards in made.items():
         distinct.setdefault(identities(shards), (label, shards))
     return dict(distinct.values())
 
@@ -90,10 +205,9 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
 def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
     """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
-    Shrinks to few ranks, with all on the first.
+    Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
     """
-    from hypothesis import strategies as st
-
+    st = strategies("drawing shards")
     whole = [as_batch(batch) for batch in batches]
 
     @st.composite
@@ -111,18 +225,19 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
                 shards[(rank + 1) % world].append(take(batch, range(cut, rows)))
         return tuple(map(tuple, shards))
 
-    return draw_shards()
+    partition: SearchStrategy[Shards] = draw_shards()
+    return partition
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
     """Deal samples in turn, and the first ones again until all ranks have equally many.
 
-    So does ``torch.utils.data.DistributedSampler``. The argument ``indices`` of ``update`` holds
+    ``torch.utils.data.DistributedSampler`` does so. The argument ``indices`` of ``update`` holds
     the samples' places in the data set.
     """
     whole = join([as_batch(batch) for batch in batches])
     rows = count(whole)
-    if not rows or "indices" not in whole.kwargs:
+    if not rows or not isinstance(whole, Mapping) or "indices" not in whole:
         raise InputError("the batches need an argument indices= with a place for each sample")
     each = -(-rows // world_size)
     order = [index % rows for index in range(each * world_size)]
@@ -141,7 +256,7 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    from hypothesis import strategies as st
-
+    st = strategies("drawing hash seeds")
     seed = st.integers(0, 2**32 - 1)
-    return st.lists(seed, min_size=world_size, max_size=world_size)
+    seeds: SearchStrategy[list[int]] = st.lists(seed, min_size=world_size, max_size=world_size)
+    return seeds

@@ -114,7 +114,10 @@ class Subject:
         """Update with copies: a metric may change its arguments, which ranks on threads share."""
         for batch in batches:
             mine = copy.deepcopy(batch)
-            metric.update(*mine.args, **mine.kwargs)
+            if isinstance(mine, tuple):
+                metric.update(*mine)
+            else:
+                metric.update(**mine)
 
     def value(self, metric: Any) -> Any:
         """Compute in a world of one."""

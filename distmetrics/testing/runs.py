@@ -1,7 +1,7 @@
-"""One case on which laws are judged: a metric and its shards, and its runs, each made once."""
+"""The runs of a metric on one case: each is made once, whichever laws ask for it."""
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -9,32 +9,19 @@ from typing import Any
 
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
 from distmetrics.comm.process_group import is_connection_error
-from distmetrics.comm.threads import ThreadWorld
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
 from distmetrics.testing.batches import Batch, Shards, count, cut, identities
-from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.equality import BITWISE, Equality, brief
 from distmetrics.testing.fake_torch_distributed import routed
-from distmetrics.testing.pool import pools
 from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.scenarios import Rank, Scenario, plain
 from distmetrics.testing.shards import in_runs
 from distmetrics.testing.subject import Subject
+from distmetrics.testing.worlds import RunWorld
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
-Job = Callable[[Communicator], Any]
 LAYOUTS = ({"dp": 2, "tp": 2, "pp": 2},)
-RunWorld = Callable[[int, Job], list[Outcome]]  # runs a job on every rank of a world of a size
-
-
-@contextlib.contextmanager
-def worlds(backend: str) -> Iterator[RunWorld]:
-    """Give what runs worlds of threads, or of processes, which end with the block."""
-    if backend == "gloo":
-        with pools() as pool_of:
-            yield lambda size, job: pool_of(size).outcomes(job)
-    else:
-        yield lambda size, job: ThreadWorld(size).outcomes(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +51,7 @@ class RankResult:
 class LawBroken(Exception):  # noqa: N818  (no error: a verdict)
     """A run breaks a law: what should have been, what is, on which shards.
 
-    ``expected`` and ``got`` are values, results of ranks, or texts, which the report writes out.
+    ``expected`` and ``got`` are values, results of ranks, or texts.
     """
 
     expected: Any
@@ -78,14 +65,14 @@ class NotJudged(Exception):  # noqa: N818  (no error: a law says nothing of this
 
 
 @dataclass
-class Trial:
-    """A metric on given shards.
+class Runs:
+    """The runs of a metric on a case.
 
     Attributes:
         subject: the metric.
         equality: when two values are the same.
-        run_world: runs worlds, of :func:`worlds`.
-        shards: of each rank its batches.
+        run_world: runs worlds, see :func:`~distmetrics.testing.worlds.worlds`.
+        shards: for each rank its batches.
         layouts: sizes by axis of the meshes that laws about layouts are judged on.
     """
 
@@ -206,6 +193,13 @@ class Trial:
         ranks = self.settled(shards)
         no_error(expected, ranks, shards)
         compare(expected, [ranks[0].value], self.loosely, shards, note)
+
+
+def text_of(value: Any) -> str:
+    """Return a value, or how a rank ended, on a line."""
+    if isinstance(value, RankResult):
+        value = value.value if value.kind == "value" else value.text
+    return value if isinstance(value, str) else brief(value)
 
 
 def _has_samples(batch: Batch) -> bool:

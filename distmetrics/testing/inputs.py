@@ -1,0 +1,554 @@
+"""Ready hypothesis strategies of what metrics are updated with.
+
+Each draws a list of batches, and a batch is the tuple of arguments of one ``update``. Numbers lie
+on a grid of steps of 1/64 or wider, so every float dtype holds them, sums of them are exact, and
+some of them are equal. What fails shrinks to few samples of zeros.
+
+>>> from hypothesis import find
+>>> find(binary(), lambda batches: len(batches) == 2)
+[(tensor([0.]), tensor([0])), (tensor([0.]), tensor([0]))]
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+import torch
+from torch import Tensor
+
+from distmetrics.errors import InputError, InputTypeError, MissingDependencyError
+from distmetrics.tree import map_leaves
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import SearchStrategy
+except ImportError:
+    raise MissingDependencyError.of("hypothesis", "distmetrics.testing.inputs") from None
+
+__all__ = [
+    "aggregation",
+    "binary",
+    "clustering",
+    "detection",
+    "image",
+    "multiclass",
+    "multilabel",
+    "regression",
+    "retrieval",
+    "segmentation",
+    "text",
+]
+
+Batches = list[tuple[Any, ...]]
+Build = Callable[[Tensor], tuple[Any, ...]]
+_LEVELS = 16  # steps between two whole numbers
+_DISTINCT = 64  # and where no two numbers may be equal: bfloat16 holds multiples of 1/64 up to 2
+
+
+class Options(TypedDict, total=False):
+    """How many batches, of how many samples, and the dtype of their floats.
+
+    By default a batch has at least one sample.
+    """
+
+    min_batches: int
+    max_batches: int
+    min_samples: int
+    max_samples: int
+    dtype: torch.dtype
+
+
+def batch_lists(build: Build, cells: int, options: Options) -> SearchStrategy[Batches]:
+    """Lists of batches, each a tuple of arguments of ``update``.
+
+    Args:
+        build: makes the arguments of all samples together, of bytes of shape ``(samples, cells)``;
+            each argument is a tensor or a list with one row or item a sample.
+        cells: bytes a sample.
+        options: how many batches, of how many samples; the dtype of floats.
+    """
+    if unknown := options.keys() - Options.__annotations__.keys():
+        known = ", ".join(Options.__annotations__)
+        raise InputTypeError(f"{min(unknown)!r} is no option; options are {known}")
+    batches = options.get("min_batches", 1), options.get("max_batches", 5)
+    samples = options.get("min_samples", 1), options.get("max_samples", 6)
+    if any(not 0 <= least <= most or not most for least, most in (batches, samples)):
+        raise InputError(
+            "batches and samples need bounds with 0 ≤ min ≤ max and max > 0, got "
+            "{} to {} batches of {} to {} samples".format(*batches, *samples)
+        )
+    sample = st.binary(min_size=cells, max_size=cells)
+    batch = st.lists(sample, min_size=samples[0], max_size=samples[1])
+    drawn = st.lists(batch, min_size=batches[0], max_size=batches[1])
+    dtype = options.get("dtype", torch.float32)
+
+    def finished(leaf: Any) -> Any:
+        """Return a leaf of a batch as a tensor of its own."""
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(dtype if leaf.is_floating_point() else leaf.dtype, copy=True)
+
+    def built(strings: list[list[bytes]]) -> Batches:
+        """Build all samples in one go, then cut them into batches: that takes few operations."""
+        numbers = list(b"".join(map(b"".join, strings)))
+        rows = torch.tensor(numbers, dtype=torch.int64).reshape(-1, cells)
+        arguments = build(rows)
+        ends = pairwise(accumulate(map(len, strings), initial=0))
+        cut = [tuple(argument[start:end] for argument in arguments) for start, end in ends]
+        return map_leaves(finished, cut)
+
+    return drawn.map(built)
+
+
+def check_count(name: str, count: int, least: int) -> None:
+    """Refuse a count that is too small."""
+    if count < least:
+        raise InputError(f"{name} must be {least} or more, got {count}")
+
+
+def scaled(cells: Tensor, ties: bool = True) -> Tensor:
+    """Return numbers from 0 to 1 in equal steps; without ties in as many steps as it takes."""
+    if ties:
+        return cells % (_LEVELS + 1) / _LEVELS
+    steps = max(_DISTINCT, 1 << max(0, cells.numel() - 1).bit_length())
+    taken: dict[int, None] = {}  # each number has the step it names, or the next free one
+    for step in (cells % steps).flatten().tolist():
+        while step in taken:
+            step = (step + 1) % steps
+        taken[step] = None
+    return torch.tensor(list(taken)).reshape(cells.shape) / steps
+
+
+def simplex(cells: Tensor) -> Tensor:
+    """Return rows of numbers that sum to exactly 1, with one number more than ``cells`` has."""
+    cuts = (cells % (_LEVELS + 1)).sort(dim=1, descending=True).values
+    edge = cuts.new_zeros(len(cuts), 1)
+    bounds = torch.cat([edge + _LEVELS, cuts, edge], dim=1)
+    return -torch.diff(bounds) / _LEVELS
+
+
+def one_of(cells: Tensor, values: Sequence[float]) -> Tensor:
+    """Return for each byte one of the values, the first for 0."""
+    return torch.tensor(values)[cells % len(values)]
+
+
+def grid(low: float, high: float) -> list[float]:
+    """Return the numbers from ``low`` to ``high`` in equal steps, those nearest to 0 first."""
+    count = max(0, int((high - low) * _LEVELS + 1))
+    if not 0 < count <= 256:
+        raise InputError(f"low={low} and high={high} make {count} numbers; there must be 1 to 256")
+    numbers = [low + step / _LEVELS for step in range(count)]
+    return sorted(numbers, key=lambda number: (abs(number), -number))
+
+
+Preds = Literal["probabilities", "labels", "logits"]
+
+
+def binary(
+    *,
+    preds: Preds = "probabilities",
+    ties: bool = True,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` for binary classification, both of shape ``(samples,)``.
+
+    Args:
+        preds: ``"probabilities"``, ``"labels"`` (0 or 1) or ``"logits"`` (from −4 to 4). Many
+            metrics take numbers for logits only if one of the batch lies outside of 0 to 1, so what
+            they make of logits depends on the batches.
+        ties: whether two samples may have equal probabilities or logits.
+        options: ``min_batches=1``, ``max_batches=5``, ``min_samples=1``, ``max_samples=6`` (samples
+            of a batch), and ``dtype=torch.float32`` of what has floats.
+
+    >>> from hypothesis import find
+    >>> find(binary(preds="labels"), lambda batches: batches[0][0].sum() == 2)
+    [(tensor([1, 1]), tensor([0, 0]))]
+    """
+    of_one_label = multilabel(1, preds=preds, ties=ties, **options)
+
+    def squeezed(batches: Batches) -> Batches:
+        return [(x[:, 0], y[:, 0]) for x, y in batches]
+
+    return of_one_label.map(squeezed)
+
+
+def multiclass(
+    num_classes: int = 5,
+    *,
+    preds: Preds = "probabilities",
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` for classification with several classes.
+
+    Preds are of shape ``(samples, num_classes)``, or labels.
+
+    Args:
+        num_classes: number of classes, two or more.
+        preds: ``"probabilities"``, whose rows sum to exactly 1, ``"labels"`` or ``"logits"``.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(multiclass(3), lambda batches: batches[0][1].max() == 2)
+    [(tensor([[1., 0., 0.]]), tensor([2]))]
+    """
+    _check(preds)
+    check_count("num_classes", num_classes, 2)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        target = rows[:, 0] % num_classes
+        if preds == "probabilities":
+            return simplex(rows[:, 2:]), target
+        cells = rows[:, 1] if preds == "labels" else rows[:, 1:]
+        return _scores(cells, preds, num_classes, ties=True), target
+
+    return batch_lists(build, num_classes + 1, options)
+
+
+def multilabel(
+    num_labels: int = 3,
+    *,
+    preds: Preds = "probabilities",
+    ties: bool = True,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of shape ``(samples, num_labels)``: each label holds or not.
+
+    Args:
+        num_labels: number of labels.
+        preds: as for :func:`binary`.
+        ties: as for :func:`binary`.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(multilabel(2), lambda batches: bool(batches[0][1].all()))
+    [(tensor([[0., 0.]]), tensor([[1, 1]]))]
+    """
+    _check(preds)
+    check_count("num_labels", num_labels, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        scores, target = rows.chunk(2, dim=1)
+        return _scores(scores, preds, 2, ties), target % 2
+
+    return batch_lists(build, 2 * num_labels, options)
+
+
+def regression(
+    num_outputs: int = 1,
+    *,
+    low: float = -2.0,
+    high: float = 2.0,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of numbers.
+
+    Their shape is ``(samples,)``, or ``(samples, num_outputs)`` for more than one output.
+
+    Args:
+        num_outputs: number of outputs.
+        low: the least number; some metrics need positive ones.
+        high: the largest number.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(regression(low=0.5), lambda batches: bool((batches[0][0] > batches[0][1]).all()))
+    [(tensor([0.5625]), tensor([0.5000]))]
+    """
+    check_count("num_outputs", num_outputs, 1)
+    values = grid(low, high)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        halves = one_of(rows, values).chunk(2, dim=1)
+        return halves if num_outputs > 1 else tuple(half[:, 0] for half in halves)
+
+    return batch_lists(build, 2 * num_outputs, options)
+
+
+def aggregation(
+    *,
+    weights: bool = False,
+    nan: bool = False,
+    low: float = -2.0,
+    high: float = 2.0,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(values,)``, or ``(values, weights)``, for sums, means and extremes.
+
+    Args:
+        weights: whether each value has a weight, from 0 to 1.
+        nan: whether some values are NaN.
+        low: as for :func:`regression`.
+        high: as for :func:`regression`.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(aggregation(), lambda batches: len(batches) > 0)
+    [(tensor([0.]),)]
+    """
+    values = grid(low, high) + [float("nan")] * nan
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        numbers = one_of(rows[:, 0], values)
+        return (numbers, scaled(rows[:, 1])) if weights else (numbers,)
+
+    return batch_lists(build, 1 + weights, options)
+
+
+def retrieval(
+    *,
+    num_queries: int = 3,
+    graded: bool = False,
+    ties: bool = False,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target, indexes)``: scores of documents, their relevance, their queries.
+
+    Args:
+        num_queries: number of queries.
+        graded: whether the relevance is from 0 to 3, and not 0 or 1.
+        ties: whether two documents may have the same score. How those are ranked is up to the
+            metric: most take them as they come, so that their value depends on the order of the
+            samples.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(retrieval(), lambda batches: len(batches[0][0]) == 2)
+    [(tensor([0.0000, 0.0156]), tensor([0, 0]), tensor([0, 0]))]
+    """
+    check_count("num_queries", num_queries, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        scores, relevance, query = rows.unbind(dim=1)
+        grades = 4 if graded else 2
+        return scaled(scores, ties), relevance % grades, query % num_queries
+
+    return batch_lists(build, 3, options)
+
+
+def clustering(
+    *,
+    num_clusters: int = 3,
+    num_features: int = 0,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)``.
+
+    Args:
+        num_clusters: number of clusters.
+        num_features: columns of the data, 0 for labels on both sides.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(clustering(num_features=2), lambda batches: batches[0][1].sum() == 1)
+    [(tensor([[0., 0.]]), tensor([1]))]
+    """
+    check_count("num_clusters", num_clusters, 1)
+    check_count("num_features", num_features, 0)
+    values = grid(-2.0, 2.0)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        labels = rows[:, 0] % num_clusters
+        first = one_of(rows[:, 1:], values) if num_features else rows[:, 1] % num_clusters
+        return first, labels
+
+    return batch_lists(build, 1 + max(1, num_features), options)
+
+
+def _scores(cells: Tensor, preds: Preds, classes: int, ties: bool) -> Tensor:
+    if preds == "labels":
+        return cells % classes
+    numbers = scaled(cells, ties)
+    return numbers if preds == "probabilities" else numbers * 8 - 4
+
+
+def _check(preds: str) -> None:
+    if preds not in get_args(Preds):
+        kinds = ", ".join(map(repr, get_args(Preds)))
+        raise InputError(f"preds must be one of {kinds}, got {preds!r}")
+
+
+_WORDS = ("a", "cat", "the", "dog", "sat", "on", "mat", "ran")
+_SIDE = 4  # drawn numbers along each side of a picture
+
+
+def text(
+    *,
+    references: tuple[int, int] | None = (1, 2),
+    words: Sequence[str] = _WORDS,
+    min_words: int = 1,
+    max_words: int = 5,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(candidates, references)`` of sentences.
+
+    Args:
+        references: how many each candidate has, at least and at most, in a list of lists; with
+            ``None`` it has one, and they are a list of sentences, as word error rates want them.
+        words: what sentences are made of.
+        min_words: a sentence has at least as many words; with 0 there are empty ones.
+        max_words: and at most as many.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(text(), lambda batches: "cat" in batches[0][0][0])
+    [(['cat'], [['a']])]
+    >>> find(text(references=None), lambda batches: True)
+    [(['a'], ['a'])]
+    """
+    least, most = references or (1, 1)
+    if not 0 <= min_words <= max_words or not 1 <= least <= most or not words:
+        raise InputError(
+            f"text: {min_words} to {max_words} words of {len(words)}, {least} to {most} "
+            "references; there must be "
+            "words, one reference or more, and no bound may lie below the one before it"
+        )
+
+    def sentence(cells: list[int]) -> str:
+        places = [cell % (len(words) + 1) for cell in cells]
+        drawn = [words[place - 1] for place in places if place]
+        missing = min_words - len(drawn)
+        return " ".join(drawn + [words[0]] * missing)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        candidates, answers = [], []
+        for first, *cells in rows.tolist():
+            count = least + first % (most - least + 1)
+            candidate, *others = (
+                sentence(cells[index * max_words : (index + 1) * max_words])
+                for index in range(count + 1)
+            )
+            candidates.append(candidate)
+            answers.append(others[0] if references is None else others)
+        return candidates, answers
+
+    return batch_lists(build, 1 + max_words * (1 + most), options)
+
+
+def detection(
+    *,
+    num_labels: int = 2,
+    ties: bool = False,
+    min_boxes: int = 0,
+    max_boxes: int = 3,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy) and ``labels``.
+
+    Those in preds have ``scores`` as well.
+
+    Args:
+        num_labels: number of labels.
+        ties: whether two boxes may have the same score. Boxes with equal scores are ranked as they
+            come, so with ties mean average precision depends on the order of the images.
+        min_boxes: an image has at least as many boxes, on either side.
+        max_boxes: and at most as many.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> find(detection(), lambda batches: len(batches[0][0][0]["boxes"]) == 1)
+    [([{'boxes': tensor([[0., 0., 1., 1.]]), 'labels': tensor([0]), 'scores': tensor([0.])}],
+      [{'boxes': tensor([], size=(0, 4)), 'labels': tensor([], dtype=torch.int64)}])]
+    """
+    check_count("num_labels", num_labels, 1)
+    if not 0 <= min_boxes <= max_boxes:
+        raise InputError(
+            f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min"
+        )
+
+    def side(rows: Tensor) -> list[dict[str, Tensor]]:
+        cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
+        counts = (min_boxes + rows[:, 0] % (max_boxes - min_boxes + 1)).tolist()
+        corner = cells[..., :2] % 8
+        size = 1 + cells[..., 2:4] % 8
+        drawn = {
+            "boxes": torch.cat([corner, corner + size], dim=-1).float(),
+            "labels": cells[..., 4] % num_labels,
+            "scores": scaled(cells[..., 5], ties),
+        }
+        images = []
+        for image, count in enumerate(counts):
+            of_image = {name: value[image, :count] for name, value in drawn.items()}
+            images.append(of_image)
+        return images
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        preds, target = map(side, rows.chunk(2, dim=1))
+        for each in target:
+            del each["scores"]
+        return preds, target
+
+    return batch_lists(build, 2 * (1 + 6 * max_boxes), options)
+
+
+def segmentation(
+    num_classes: int = 3,
+    *,
+    size: int = 4,
+    one_hot: bool = True,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of masks.
+
+    They are one-hot, ``(samples, num_classes, size, size)``, or indices, ``(samples, size, size)``.
+
+    Args:
+        num_classes: number of classes.
+        size: height and width, a multiple of 4.
+        one_hot: whether masks are one-hot.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> [(preds, target)] = find(segmentation(), lambda batches: True)
+    >>> preds.shape, target.sum()
+    (torch.Size([1, 3, 4, 4]), tensor(16))
+    """
+    check_count("num_classes", num_classes, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        both = _pictures(rows % num_classes, 2, size)
+        if not one_hot:
+            return both[:, 0], both[:, 1]
+        hot = torch.nn.functional.one_hot(both, num_classes)
+        hot = hot.movedim(-1, 2).contiguous()
+        return hot[:, 0], hot[:, 1]
+
+    return batch_lists(build, _cells(2, size), options)
+
+
+def image(
+    channels: int = 1,
+    *,
+    size: int = 16,
+    **options: Unpack[Options],
+) -> SearchStrategy[Batches]:
+    """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` from 0 to 1.
+
+    Args:
+        channels: of each picture.
+        size: height and width, a multiple of 4; a picture is made of 4 × 4 tiles.
+        options: as for :func:`binary`.
+
+    >>> from hypothesis import find
+    >>> [(preds, target)] = find(image(3), lambda batches: True)
+    >>> preds.shape, target.sum()
+    (torch.Size([1, 3, 16, 16]), tensor(0.))
+    """
+    check_count("channels", channels, 1)
+
+    def build(rows: Tensor) -> tuple[Any, ...]:
+        both = scaled(_pictures(rows, 2 * channels, size))
+        return both[:, :channels], both[:, channels:]
+
+    return batch_lists(build, _cells(2 * channels, size), options)
+
+
+def _cells(layers: int, size: int) -> int:
+    if size < _SIDE or size % _SIDE:
+        raise InputError(f"size must be a multiple of {_SIDE}, got {size}")
+    return layers * _SIDE * _SIDE
+
+
+def _pictures(rows: Tensor, layers: int, size: int) -> Tensor:
+    """Return ``(samples, layers, size, size)``, each picture 4 × 4 tiles."""
+    tiles = rows.reshape(len(rows), layers, _SIDE, _SIDE)
+    return tiles.repeat_interleave(size // _SIDE, 2).repeat_interleave(size // _SIDE, 3)
