@@ -7,7 +7,6 @@ test uses it.
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,20 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="after which a rank that is still busy is stopped, and its stack shown (default: 60)",
     )
-    group.addoption(
-        "--distmetrics-report",
-        metavar="FILE.html",
-        help="write what check_metric and assert_distributed found in this session to a page",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; collect reports, if a page is to be made of them."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
-    if page := config.getoption("--distmetrics-report"):
-        from distmetrics.testing.plugin import ReportPage
-
-        config.pluginmanager.register(ReportPage(config, Path(page)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,7 +16,7 @@ from distmetrics.testing.laws import Law
 
 __all__ = ["Judged", "markdown", "read", "summary", "totals", "undocumented", "why", "write"]
 
-_LONG = 4000  # characters of a program
+_LONG = 4000  # characters of a text
 _RESTORED = laws.STATE_RESTORED.name
 
 
@@ -117,9 +117,8 @@ def totals(rows: Sequence[Judged]) -> list[str]:
         said.append(
             f"{sync} sync: {len(bad)} of {len(judged)} classes break a law, {len(more)} of them "
             "another one than "
-            f"{_RESTORED}; {len(cases)} violations, of which the programs of {len(tried)} were "
-            "run: "
-            f"{sum(tried)} show them again; "
+            f"{_RESTORED}; {len(cases)} violations, of which {sum(tried)} of {len(tried)} show "
+            "again on their smallest case; "
             f"{sum(bool(row.error) for row in mine)} cases not judged"
         )
     return said
@@ -161,13 +160,11 @@ def write(rows: Sequence[Judged], folder: Path, facts: Mapping[str, str]) -> Non
 
 
 def _kept(row: Judged) -> dict[str, Any]:
-    """Return a row for the JSON; a program with whole images in it is left out."""
+    """Return a row for the JSON; a text with whole images in it is left out."""
     found = asdict(row)
     for case in found["report"].get("violations", ()):
-        if len(case["snippet"]) > _LONG:
-            case["snippet"] = (
-                f"# {len(case['snippet'])} characters: --only {row.kind} makes it again"
-            )
+        if len(case["text"]) > _LONG:
+            case["text"] = f"{len(case['text'])} characters: --only {row.kind} makes it again"
     return found
 
 
@@ -281,7 +278,7 @@ def _cases(rows: Sequence[Judged]) -> str:
                 f"**{law.number} {law.name}**: `{row.name}`: {_first_line(case['detail'])}",
                 "",
             ]
-            lines += ["```python", case["snippet"], "```", ""]
+            lines += ["```text", case["text"], "```", ""]
     return "\n".join(lines).rstrip() or "None."
 
 
@@ -292,6 +289,6 @@ def _cell(text: str) -> str:
 _INTRODUCTION = """\
 Each class is made once and judged by the laws that are on by default: with its own sync, as users
 run it, and with distmetrics' sync. The ranks are threads, as strict as gloo about dtypes and
-shapes; `kit_replay.json` compares verdicts with real processes. ✗ is a law that is broken, – one
+shapes. ✗ is a law that is broken, – one
 that was not judged, empty one that holds. What is in the table with its smallest case is in
-`kit_torchmetrics.csv`, and with a program that shows it again in `kit_torchmetrics.json`."""
+`kit_torchmetrics.csv`, and with its text in `kit_torchmetrics.json`."""

@@ -2,7 +2,6 @@
 
     python -m benchmarks.kit_torchmetrics              # one construction a class, written
     python -m benchmarks.kit_torchmetrics --only 'AUROC|Retrieval'      # a part, printed only
-    python -m benchmarks.kit_torchmetrics --gloo 70    # verdicts of threads and of processes
 
 Needs the extra ``bench-conformance``, for the classes that need more than torchmetrics to be
 constructed.
@@ -11,8 +10,7 @@ constructed.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
+import inspect
 import re
 import time
 import zlib
@@ -25,14 +23,13 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.conformance.__main__ import facts
-from benchmarks.conformance.case import Batch, Case
+from benchmarks.conformance.case import Case
 from benchmarks.conformance.catalogue import cases, find
 from benchmarks.conformance.pool import World
 from benchmarks.conformance.ranks import Ended, missing
-from benchmarks.kit_replay import agreements
 from benchmarks.kit_results import Judged, read, summary, write
-from distmetrics.testing import laws
-from distmetrics.testing.check import check_metric
+from distmetrics import LawViolation
+from distmetrics.testing import Violation, check_metric, laws
 from distmetrics.testing.laws import Law, Laws
 
 __all__ = ["asked_of", "batches", "judge", "shows_again"]
@@ -68,13 +65,6 @@ def options() -> argparse.Namespace:
     ask.add_argument("--limit", type=float, default=60.0, help="seconds that a class may take")
     ask.add_argument("--jobs", type=int, default=1, help="classes at a time")
     ask.add_argument(
-        "--gloo",
-        type=int,
-        default=0,
-        metavar="N",
-        help="replay N cases on processes, and do only that",
-    )
-    ask.add_argument(
         "--out",
         type=Path,
         help=f"folder of the results; default {RESULTS.name}/ if everything is run",
@@ -82,14 +72,17 @@ def options() -> argparse.Namespace:
     return ask.parse_args()
 
 
-def batches(case: Case) -> list[Batch]:
+def batches(case: Case) -> list[Any]:
     """Make the batches of a case: the same ones whoever asks."""
-    made: list[Batch] = []
+    takes = inspect.signature(case.make().update)
+    made: list[Any] = []
     for index, size in enumerate(SIZES):
         generator = torch.Generator()
         generator.manual_seed(zlib.crc32(f"{case.kind}/kit/{index}".encode()))
         batch = case.batch(generator, size)
-        made += batch if isinstance(batch, list) else [batch]
+        for each in batch if isinstance(batch, list) else [batch]:
+            bound = takes.bind(*each.args, **each.kwargs)  # some of it is given by name
+            made += [bound.args if each.args else each.kwargs]
     return made
 
 
@@ -129,20 +122,33 @@ def judge(name: str, sync: Sync, max_examples: int, seed: int) -> dict[str, Any]
         max_examples=max_examples,
         seed=seed,
     )
-    found = replace(report, metric=name).to_dict()
-    for violation in found["violations"]:
-        violation["again"] = shows_again(violation["snippet"], violation["law"])
-    return found
+    violations = [
+        {
+            "law": str(each.law),
+            "detail": each.detail,
+            "shards": each.shards,
+            "expected": each.expected,
+            "got": each.got,
+            "text": str(each),
+            "again": shows_again(each, case.make, sync),
+        }
+        for each in report.violations
+    ]
+    return {
+        "metric": name,
+        "judged": {str(law): number for law, number in report.judged.items()},
+        "skipped": {str(law): why for law, why in report.skipped.items()},
+        "violations": violations,
+    }
 
 
-def shows_again(snippet: str, law: str) -> bool:
-    """Whether the program of a violation, run here, shows it again."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        try:
-            exec(snippet, {"__name__": "snippet"})
-        except Exception:  # noqa: BLE001  (it shows nothing: told in the results)
-            return False
-    return f"breaks the law {law} " in said.getvalue()
+def shows_again(violation: Violation, make: Any, sync: Sync) -> bool:
+    """Whether the law, called with the smallest case, shows the violation again."""
+    try:
+        violation.law(make, violation.case, sync=sync)
+    except LawViolation as error:
+        return f"breaks the law {violation.law} " in str(error)
+    return False
 
 
 @dataclass(frozen=True)
@@ -202,8 +208,6 @@ def main() -> int:
     if not args.every:
         chosen = list({case.kind: case for case in reversed(chosen)}.values())[::-1]
     whole = not args.only and not args.groups
-    if args.gloo:
-        return agreements(chosen, args.gloo, args.out or (RESULTS if whole else None))
     if args.parts:
         rows = read(args.parts, [case.kind for case in chosen])
         return told(rows, args.out or RESULTS, sum(row.seconds for row in rows))

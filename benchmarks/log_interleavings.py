@@ -26,8 +26,7 @@ from torchmetrics import SumMetric
 
 import distmetrics as dm
 from distmetrics.errors import DistmetricsError
-from distmetrics.testing import Outcome, run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import Outcome, outcomes, run
 
 RESULTS = Path(__file__).parent / "results"
 CALLS = ("flush", "flush later", "flush later", "sync later", "sync later", "sync", "mean", "none")

@@ -37,8 +37,7 @@ from benchmarks.log_scripts_cases import (
     shown,
 )
 from distmetrics.layouts.mesh import Mesh
-from distmetrics.testing import run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import outcomes, run
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -21,8 +21,7 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,7 @@ from benchmarks.conformance.causes import is_possible
 from benchmarks.conformance.ranks import Ended
 from benchmarks.conformance.verdict import judge
 from distmetrics import layout, sync_and_compute
-from distmetrics.testing.pool import pools
-from distmetrics.testing.trial import RunWorld, worlds
+from distmetrics.testing.worlds import RunWorld, worlds
 
 RESULTS = Path(__file__).parent / "results"
 DEALT = "ragged"
@@ -139,17 +137,6 @@ def verdict(name: str, text: str, run_world: RunWorld) -> tuple[str, str]:
     return judge(single, ended)
 
 
-@contextmanager
-def runner(backend: str) -> Iterator[RunWorld]:
-    """Give what runs worlds; the first job of 8 processes, which import everything, takes long."""
-    if backend == "threads":
-        with worlds(backend) as run_world:
-            yield run_world
-    else:
-        with pools(limit=300) as pool_of:
-            yield lambda size, job: pool_of(size).outcomes(job)
-
-
 def main() -> None:
     """Run, print, write JSON."""
     ask = argparse.ArgumentParser(description=__doc__)
@@ -166,7 +153,8 @@ def main() -> None:
     meshes = SMALL if args.backend == "gloo" else MESHES
     start = time.monotonic()
     rows = []
-    with runner(args.backend) as run_world:
+    # The first job of 8 processes, which import everything, takes long.
+    with worlds(args.backend, limit=300) as run_world:
         for name, text in itertools.product(names, meshes):
             word, detail = verdict(name, text, run_world)
             rows.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})

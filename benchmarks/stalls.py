@@ -5,7 +5,7 @@
 
 Each class is updated with the conformance benchmark's batches, first as it is constructed, then
 with ``validate_args=False`` where it has that. No device is needed: stalls are counted as
-:func:`distmetrics.testing.stalls` does, and what is compiled is traced on the meta device, since
+``tests/stall_counter.py`` does, and what is compiled is traced on the meta device, since
 many classes have other code for the CPU. "Compiles" means that seven updates run under
 ``torch.compile(metric.update, fullgraph=True)`` without being compiled anew each time, with
 ``torch._dynamo.config.allow_unspec_int_on_nn_module = True``: else the number of updates, which
@@ -35,8 +35,8 @@ from benchmarks.conformance.case import Batch, Case
 from benchmarks.conformance.catalogue import cases, find
 from benchmarks.conformance.pool import World
 from benchmarks.conformance.ranks import Ended, missing
-from distmetrics.testing import Stall, stalls
 from distmetrics.testing.equality import EXACT
+from tests.stall_counter import Stall, stalls
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT = 240.0  # seconds for a class

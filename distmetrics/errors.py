@@ -160,7 +160,7 @@ class StateError(DistmetricsError):
     code = "state"
 
 
-class LawViolation(DistmetricsError):  # noqa: N818  (a law is violated; "LawViolationError" says it twice)
+class LawViolation(DistmetricsError, AssertionError):  # noqa: N818  (a law is violated, not an error)
     """A metric breaks a law of the testing kit."""
 
     code = "law"

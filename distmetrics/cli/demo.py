@@ -17,7 +17,7 @@ import torch
 
 from distmetrics.cli.console import console, progress, table
 from distmetrics.errors import MissingDependencyError
-from distmetrics.testing.world import run
+from distmetrics.testing import run
 
 _TOLERANCE = 1e-6  # relative, as float32 metrics allow; counts must be equal
 _LEGEND = (

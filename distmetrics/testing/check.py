@@ -279,8 +279,9 @@ def _smallest(
 
     def found_in(case: Case) -> Case:
         source = random.Random(seed)  # noqa: S311  (no secret)
+        settings = _settings(phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink])
         try:
-            return hypothesis.find(smaller(case), breaks, settings=_settings(), random=source)
+            return hypothesis.find(smaller(case), breaks, settings=settings, random=source)
         except hypothesis.errors.NoSuchExample:
             return case
 

@@ -92,36 +92,41 @@ def sharded(
     return cases()
 
 
-def smaller(case: Iterable[Sequence[Batch]]) -> SearchStrategy[Case]:
+def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
     """Draw cases in which ranks, batches and samples of a case are left out; mostly few of them.
 
     Of large batches runs of samples are left out.
     """
     st = strategies("making a case smaller")
-    is_kept = st.integers(0, 255).map(bool)  # zero, to which hypothesis shrinks, leaves out
+    parts = [[min(count(batch) or 1, _PARTS) for batch in shard] for shard in case]
 
-    @st.composite
-    def kept_of(draw: Any, batch: Batch) -> list[Batch]:
-        rows = count(batch) or 0
-        if rows < 2:
-            return [batch] if draw(is_kept) else []
-        number = min(rows, _PARTS)
-        edges = [index * rows // number for index in range(number + 1)]
-        kept = [row for ends in pairwise(edges) if draw(is_kept) for row in range(*ends)]
-        if len(kept) == rows:
-            return [batch]
-        return [take(batch, kept)] if kept else []
-
-    @st.composite
-    def cases(draw: Any) -> Case:
+    def left(flags: bytes) -> Case:
+        """Leave out what has a zero, to which hypothesis shrinks: ranks, batches, then samples."""
+        flag = iter(flags)
         ranks = []
-        for shard in case:
-            kept = [part for batch in shard for part in draw(kept_of(batch))]
-            if draw(is_kept):
+        for shard, numbers in zip(case, parts, strict=True):
+            is_kept, kept = next(flag), []
+            for batch, number in zip(shard, numbers, strict=True):
+                has_batch, wanted = next(flag), [next(flag) for _ in range(number)]
+                kept += _left_of(batch, wanted) if has_batch else []
+            if is_kept:
                 ranks.append(kept)
         return Case(ranks)
 
-    return cases()
+    size = sum(1 + len(numbers) + sum(numbers) for numbers in parts)
+    cases: SearchStrategy[Case] = st.binary(min_size=size, max_size=size).map(left)
+    return cases
+
+
+def _left_of(batch: Batch, wanted: Sequence[int]) -> list[Batch]:
+    """Return the batch with the parts that are wanted, or nothing if that is none."""
+    if all(wanted):
+        return [batch]
+    rows, number = count(batch) or 1, len(wanted)
+    edges = [index * rows // number for index in range(number + 1)]
+    spans = zip(wanted, pairwise(edges), strict=True)
+    kept = [row for is_kept, ends in spans if is_kept for row in range(*ends)]
+    return [take(batch, kept)] if kept else []
 
 
 def strategies(purpose: str) -> Any:

@@ -5,14 +5,9 @@ from __future__ import annotations
 import csv
 import json
 
-import pytest
-
-from benchmarks import kit_replay, kit_torchmetrics
-from benchmarks.conformance.catalogue import cases, find
-from benchmarks.kit_replay import Compared
+from benchmarks import kit_torchmetrics
 from benchmarks.kit_results import Judged, totals, undocumented, why, write
 from distmetrics.testing import laws
-from distmetrics.testing.trial import worlds
 
 
 def violation(law: str = "no-hang", detail: str = "rank 0 | waits\nfor ever") -> dict[str, object]:
@@ -22,7 +17,7 @@ def violation(law: str = "no-hang", detail: str = "rank 0 | waits\nfor ever") ->
         "shards": ["(1,)", "no data"],
         "expected": "1",
         "got": ["1", "2"],
-        "snippet": "print(1)",
+        "text": "A breaks a law",
         "again": True,
     }
 
@@ -50,7 +45,7 @@ def test_totals_count_classes_and_those_that_break_more_than_the_usual():
     own, ours = totals(ROWS)
     assert own == (
         "own sync: 2 of 2 classes break a law, 1 of them another one than state-restored; "
-        "3 violations, of which the programs of 3 were run: 3 show them again; 1 cases not judged"
+        "3 violations, of which 3 of 3 show again on their smallest case; 1 cases not judged"
     )
     assert ours.startswith("distmetrics sync: 2 of 3 classes break a law")
 
@@ -67,7 +62,7 @@ def test_all_is_written(tmp_path):
     assert "| `B[x]` | group |  |  | ✗ | ✗ |" in page.replace("| – ", "")
     assert "- `B[x]`, no-hang: rank 0 \\| waits. Cause: **not documented**." in page
     assert "- `C`, own: no end after 60 s" in page
-    assert "```python\nprint(1)\n```" in page
+    assert "```text\nA breaks a law\n```" in page
     lines = list(csv.DictReader((tmp_path / "kit_torchmetrics.csv").read_text().splitlines()))
     assert {"name": "C", "verdict": "not judged"}.items() <= lines[-1].items()
     (broken,) = [line for line in lines if line["name"] == "A" and line["verdict"] == "broken"]
@@ -75,15 +70,10 @@ def test_all_is_written(tmp_path):
     assert len(json.loads((tmp_path / "kit_torchmetrics.json").read_text())) == len(ROWS)
 
 
-def test_a_class_is_judged_and_its_program_shows_the_violation_again():
+def test_a_class_is_judged_and_its_case_shows_the_violation_again():
     found = kit_torchmetrics.judge("BinaryAUROC", "own", 1, 0)
     assert found["metric"] == "BinaryAUROC"
     assert {case["law"]: case["again"] for case in found["violations"]} == {"state-restored": True, "no-hang": True}
-
-
-@pytest.mark.parametrize("snippet", ["1 / 0", "print('breaks the law of gravity')", ""])
-def test_a_program_that_shows_nothing_is_told(snippet):
-    assert not kit_torchmetrics.shows_again(snippet, "no-hang")
 
 
 def test_laws_that_a_class_cannot_keep_are_off_with_a_reason():
@@ -91,38 +81,3 @@ def test_laws_that_a_class_cannot_keep_are_off_with_a_reason():
     assert laws.RANK_ORDER not in asked
     assert asked.off_because[laws.RANK_ORDER]
     assert kit_torchmetrics.asked_of("BinaryAUROC") == laws.DEFAULT
-
-
-def test_the_sample_is_spread_over_classes_layouts_laws_and_both_syncs():
-    chosen = list(kit_replay.chosen(list({case.kind: case for case in cases().values()}.values()), 70))
-    assert len({case.kind for case, _, _ in chosen}) == 70
-    assert {sync for _, sync, _ in chosen} == {"own", "distmetrics"}
-    for sync in ("own", "distmetrics"):
-        asked = {asked for _, whose, asked in chosen if whose == sync}
-        assert {*kit_replay.LAYOUTS, *kit_replay.OF_STATE} <= asked
-
-
-@pytest.mark.parametrize(
-    ("name", "sync", "asked", "verdict"),
-    [
-        ("BinaryF1Score", "own", "even", "holds"),
-        ("BinaryAUROC", "own", "empty last", "no-hang broken"),
-        ("BinaryAUROC", "distmetrics", "empty last", "holds"),
-        ("RetrievalMAP", "own", "empty last", "raises"),
-        ("StructuralSimilarityIndexMeasure[none]", "own", "even", "another value"),
-        ("BinaryF1Score", "own", laws.STATE_RESTORED, "broken"),
-        ("BinaryF1Score", "distmetrics", laws.STATE_RESTORED, "holds"),
-    ],
-)
-def test_verdicts_on_threads(name, sync, asked, verdict):
-    with worlds("threads") as run_world:
-        trial = kit_replay.made(find(name), sync, asked, run_world)
-        assert kit_replay.verdict(trial, asked)[0] == verdict
-
-
-def test_agreement_is_told():
-    same = Compared("A", "own", "even", "holds", "holds", "", 1.0)
-    other = Compared("B", "own", "even", "holds", "raises", "why", 1.0)
-    page = kit_replay.markdown([same, other])
-    assert "1 of 2 agree." in page
-    assert "threads: holds; gloo: raises" in page

@@ -12,8 +12,7 @@ from torchmetrics import SumMetric
 
 import distmetrics as dm
 from benchmarks.log_interleavings import Plan, by_processes, by_threads
-from distmetrics.testing import run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import outcomes, run
 from tests.backends import both_backends, same_error
 
 

@@ -9,8 +9,7 @@ import torch
 from torchmetrics import SumMetric
 
 import distmetrics as dm
-from distmetrics.testing import run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import outcomes, run
 
 
 def heard_by_one(comm: Any, waits: bool) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import distmetrics as dm
 from distmetrics.log.writers import numbers
-from distmetrics.testing import stalls
+from tests.stall_counter import stalls
 
 STEPS = 4
 

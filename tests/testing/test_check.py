@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from distmetrics.testing.report import listeners
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,7 +17,6 @@ from torchmetrics.classification import BinaryAUROC, BinaryF1Score, MulticlassAc
 import distmetrics as dm
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, LawViolation
 from distmetrics.testing import Batch, assert_distributed, check_metric, function, laws, relative, replay
-from distmetrics.testing.report import listeners
 from tests.backends import both_backends
 
 NUMBERS = [(torch.arange(n) / 4 + n,) for n in (3, 2, 4, 1)]

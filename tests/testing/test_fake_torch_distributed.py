@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Move
 from torchmetrics import SumMetric
 from torchmetrics.classification import BinaryF1Score
 
@@ -18,7 +19,6 @@ from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError, DivergedError, InputError, InputTypeError, MismatchError
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.fake_torch_distributed import routed
-from distmetrics.testing.fake_torch_distributed.collectives import ANSWERS, Move
 from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
 from tests.testing import programs

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+from distmetrics.testing.page import render as render_dicts
+from distmetrics.testing.report import Report, Violation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distmetrics.testing import laws
 from distmetrics.testing.laws import Law
-from distmetrics.testing.page import render as render_dicts
-from distmetrics.testing.report import Report, Violation
 
 NASTY = "Metric(</script><img src=x onerror=\"document.title='broken'\">&amp;'\")"
 

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from distmetrics.testing.pool import Pool, pools
 
 import distmetrics as dm
 from distmetrics.errors import DivergedError, PeerLostError
-from distmetrics.testing.pool import Pool, pools
 
 pytestmark = pytest.mark.gloo
 

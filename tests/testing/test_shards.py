@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from distmetrics.testing.law_runner import shrunk
 from hypothesis import find, given
 from hypothesis import strategies as st
 
 from distmetrics.testing.batches import Batch, as_batch, count
-from distmetrics.testing.law_runner import shrunk
 from distmetrics.testing.shards import deal, low_precision, padded, partitions, shapes
 
 BATCHES = [as_batch((torch.arange(n) + 10 * n,)) for n in (3, 1, 2, 4)]

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import StepLR
 from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.fit import share_gradients
-from distmetrics.testing.world import run
+from distmetrics.testing import run
 from distmetrics.train import Module, Trainer
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distmetrics.errors import InputTypeError
-from distmetrics.testing import Stall, stalls
+from tests.stall_counter import Stall, stalls
 
 VALUE, SIZE = "a value is read", "a size depends on values"
 TO_HOST, TO_DEVICE = "a copy to the host", "a copy to the device"

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from distmetrics.call_site import call_site
+from distmetrics.call_site import users_line
 from distmetrics.errors import InputTypeError, Site
 
 _VALUE = "a value is read"
@@ -130,7 +130,7 @@ class _Seen:
     def add(self, op: str, why: str) -> None:
         """Count a stall."""
         if not self.is_muted:
-            self.found[op, why, call_site()] += 1
+            self.found[op, why, _site()] += 1
 
     def is_device(self, device: torch.device) -> bool:
         """Whether this is no CPU, or passes for none."""
@@ -156,6 +156,17 @@ class _Seen:
                 _OF_THE_HOST[x] = True
 
 
+def _site() -> Site | None:
+    """Return the nearest line that is neither torch's, nor distmetrics', nor this file's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        is_own = frame.f_code.co_filename == __file__
+        if not is_own and (site := users_line(frame, frame.f_lineno)):
+            return site
+        frame = frame.f_back
+    return None
+
+
 def tensors_of(tree: Any) -> list[Tensor]:
     """Return all tensors of arguments or results."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
@@ -168,9 +179,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen = seen
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         op = func.overloadpacket
         where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
@@ -226,9 +235,7 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.seen = seen
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.seen.is_muted:
             return func(*args, **kwargs)
@@ -255,9 +262,7 @@ class _Functions(TorchFunctionMode):
         self.seen.place(result, after)
         return result
 
-    def _place(
-        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool
-    ) -> bool | None:
+    def _place(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool) -> bool | None:
         """Return whether results are on the device; None if they are where the arguments are."""
         named = kwargs.get("device") or (args[1] if name == "to" and len(args) > 1 else None)
         if isinstance(named, str):
