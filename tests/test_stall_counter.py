@@ -79,7 +79,7 @@ def test_what_waits_is_found(name: str) -> None:
     found = stalls(action, torch.arange(4.0))
     assert {stall.why for stall in found} == {why}
     assert sum(stall.count for stall in found) == count
-    assert all(stall.site is not None and stall.site.file.endswith("test_stalls.py") for stall in found)
+    assert all(stall.site is not None and stall.site.file.endswith("test_stall_counter.py") for stall in found)
 
 
 @pytest.mark.parametrize("name", RUNS_ON)
@@ -149,7 +149,7 @@ def test_lines_are_counted_in_order_and_shown() -> None:
     assert (first.op, first.count) == ("_local_scalar_dense", 3)
     assert (second.op, second.count) == ("nonzero", 1)
     assert str(first) == f"{first.site}: _local_scalar_dense, a value is read, 3 ×"
-    assert "test_stalls.py:" in str(first)
+    assert "test_stall_counter.py:" in str(first)
     assert " in step" in str(first)
     assert str(Stall("x", "y", None, 1)) == "torch: x, y, 1 ×"
 

@@ -62,6 +62,8 @@ class Law:
 
     def verdict(self, runs: Runs) -> LawBroken | NotJudged | None:
         """Judge the law on a case; return None if it holds."""
+        if not runs.shards:
+            return NotJudged("there is no rank")
         if self.not_own and runs.subject.sync != "distmetrics":
             return NotJudged(self.not_own)
         if self.needs_state and runs.subject.is_function:
