@@ -46,12 +46,6 @@ def test_everything_is_equal_to_itself(equality, value):
     assert equality.difference(value, value) == ""
 
 
-def test_bits_tell_zeros_apart():
-    assert BITWISE.difference(torch.tensor([0.0]), torch.tensor([-0.0]))
-    assert BITWISE.difference(0.0, -0.0)
-    assert EXACT.difference(torch.tensor([0.0]), torch.tensor([-0.0])) == ""
-
-
 def test_a_tolerance_is_kept_to():
     near = relative(1e-2)
     assert near.difference(100.0, 100.9) == ""

@@ -118,12 +118,3 @@ class Shuffled(DataModule):
 
     def val_dataloader(self):
         return loader(5, 2, seed=1)
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_on_processes(strategy):
-    assert_same_as_single(Logistic, Shuffled, strategies=[strategy], world_sizes=[2], max_epochs=2)
-    with pytest.raises(AssertionError, match=rf"strategy='{strategy}', world size 2: mine: 2 instead of 1"):
-        assert_same_as_single(LogsItsOwn, Shuffled, strategies=[strategy])
