@@ -48,10 +48,7 @@ BELOW = {
 ROOMS = {
     "metrics/adapters/torchmetrics.py": {"torchmetrics"},
     "metrics/adapters/torcheval.py": {"torcheval"},
-    "testing/inputs/__init__.py": {"hypothesis"},
-    "testing/inputs/draws.py": {"hypothesis"},
-    "testing/inputs/numbers.py": {"hypothesis"},
-    "testing/inputs/structures.py": {"hypothesis"},
+    "testing/inputs.py": {"hypothesis"},
     "integrations/accelerate.py": {"accelerate"},
     "integrations/accelerate_log.py": {"accelerate"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
@@ -60,8 +57,7 @@ ROOMS = {
     "integrations/transformers.py": {"transformers"},
     "integrations/transformers_loss.py": {"transformers"},
     "integrations/transformers_steps.py": {"transformers"},
-    "testing/plugin.py": {"pytest"},
-    "testing/pytest_failures.py": {"pytest", "_pytest"},
+    "testing/plugin.py": {"pytest", "_pytest"},
     "cli/demo_train.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }
