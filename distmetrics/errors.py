@@ -209,7 +209,7 @@ class InputTypeError(InputError, TypeError):
 
     >>> all_reduce("text")
     Traceback (most recent call last):
-    distmetrics.errors.InputTypeError: all_reduce sum: the value is a str, of which torch makes no...
+    distmetrics.errors.InputTypeError: all_reduce sum: the value is a str, of which...
     """
 
     code = "input-type"
