@@ -177,18 +177,17 @@ def check_metric(
         for shards, asked in _cases(batches, sizes, max_examples, seed, chosen):
             runs = runs_of(shards)  # the laws share its runs
             for law in asked:
-                if law in violations:
-                    continue
-                result = law.verdict(runs)
+                result = None if law in violations else law.verdict(runs)
                 if isinstance(result, NotJudged):
                     skipped.setdefault(law, str(result))
-                    continue
-                judged[law] += 1
-                if result is not None:
-                    tries = _TRIES[backend]
-                    case, broken = _smallest(law, runs_of, Case(shards), result, tries, seed)
-                    violations[law] = Violation.of(law, subject, case, broken)
-    report = Report(
+                elif law not in violations:
+                    judged[law] += 1
+                if isinstance(result, LawBroken):
+                    smallest = _smallest(law, runs_of, Case(shards), result, _TRIES[backend], seed)
+                    violations[law] = Violation.of(law, subject, *smallest)
+    if not judged and chosen:
+        raise _unjudged(subject.name, skipped)
+    return Report(
         subject.name,
         sync,
         backend,
@@ -198,14 +197,16 @@ def check_metric(
         dict(chosen.off_because),
         tuple(_in_order(violations).values()),
     )
-    if not report.judged and chosen:
-        reasons = [f"  {law}: {why}" for law, why in report.skipped.items()][:3]
-        raise InputError(
-            "\n".join([f"no law could be judged of {report.metric}: nothing is known", *reasons]),
-            likely="the batches are not what its update() takes.",
-            do="update one by hand with a batch of yours, and see what it says.",
-        )
-    return report
+
+
+def _unjudged(metric: str, skipped: Mapping[Law, str]) -> InputError:
+    """Return the error that no law said anything, which would read as if all were well."""
+    reasons = [f"  {law}: {why}" for law, why in _in_order(skipped).items()][:3]
+    return InputError(
+        "\n".join([f"no law could be judged of {metric}, so nothing is known of it", *reasons]),
+        likely="the batches are not what its update() takes.",
+        do="update one by hand with a batch of yours, and see what it says.",
+    )
 
 
 def assert_distributed(make: Any, batches: Any, **options: Any) -> None:
