@@ -101,17 +101,18 @@ def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
     parts = [[min(count(batch) or 1, _PARTS) for batch in shard] for shard in case]
 
     def left(flags: bytes) -> Case:
-        """Leave out what has a zero, to which hypothesis shrinks: ranks, batches, then samples."""
+        """Leave out what has a zero, to which hypothesis shrinks: the largest parts come first."""
         flag = iter(flags)
+        has_rank = [next(flag) for _ in case]
+        has_batch = [[next(flag) for _ in shard] for shard in case]
         ranks = []
-        for shard, numbers in zip(case, parts, strict=True):
-            is_kept, kept = next(flag), []
-            for batch, number in zip(shard, numbers, strict=True):
-                has_batch, wanted = next(flag), [next(flag) for _ in range(number)]
-                kept += _left_of(batch, wanted) if has_batch else []
-            if is_kept:
-                ranks.append(kept)
-        return Case(ranks)
+        for shard, are_kept, numbers in zip(case, has_batch, parts, strict=True):
+            kept: list[Batch] = []
+            ranks.append(kept)
+            for batch, is_kept, number in zip(shard, are_kept, numbers, strict=True):
+                wanted = [next(flag) for _ in range(number)]
+                kept += _left_of(batch, wanted) if is_kept else []
+        return Case(kept for kept, is_kept in zip(ranks, has_rank, strict=True) if is_kept)
 
     size = sum(1 + len(numbers) + sum(numbers) for numbers in parts)
     cases: SearchStrategy[Case] = st.binary(min_size=size, max_size=size).map(left)
