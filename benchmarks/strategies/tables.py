@@ -105,16 +105,18 @@ def _same(name: str, got: float, want: float) -> bool:
 
 
 def tables(verdicts: Iterable[Verdict]) -> str:
-    """Return the verdicts as a table with a row a strategy: its worst world counts."""
+    """Return the verdicts as a table: of each strategy the worst world; equal rows are one."""
     by: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         by.setdefault(verdict.strategy, []).append(verdict)
     limits = [f"{head} (≤ {LIMITS[part]:.0e})" for part, head in _HEADS.items()]
     lines = [_line("strategy", "processes", "equal values", *limits), "|---|---|---|---|---|---|"]
+    names: dict[tuple[str, ...], list[str]] = {}
     for strategy, row in by.items():
         run = [str(verdict.devices) for verdict in row if verdict.equal or verdict.differ]
         weights = [_weight_cell(part, row) for part in _HEADS]
-        lines.append(_line(f"`{strategy}`", ", ".join(run), _values_cell(row), *weights))
+        names.setdefault((", ".join(run), _values_cell(row), *weights), []).append(f"`{strategy}`")
+    lines += [_line(", ".join(alike), *cells) for cells, alike in names.items()]
     return "\n".join(lines)
 
 
