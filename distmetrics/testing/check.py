@@ -268,6 +268,7 @@ def _smallest(
 ) -> tuple[Case, LawBroken]:
     """Let hypothesis leave ranks, batches and samples out, until none can be left out any more."""
     import hypothesis
+    from hypothesis.errors import NoSuchExample
 
     seen: dict[str, LawBroken | None] = {repr(case): broken}
 
@@ -283,7 +284,7 @@ def _smallest(
         settings = _settings(phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink])
         try:
             return hypothesis.find(smaller(case), breaks, settings=settings, random=source)
-        except hypothesis.errors.NoSuchExample:
+        except NoSuchExample:
             return case
 
     fewer = _apart(lambda: found_in(case))

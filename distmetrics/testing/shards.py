@@ -105,7 +105,7 @@ def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
         flag = iter(flags)
         has_rank = [next(flag) for _ in case]
         has_batch = [[next(flag) for _ in shard] for shard in case]
-        ranks = []
+        ranks: list[list[Batch]] = []
         for shard, are_kept, numbers in zip(case, has_batch, parts, strict=True):
             kept: list[Batch] = []
             ranks.append(kept)
