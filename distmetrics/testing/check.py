@@ -21,10 +21,10 @@ from distmetrics.testing.shards import (
     Case,
     checked_sizes,
     is_strategy,
+    need_hypothesis,
     partitions,
     shapes,
     smaller,
-    strategies,
 )
 from distmetrics.testing.subject import Subject, Sync
 from distmetrics.testing.worlds import Backend, worlds
@@ -165,7 +165,7 @@ def check_metric(
         chosen |= LAYOUTS
     meshes = [dict(mesh_of(sizes).sizes) for sizes in layouts]  # whose axes have known names
     sizes = checked_sizes(world_sizes)
-    strategies("checking a metric")  # without hypothesis nothing is judged
+    need_hypothesis("checking a metric")  # without hypothesis nothing is judged
     subject = Subject.of(make, sync)
     judged: Counter[Law] = Counter()
     skipped: dict[Law, str] = {}

@@ -76,7 +76,9 @@ def sharded(
     >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[1]))
     ((), ((torch.tensor([5]),),))
     """
-    st = strategies("drawing shards")
+    need_hypothesis("drawing shards")
+    from hypothesis import strategies as st
+
     sizes = checked_sizes(world_sizes)
     fixed = None if is_strategy(batches) else listed(batches)
 
@@ -97,7 +99,9 @@ def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
 
     Of large batches runs of samples are left out.
     """
-    st = strategies("making a case smaller")
+    need_hypothesis("making a case smaller")
+    from hypothesis import strategies as st
+
     parts = [[min(count(batch) or 1, _PARTS) for batch in shard] for shard in case]
 
     def left(flags: bytes) -> Case:
@@ -115,8 +119,7 @@ def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
         return Case(kept for kept, is_kept in zip(ranks, has_rank, strict=True) if is_kept)
 
     size = sum(1 + len(numbers) + sum(numbers) for numbers in parts)
-    cases: SearchStrategy[Case] = st.binary(min_size=size, max_size=size).map(left)
-    return cases
+    return st.binary(min_size=size, max_size=size).map(left)
 
 
 def _left_of(batch: Batch, wanted: Sequence[int]) -> list[Batch]:
@@ -130,17 +133,16 @@ def _left_of(batch: Batch, wanted: Sequence[int]) -> list[Batch]:
     return [take(batch, kept)] if kept else []
 
 
-def strategies(purpose: str) -> Any:
-    """Return ``hypothesis.strategies``.
+def need_hypothesis(purpose: str) -> None:
+    """Raise if hypothesis is not installed.
 
     Raises:
-        MissingDependencyError: hypothesis is not installed.
+        MissingDependencyError: it has the command to install it.
     """
     try:
-        from hypothesis import strategies as st
+        import hypothesis  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError.of("hypothesis", purpose) from error
-    return st
 
 
 def is_strategy(batches: Any) -> bool:
@@ -213,7 +215,9 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
     """
-    st = strategies("drawing shards")
+    need_hypothesis("drawing shards")
+    from hypothesis import strategies as st
+
     whole = [as_batch(batch) for batch in batches]
 
     @st.composite
@@ -231,8 +235,7 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
                 shards[(rank + 1) % world].append(take(batch, range(cut, rows)))
         return tuple(map(tuple, shards))
 
-    partition: SearchStrategy[Shards] = draw_shards()
-    return partition
+    return draw_shards()
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
@@ -262,7 +265,8 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    st = strategies("drawing hash seeds")
+    need_hypothesis("drawing hash seeds")
+    from hypothesis import strategies as st
+
     seed = st.integers(0, 2**32 - 1)
-    seeds: SearchStrategy[list[int]] = st.lists(seed, min_size=world_size, max_size=world_size)
-    return seeds
+    return st.lists(seed, min_size=world_size, max_size=world_size)
