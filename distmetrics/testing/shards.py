@@ -73,8 +73,8 @@ def sharded(
         world_sizes: numbers of ranks.
 
     >>> from hypothesis import find
-    >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[1]))
-    ((), ((torch.tensor([5]),),))
+    >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
+    (((torch.tensor([6]),),), ())
     """
     need_hypothesis("drawing shards")
     from hypothesis import strategies as st
