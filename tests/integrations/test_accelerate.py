@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from distmetrics import all_gather_object
+from distmetrics import Log, all_gather_object
 from distmetrics.data import exact, fresh
-from distmetrics.errors import InputError
+from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import run
 from tests.integrations.modules import elastic
 
 pytest.importorskip("accelerate")
+from distmetrics.integrations.accelerate import attach_log, prepare
+
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(240)]
 
 COUNTS = (0, 1, 2, 3, 8, 9, 13)
@@ -70,8 +72,6 @@ def read(accelerator: Any, loader: Any) -> tuple[list[int], list[int], list[str]
 
 
 def every_loop(comm: Any) -> int:
-    from distmetrics.integrations.accelerate import prepare
-
     checked = 0
     settings: list[dict[str, Any]] = [
         {},
@@ -129,76 +129,56 @@ def test_every_sample_once_and_gathered_in_order(world_size: int) -> None:
 def special_cases(comm: Any) -> dict[str, Any]:
     from accelerate import skip_first_batches
 
-    from distmetrics.integrations.accelerate import prepare
-
     result: dict[str, Any] = {}
     accelerator = accelerators(comm)
-    fewer = skip_first_batches(DataLoader(range(9), batch_size=2), 1)
-    result["skipped"] = read(accelerator, prepare(accelerator, fewer))[1]
     torch.manual_seed(comm.rank)  # Accelerate's sampler then has another seed on each rank
-    shuffled = accelerator.prepare(DataLoader(range(11), batch_size=2, shuffle=True))
-    loader = prepare(accelerator, shuffled)
+    loader = prepare(accelerator, accelerator.prepare(DataLoader(range(11), batch_size=2, shuffle=True)))
     if comm.rank == 0:
         next(iter(loader))  # a look at a batch; the order stays that of all ranks
-    orders = [read(accelerator, loader)[1] for _ in range(2)]
-    result["shuffled"] = [sorted(order) for order in orders]
+    result["shuffled"] = [sorted(read(accelerator, loader)[1]) for _ in range(2)]
 
-    # our loop inside a loop over Accelerate's, at its last batch: each drops its own repeats
+    # our loop inside a loop over Accelerate's, at its last batch: each drops its own repeats; and the other way
     theirs = accelerator.prepare(DataLoader(range(5), batch_size=2))
     inner = prepare(accelerator, DataLoader(range(7), batch_size=1))
-    outer = []
+    result["outer"] = []
     for batch in theirs:
-        outer += accelerator.gather_for_metrics(batch).tolist()
+        result["outer"] += accelerator.gather_for_metrics(batch).tolist()
         result["inner"] = read(accelerator, inner)[1]
-    result["outer"] = outer
-
-    # Accelerate's inside ours
     result["theirs inside"] = [
         accelerator.gather_for_metrics(theirs_batch).tolist()
         for _ in prepare(accelerator, [torch.arange(2), torch.arange(2)])
         for theirs_batch in theirs
     ][-1]
 
-    # scalars, and a loop that stops
+    # scalars, and loops that stop or gather nothing
     result["losses"] = [
         accelerator.gather_for_metrics(batch.float().mean()).tolist()  # distlint: ignore[DL206] one example a batch
         for batch in prepare(accelerator, DataLoader(range(6), batch_size=1))
     ]
-    for batch in prepare(accelerator, DataLoader(range(3), batch_size=1)):
+    three = DataLoader(range(3), batch_size=1)
+    for batch in prepare(accelerator, three):
         result["stopped"] = accelerator.gather_for_metrics(batch).tolist()
-        break
-    only_update = [batch.tolist() for batch in prepare(accelerator, DataLoader(range(3), batch_size=1))]
-    result["only update"] = all_gather_object(only_update)
-
-    # what joins rows outside of a loop, and what can't
-    nine = prepare(accelerator, DataLoader(range(9), batch_size=2))
-    mine = torch.cat(list(nine))
-    result["after the loop"] = sorted(accelerator.gather_for_metrics(mine).tolist())
-    for batch in prepare(accelerator, DataLoader(range(3), batch_size=1)):
         assert accelerator.gather(accelerator.gather(batch.float().mean()))[0] == 0.0
         break
-    with pytest.raises(InputError, match="gather_for_metrics, which joins"):
-        [accelerator.gather(batch) for batch in nine]
-    with pytest.raises(InputError, match="no batch") if comm.rank == 0 else contextlib.nullcontext():
-        [accelerator.gather(batch) for batch in prepare(accelerator, DataLoader(range(3), batch_size=1))]
+    result["only update"] = all_gather_object([batch.tolist() for batch in prepare(accelerator, three)])
+    if comm.rank == 0:
+        with pytest.raises(InputError, match="no batch"):
+            [accelerator.gather(batch) for batch in prepare(accelerator, three)]
+    else:
+        [accelerator.gather(batch) for batch in prepare(accelerator, three)]
 
-    # what is dealt out is not dealt out again
+    # what is dealt out is not dealt out again, and a stream that skips batches cannot be
     twice = accelerator.prepare(exact(DataLoader(range(9), batch_size=2)))
     result["exact, and prepared"] = sorted(itertools.chain(*all_gather_object(torch.cat(list(twice)).tolist())))
+    with pytest.raises(InputError, match="skips its first 1 batches"):
+        prepare(accelerator, skip_first_batches(DataLoader(Stream(5)), 1))
 
     # a model whose forward pass waits for all ranks
-    model = accelerator.prepare(torch.nn.BatchNorm1d(1))
-    model.eval()
+    model = accelerator.prepare(torch.nn.BatchNorm1d(1)).eval()
     data = DataLoader(TensorDataset(torch.ones(3, 1)), batch_size=1)
-    with pytest.raises(InputError, match="equal_batches=True"):
-        list(prepare(accelerator, data))
     rows = [accelerator.gather_for_metrics(model(x)) for (x,) in prepare(accelerator, data, equal_batches=True)]
-    result["rows of the model"] = len(torch.cat(rows))
     even = DataLoader(TensorDataset(torch.ones(7, 1)), batch_size=2)
-    result["even"] = len([model(x) for (x,) in prepare(accelerator, even)])
-    skipping = skip_first_batches(DataLoader(Stream(5)), 1)
-    with pytest.raises(InputError, match="skips its first 1 batches"):
-        prepare(accelerator, skipping)
+    result["of the model"] = len(torch.cat(rows)), len([model(x) for (x,) in prepare(accelerator, even)])
     return result
 
 
@@ -208,27 +188,49 @@ def test_special_cases() -> None:
     assert first.pop("losses") == second.pop("losses") == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     assert first == second
     assert first == {
-        "skipped": list(range(2, 9)),
         "shuffled": [list(range(11))] * 2,
         "outer": list(range(5)),
         "theirs inside": [4],
         "stopped": [0, 1],
-        "after the loop": list(range(9)),
         "exact, and prepared": list(range(9)),
         "only update": [[[0], [2]], [[1]]],
-        "rows of the model": 3,
-        "even": 2,
+        "of the model": (3, 2),
     }
 
 
-def test_one_process() -> None:
-    """Nothing is gathered, and the last batch of a loop around ours cuts nothing off."""
-    from accelerate import Accelerator
+REFUSED: dict[str, Any] = {
+    "does not say how 'loss' of all ranks is combined": {},
+    "cannot read 'mean': ['loss']": {"mean": ["loss"]},
+    "cannot read 'max': 'loss'": {"max": "loss"},
+    "cannot read 'tags': 3": {"tags": 3},
+    "says how 'lr' is combined, and it is not logged": {"weight": 1, "same": ["lr"]},
+    "says how 'loss' is combined, in two ways": {"max": ["loss"], "min": ["loss"]},
+}
 
-    from distmetrics.integrations.accelerate import prepare
+
+def test_one_process() -> None:
+    """Nothing is gathered, and the last batch of a loop around ours cuts nothing off; arrays are logged by element."""
+    from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
     loader = prepare(accelerator, DataLoader(range(5), batch_size=2))
     for _ in accelerator.prepare(DataLoader(range(3), batch_size=2)):
         assert [accelerator.gather_for_metrics(batch).tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
     assert [accelerator.gather_for_metrics(["a"]) for _ in loader] == [["a"]] * 3
+
+    rows: list[Any] = []
+
+    def write(values: Any, step: int, **_: Any) -> None:
+        rows.append((step, values))
+
+    accelerator.trackers = [SimpleNamespace(name="mine", log=write, finish=print)]
+    attach_log(accelerator, Log(), every=2)
+    for step in range(3):  # two calls of one step belong together
+        accelerator.log({"pair": [step, 0.0]}, step, {"distmetrics": {"max": ["pair"]}})
+        accelerator.log({"loss": float(step)}, step, {"distmetrics": {"weight": step}})
+    for what, how in REFUSED.items():
+        with pytest.raises(ConfigurationError) as caught:
+            accelerator.log({"loss": 1.0}, 3, {"distmetrics": how})
+        assert caught.value.what == f"accelerator.log, with attach_log, {what}"
+    accelerator.end_training()
+    assert rows == [(1, {"pair/0": 1.0, "pair/1": 0.0, "loss": 1.0}), (2, {"pair/0": 2.0, "pair/1": 0.0, "loss": 2.0})]
