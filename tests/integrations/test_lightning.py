@@ -27,10 +27,10 @@ class Talks(torch.nn.Linear):
         return super().forward(x)
 
 
-def evaluate(comm: Any, loaders: Any, model: Any = None, callbacks: Any = None) -> dict[str, Any]:
+def evaluate(comm: Any, loaders: Any, model: Any = None) -> dict[str, Any]:
     """Validate a fresh module; return what is logged, and how many fresh rows each step had."""
     model = make(lightning) if model is None else model
-    trainer = trainer_of(comm, lightning, [SyncMetrics()] if callbacks is None else callbacks)
+    trainer = trainer_of(comm, lightning, [SyncMetrics()])
     logged: dict[str, float] = {}
     for values in trainer.validate(model, loaders, verbose=False):
         logged |= values
@@ -39,11 +39,11 @@ def evaluate(comm: Any, loaders: Any, model: Any = None, callbacks: Any = None) 
     return {"logged": logged, "rows": model.rows}
 
 
-def fit(comm: Any, length: int, callbacks: Any = None, **options: Any) -> dict[str, Any]:
+def fit(comm: Any, length: int, **options: Any) -> dict[str, Any]:
     """Train, with a validation before it and in each epoch."""
     model = make(lightning)
     options |= {"num_sanity_val_steps": 2, "max_epochs": 2}
-    trainer = trainer_of(comm, lightning, [SyncMetrics()] if callbacks is None else callbacks, **options)
+    trainer = trainer_of(comm, lightning, [SyncMetrics()], **options)
     loader = DataLoader(dataset(length), batch_size=1, num_workers=1, persistent_workers=True)
     trainer.fit(model, DataLoader(dataset(12), batch_size=2), loader)  # 2 and 3 ranks train on 12 samples alike
     assert "update_metrics" not in vars(trainer.fit_loop.epoch_loop._results)
@@ -90,12 +90,6 @@ def test_numbers_are_those_of_one_process(world_size: int) -> None:
                 del expected[key], logged[key]
             assert logged == pytest.approx(expected, rel=1e-5), name
     assert [rank["1 in batches of 4"]["rows"] for rank in ranks] == [[1], [0], [0]][:world_size]
-
-
-def test_in_one_process_nothing_changes() -> None:
-    """The callback may stay in the script when it runs on one device."""
-    alone = SingleCommunicator()
-    assert fit(alone, 5)["logged"] == pytest.approx(fit(alone, 5, callbacks=[])["logged"], rel=1e-6)
 
 
 class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
