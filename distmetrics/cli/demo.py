@@ -229,7 +229,9 @@ def compare(comm: Communicator, net: nn.Module, data: str) -> dict[str, dict[str
     first, last = shard_bounds(len(y), comm.world_size)[comm.rank : comm.rank + 2]
     metrics = evaluated(net, x[first:last], y[first:last], classes)
     # What most trainers evaluate: samples are repeated until all ranks have as many.
-    sampler = DistributedSampler(range(len(y)), comm.world_size, comm.rank, shuffle=False)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        TensorDataset(x, y), comm.world_size, comm.rank, shuffle=False
+    )
     repeated = torch.tensor([*sampler])
     ours = sync_and_compute(metrics, comm=comm)
     return {

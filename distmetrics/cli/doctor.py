@@ -134,7 +134,7 @@ def _connected(place: Environment, timeout: float) -> Communicator:
     """Return the communicator of all ranks, once all have come."""
     store, limit = open_store(place, timeout), timedelta(seconds=timeout)
     sign_in(store, place, timeout)
-    at = {"rank": place.rank, "world_size": place.world_size, "timeout": limit}
+    at: dict[str, Any] = {"rank": place.rank, "world_size": place.world_size, "timeout": limit}
     dist.init_process_group("gloo", store=PrefixStore("group", store), **at)
     return GroupCommunicator.of(dist.group.WORLD)
 
@@ -239,7 +239,8 @@ def _own_gpu(local_rank: int) -> str:
 
 def _times(comm: Communicator, size: int, rounds: int) -> list[float]:
     """Return the seconds of all_reduces by this rank's clock, after one to warm up."""
-    data, seconds = torch.zeros(size // 8, dtype=torch.float64, device=comm.device), []
+    data = torch.zeros(size // 8, dtype=torch.float64, device=comm.device)
+    seconds = []
     for _ in range(rounds + 1):
         started = time.perf_counter()
         comm.all_reduce(data, "sum")

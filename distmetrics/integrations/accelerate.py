@@ -184,7 +184,7 @@ class _GatherForMetrics:
             if step.rows == 0:
                 rows = map_leaves(lambda leaf: leaf.new_empty(0), input_data)
             return all_gather_cat(rows, comm=self._comm, name="gather_for_metrics")
-        # A rank that is through has no tensors to send: its rows are told to be none.
+        # In a round that is not full a rank may be through, which has no tensors to join.
         ranks = self._ranks([leaf.reshape(1) if leaf.ndim == 0 else leaf for leaf in leaves])
         there = [parts for parts in ranks if parts is not None]
         joined = [torch.cat(parts) for parts in zip(*there, strict=True)]
