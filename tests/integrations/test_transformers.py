@@ -134,13 +134,14 @@ def errors(comm: Any) -> Results:
 
 
 class Pops(Trainer):
-    """Takes the labels out of the batch that it is given, and gives a loss for each label."""
+    """Takes the labels out of the batch that it is given, and gives a loss for each row that has one label."""
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         labels = inputs.pop("labels")
         with torch.no_grad():
             logits = model(**inputs).logits
-        return cross_entropy(logits, labels, reduction="none"), logits, labels
+        reduction = "none" if labels.ndim == 1 else "mean"
+        return cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction), logits, labels
 
 
 class Targets(torch.nn.Module):
@@ -193,12 +194,15 @@ def detected() -> Any:
 def overrides(comm: Any) -> Results:
     """Trainers as users change them."""
     rows = {kind: hf.samples(kind, 9)[1:] for kind in ("tokens", "causal", "classifier")}
-    popped = hf.trainer_of("classifier", rows["classifier"], batch_size=2, kind_of_trainer=Pops)
+    popped = {
+        kind: hf.trainer_of(kind, rows[kind], batch_size=2, kind_of_trainer=Pops) for kind in ("classifier", "tokens")
+    }
     tokens = hf.trainer_of("causal", rows["causal"], batch_size=2, compute_loss_func=summed)
-    attach(popped)
-    attach(tokens)
+    for trainer in (*popped.values(), tokens):
+        attach(trainer)
     return {
-        "classifier": popped.evaluate()["eval_loss"],
+        "classifier": popped["classifier"].evaluate()["eval_loss"],
+        "popped": popped["tokens"].evaluate()["eval_loss"],
         "tokens": with_targets(rows["tokens"]).evaluate()["eval_loss"],
         "causal": tokens.evaluate()["eval_loss"],
         "boxes": detected(),
@@ -232,9 +236,10 @@ def test_the_numbers_are_those_of_one_process(ranks: list[dict[str, Results]], a
         assert len(found) == 2 * len(hf.KINDS) * len(LENGTHS[1 if rank is alone else len(ranks)])
         for (kind, count, _), values in found.items():
             assert values == pytest.approx(hf.by_hand(kind, hf.samples(kind, count + 1)[1:]), rel=1e-6), (kind, count)
-        for kind in ("tokens", "causal", "classifier"):
+        for name in ("tokens", "popped", "causal", "classifier"):
+            kind = "tokens" if name == "popped" else name
             expected = hf.by_hand(kind, hf.samples(kind, 9)[1:])
-            assert rank["overrides"][kind] == pytest.approx(expected["loss"], rel=1e-6)
+            assert rank["overrides"][name] == pytest.approx(expected["loss"], rel=1e-6), name
         assert rank["overrides"]["boxes"] == 5
 
 
