@@ -107,8 +107,8 @@ class Rendezvous:
     """All collectives of one run of a world."""
 
     def __init__(self, world_size: int) -> None:
-        # Held at each change. It is taken by itself: the condition's way of taking it is Python, and
-        # an exception from outside that struck there would leave it taken for ever.
+        # Held at each change. Taken by itself, and not by the condition, whose way of taking it is
+        # Python: an exception from outside that struck there would leave it taken for ever.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.ranks = [_RankThread(number, self) for number in range(world_size)]
