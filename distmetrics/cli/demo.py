@@ -204,7 +204,7 @@ def evaluated(net: nn.Module, x: Tensor, y: Tensor, classes: int) -> dict[str, M
         "confusion matrix": MulticlassConfusionMatrix(classes),
     }
     with torch.no_grad():
-        for inputs, labels in zip(x.split(BATCH), y.split(BATCH), strict=True):
+        for inputs, labels in zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True):
             logits = net(inputs)
             loss = nn.functional.cross_entropy(logits, labels)
             for name, metric in metrics.items():

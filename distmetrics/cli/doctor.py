@@ -96,7 +96,7 @@ def _two_processes(timeout: float, backend: str) -> list[Finding]:
     if backend == "auto" and torch.cuda.device_count() < 2:
         backend = "gloo"
     connect = partial(dist.init_process_group, timeout=timedelta(seconds=timeout))
-    job = [], None, time.time(), timeout, backend
+    job: tuple[Any, ...] = ([], None, time.time(), timeout, backend)
     outcomes = launch(_examined, 2, *job, connect=connect, limit=2 * timeout)
     errors = [of_error(outcome.error) for outcome in outcomes if outcome.error is not None]
     return errors[:1] or outcomes[0].value
