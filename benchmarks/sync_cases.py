@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.conformance.vision import prepare
+from benchmarks.conformance import prepare
 
 prepare()  # before torchmetrics, which looks for it once
 from torchmetrics import MetricCollection, classification  # noqa: E402

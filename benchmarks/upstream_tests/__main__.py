@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.conformance.__main__ import facts
+from benchmarks.common import facts
 from benchmarks.upstream_tests.plugin import SYNCS, sample_note
 from benchmarks.upstream_tests.results import (
     Pair,
