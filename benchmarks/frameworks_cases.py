@@ -44,14 +44,6 @@ class Case(NamedTuple):
     batch_size: int
     data: str
 
-    @property
-    def name(self) -> str:
-        """Return a name for the table."""
-        return (
-            f"{self.framework}, {self.program}: W={self.world_size}, {self.length}, "
-            f"batches of {self.batch_size}, {self.data}"
-        )
-
 
 class Seen(NamedTuple):
     """What one rank gets of an evaluation.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import frameworks
+from benchmarks.common import read_table
 from benchmarks.frameworks_cases import Case, Outcome, Seen, cases_of, outcomes
 
 CASE = Case("Fabric", "update", 2, "one more", 17, 4, "map")
@@ -54,10 +54,16 @@ def test_no_case_twice() -> None:
 
 
 def test_what_is_run_again_replaces_the_old() -> None:
-    def row(world_size: int, samples: int) -> dict[str, Any]:
-        return {"framework": "Fabric", "world_size": world_size, "samples": samples}
+    def page(old: str, world_size: int, synced: int) -> str:
+        case = CASE._replace(world_size=world_size)
+        return frameworks.markdown(old, [[outcome([GOOD], synced)._replace(case=case)]], "torch 2")
 
-    assert frameworks.merged([row(3, 1), row(2, 1)], [row(2, 5)]) == [row(2, 5), row(3, 1)]
+    old = page(page("", 3, 18), 2, 18)
+    again = page(old, 2, 17)
+    assert [line[1] for line in read_table(again, frameworks._SUMMARY)] == ["2", "3"]
+    assert [line[1] for line in read_table(again, frameworks._PARTS)] == ["2", "3"]
+    assert [line[6] for line in read_table(again, frameworks._PARTS)] == ["0", "1"]
+    assert page(again, 2, 18) == old
 
 
 def fails(comm: Any, cases: list[Case], ours: bool) -> list[Seen]:
@@ -84,14 +90,14 @@ def test_one_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     pytest.importorskip("lightning.fabric")
     arguments = ["--frameworks", "fabric", "--world-sizes", "2", "--lengths", "one more", "--results", str(tmp_path)]
     frameworks.main(arguments)
-    rows = json.loads((tmp_path / "frameworks.json").read_text())["rows"]
-    assert len(rows) == 6
-    for row in rows:
-        assert row["ours_wrong"] == []
-        assert row["ours_warned"] == 0
-        repeated, warning = (1, "right") if row["data"] == "map" else (17, "missed")
-        assert (row["repeated"], row["warning"]) == (repeated, warning)
-        assert row["alone"]["count"] == 17 + repeated
     line = "| Fabric | 2 | 6 | 0 | 6 | 0 | 6 |"
     assert line in capsys.readouterr().out
-    assert line in (tmp_path / "frameworks.md").read_text()
+    page = (tmp_path / "frameworks.md").read_text()
+    assert line in page
+    assert read_table(page, frameworks._BAD) == []
+    assert [line[:9] for line in read_table(page, frameworks._PARTS)] == [
+        ["Fabric", "2", "update", "map", "2", "2", "2", "2", "0"],
+        ["Fabric", "2", "update", "iterable", "2", "2", "2", "0", "2"],
+        ["Fabric", "2", "update", "sized", "2", "2", "2", "0", "2"],
+    ]
+    assert "one more, batches of 4: count 18 for 17" in page
