@@ -32,18 +32,22 @@ class Bug:
     Attributes:
         thread: where it was published.
         mesh: axes, sizes and what they really hold, as ``layout`` is told.
+        right: the number of one process that has all samples, where it is no more than that.
+        key: which of the metrics is logged, where there are several.
         ratio: of the wrong number to the right one, where the thread has numbers.
         held_twice: whether what ranks hold shows that some hold the same.
     """
 
     thread: ClassVar[str]
     mesh: ClassVar[str]
+    right: ClassVar[float]
+    key: ClassVar[str] = ""
     ratio: ClassVar[float | None] = None
     held_twice: ClassVar[bool] = False
 
     def single(self) -> float:
         """Return the number of one process that has all samples."""
-        raise NotImplementedError
+        return self.right
 
     def naive(self, comm: Any, place: Place) -> float:
         """Return what a rank logs in the way of the thread."""
@@ -55,7 +59,7 @@ class Bug:
 
     def read(self, values: Any) -> float:
         """Return the number that is logged, of what the metrics give."""
-        raise NotImplementedError
+        return float(values[self.key] if self.key else values)
 
     def ours(self, comm: Any, place: Place) -> float:
         """Return what a rank logs with a layout, or with a flat communicator."""

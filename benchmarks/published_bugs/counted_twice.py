@@ -23,6 +23,7 @@ class EvalLoss(Bug):
 
     thread = "huggingface/transformers#48167"
     mesh = "cp 4 same"
+    key = "loss"
     ratio = 27.9219 / 6.9805
     held_twice = True
 
@@ -49,10 +50,6 @@ class EvalLoss(Bug):
             each.update(self._losses().mean(1))
         return kept
 
-    def read(self, values: Any) -> float:
-        """Return the loss."""
-        return float(values["loss"])
-
 
 class Predictions(Bug):
     """16 rows predicted of 8 at context parallel 2.
@@ -63,16 +60,13 @@ class Predictions(Bug):
 
     thread = "huggingface/transformers#48842"
     mesh = "dp 2 shard, cp 2 same"
+    right = 8.0
     ratio = 2.0
     held_twice = True
 
     def _rows(self, shard: int) -> tuple[Tensor, Tensor]:
         scores = random(4, seed=shard)
         return scores, (random(4, seed=9 - shard) > 0.5).long()
-
-    def single(self) -> float:
-        """Return the number of rows."""
-        return 8.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Gather the rows of all ranks."""
@@ -101,14 +95,11 @@ class TokensSeen(Bug):
 
     thread = "pytorch/torchtitan#2983"
     mesh = "dp 2 shard, cp 2 same"
+    right = 5 * 32 * 2048
     ratio = 655360 / 327680
 
     def _tokens(self) -> int:
         return 5 * 16 * 2048  # steps, sequences and tokens of one of two data-parallel ranks
-
-    def single(self) -> float:
-        """Return the tokens of all steps."""
-        return 5 * 32 * 2048
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the counts of all ranks."""
@@ -120,10 +111,6 @@ class TokensSeen(Bug):
         seen.update(self._tokens())
         return seen
 
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values)
-
 
 class NumTokens(Bug):
     """10 tokens for 5 at tensor parallel 2, and 32 times as many at 32.
@@ -134,12 +121,10 @@ class NumTokens(Bug):
 
     thread = "huggingface/trl#7100"
     mesh = "tp 2 same"
+    key = "num_tokens"
+    right = 5.0
     ratio = 2.0
     held_twice = True
-
-    def single(self) -> float:
-        """Return the tokens of the one sample."""
-        return 5.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the counts of all ranks."""
@@ -154,10 +139,6 @@ class NumTokens(Bug):
         tokens.update(5)
         return {**logged, "num_tokens": tokens}
 
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values["num_tokens"])
-
 
 class StepTokens(Bug):
     """1 143 000 tokens of a step for 285 750 on 4 learners.
@@ -168,6 +149,7 @@ class StepTokens(Bug):
 
     thread = "allenai/open-instruct#1808"
     mesh = "learner 4 same"
+    right = 285_750.0
     ratio = 1.143e6 / 285_750
     held_twice = True
 
@@ -175,10 +157,6 @@ class StepTokens(Bug):
         lengths = 2000 + torch.arange(128) * 3  # of 128 samples
         lengths[-1] += 285_750 - lengths.sum()
         return lengths
-
-    def single(self) -> float:
-        """Return the tokens of the step."""
-        return 285_750.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Join the lengths of all learners."""
@@ -204,6 +182,7 @@ class RepeatedWeights(Bug):
 
     thread = "ROCm/TransformerEngine#715"
     mesh = "tp 8 same"
+    right = math.sqrt(4.9608 + 1.15)
     ratio = 3.763 / 2.472
 
     def _split(self, rank: int) -> Tensor:
@@ -211,10 +190,6 @@ class RepeatedWeights(Bug):
 
     def _repeated(self) -> Tensor:
         return _of_norm(random(20, seed=9), math.sqrt(1.15))
-
-    def single(self) -> float:
-        """Return the norm over each weight once."""
-        return math.sqrt(4.9608 + 1.15)
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the squares of everything that a rank has."""

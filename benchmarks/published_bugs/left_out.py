@@ -22,11 +22,9 @@ class EvalSequences(Bug):
 
     thread = "NVIDIA/Megatron-LM#6717"
     mesh = "gtp_remat 64 shard, dp 2 shard"
+    key = "sequences"
+    right = 14 * 768
     ratio = 168 / 10_752
-
-    def single(self) -> float:
-        """Return the sequences of 14 iterations."""
-        return 14 * 768
 
     def naive(self, comm: Any, place: Place) -> float:
         """Count along the other axis alone."""
@@ -38,10 +36,6 @@ class EvalSequences(Bug):
         sequences.update(84)
         loss.update(random(84, seed=2 * place["gtp_remat"] + place["dp"]))
         return {"sequences": sequences, "loss": loss}
-
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values["sequences"])
 
 
 class MinusOne(Bug):
@@ -73,10 +67,6 @@ class MinusOne(Bug):
         loss.update(self._loss(place["dp"]))
         return loss
 
-    def read(self, values: Any) -> float:
-        """Return it."""
-        return float(values)
-
 
 class NoLoss(Bug):
     """AttributeError: 'NoneType' object has no attribute 'item' on the first of 2 stages.
@@ -86,13 +76,10 @@ class NoLoss(Bug):
 
     thread = "huggingface/nanotron#405"
     mesh = "pp 2 last"
+    right = 12.1
 
     def _loss(self, stage: int) -> Tensor | None:
         return torch.tensor(12.1) if stage == 1 else None
-
-    def single(self) -> float:
-        """Return the loss of the step."""
-        return 12.1
 
     def naive(self, comm: Any, place: Place) -> float:
         """Take the value wherever this runs."""
@@ -114,11 +101,8 @@ class LossScale(Bug):
 
     thread = "ByteDance-Seed/VeOmni#338"
     mesh = "dp 1 shard, sp 8 shard"
+    right = 1.0
     ratio = 0.125
-
-    def single(self) -> float:
-        """Return the loss of every token."""
-        return 1.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Scale by the data-parallel ranks."""
@@ -139,13 +123,10 @@ class PromptAlone(Bug):
 
     thread = "axolotl-ai-cloud/axolotl#3026"
     mesh = "cp 2 shard"
+    right = 0.37890625
 
     def _losses(self, part: int) -> Tensor:
         return torch.tensor([]) if part == 0 else torch.full((32,), 0.37890625)
-
-    def single(self) -> float:
-        """Return the mean over the tokens that have a loss."""
-        return 0.37890625
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the means."""
@@ -166,13 +147,10 @@ class MeanOfMeans(Bug):
 
     thread = "PrimeIntellect-ai/prime-rl#1957"
     mesh = "cp 2 shard"
+    right = 1.5
 
     def _losses(self, part: int) -> Tensor:
         return torch.tensor([4.0]) if part == 0 else torch.ones(5)
-
-    def single(self) -> float:
-        """Return the mean over all tokens."""
-        return 1.5
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the means."""
@@ -184,10 +162,6 @@ class MeanOfMeans(Bug):
         loss.update(self._losses(place["cp"]))
         return loss
 
-    def read(self, values: Any) -> float:
-        """Return it."""
-        return float(values)
-
 
 class ExpertNorm(Bug):
     """A gradient norm of 7.236 for 10.954 with half of four experts on each of 2 ranks.
@@ -197,14 +171,11 @@ class ExpertNorm(Bug):
 
     thread = "deepspeedai/DeepSpeed#8475"
     mesh = "ep 2 shard"
+    right = math.sqrt(120)
     ratio = 7.236068 / 10.954452
 
     def _norms(self, rank: int) -> Tensor:
         return torch.tensor([[2.0, 4.0], [6.0, 8.0]][rank])  # of a rank's experts
-
-    def single(self) -> float:
-        """Return the norm over all experts."""
-        return math.sqrt(120)
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the norms."""

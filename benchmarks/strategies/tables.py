@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.common import table
+
 EXACT, CLOSE = 0.0, 1e-6
 LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
 _IN_PARTS = "bf16 in parts"  # of cell.py, which imports torchmetrics
@@ -68,13 +70,9 @@ class Verdict:
 def judge(
     strategy: str, devices: int, cell: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Verdict:
-    """Compare one cell with the single process: counts exactly, the rest to 1e-6.
+    """Compare one cell with that of one process: counts exactly, the rest to 1e-6.
 
-    Args:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        cell: what was run; ``cell["problems"]`` has why a part was not run.
-        expected: the cell of one process with the same batches.
+    ``cell["problems"]`` has why a part was not run.
     """
     wanted = expected["logged"]["even"]
     equal: dict[str, list[str]] = {}
@@ -113,23 +111,14 @@ def tables(verdicts: Iterable[Verdict]) -> str:
 
 
 def _by_metric(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    names = {
-        name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)
-    }
-    lines = [
-        _line("strategy", *names, *_HEADS.values()),
-        "|---|" + "---|" * (len(names) + len(_HEADS)),
-    ]
+    every = [verdict for row in by.values() for verdict in row.values()]
+    names = list(dict.fromkeys(name for verdict in every for name in _metrics(verdict)))
+    lines = []
     for strategy, row in by.items():
         cells = [_metric_cell(name, row.values()) for name in names]
-        lines.append(
-            _line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS))
-        )
-    return "\n".join(lines)
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+        weights = [_weight_cell(part, row.values()) for part in _HEADS]
+        lines.append([f"`{strategy}`", *cells, *weights])
+    return table(["strategy", *names, *_HEADS.values()], lines)
 
 
 def _metrics(verdict: Verdict) -> list[str]:
@@ -146,15 +135,10 @@ def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
     """Return in how many worlds and layouts a metric is right, of those that were run."""
     right = run = 0
     for verdict in row:
-        bad = {
-            line.partition("/")[0]
-            for line in verdict.differ
-            if metric == _group(line.partition(":")[0].split("/")[1])
-        }
-        good: set[str] = set()
-        for name, layouts in verdict.equal.items():
-            if _group(name) == metric:
-                good |= {*layouts}
+        differ = (line.partition(":")[0].partition("/") for line in verdict.differ)
+        bad = {layout for layout, _, name in differ if _group(name) == metric}
+        equal = (layouts for name, layouts in verdict.equal.items() if _group(name) == metric)
+        good = {layout for layouts in equal for layout in layouts}
         right, run = right + len(good - bad), run + len(good | bad)
     return ("" if right == run else _WRONG) + f"{right}/{run}" if run else "not run"
 
@@ -172,7 +156,5 @@ def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
 
 def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:
     worlds = sorted({devices for row in by.values() for devices in row})
-    lines = [_line("strategy", *map(str, worlds)), "|---|" + "---|" * len(worlds)]
-    for strategy, row in by.items():
-        lines.append(_line(f"`{strategy}`", *(str(row.get(devices, "")) for devices in worlds)))
-    return "\n".join(lines)
+    lines = [[f"`{name}`", *(row.get(each, "") for each in worlds)] for name, row in by.items()]
+    return table(["strategy", *map(str, worlds)], lines)
