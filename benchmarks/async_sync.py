@@ -21,14 +21,11 @@ makes the copy, is told apart: a block has one. Small metrics are over in it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,11 +34,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import distmetrics as dm
+from benchmarks.common import parser, write_json
 from benchmarks.sync_cases import CASES
 from distmetrics.testing import run
 from distmetrics.tree import flatten
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = ("first", "in flight", "rest", "all")
 WAYS = ("alone", "load", "async", "async, short turns", "blocking")
 IN_BACKGROUND = ("load", "async", "async, short turns")
@@ -115,14 +112,13 @@ def has_same_bits(metrics: Any) -> bool:
     handle = dm.sync_async(metrics)
     blocking, _ = flatten(dm.sync_and_compute(metrics))
     ours, _ = flatten(handle.result())
-    return len(ours) == len(blocking) and all(map(is_equal, ours, blocking))
 
+    def equal(one: Any, other: Any) -> bool:
+        if isinstance(one, torch.Tensor):
+            return torch.equal(one.nan_to_num(-7.0), other.nan_to_num(-7.0))
+        return repr(one) == repr(other)
 
-def is_equal(ours: Any, blocking: Any) -> bool:
-    """True for equal leaves; NaN equals NaN."""
-    if isinstance(ours, torch.Tensor):
-        return torch.equal(ours.nan_to_num(-7.0), blocking.nan_to_num(-7.0))
-    return repr(ours) == repr(blocking)
+    return len(ours) == len(blocking) and all(map(equal, ours, blocking))
 
 
 def measured(comm: Any, case: str, width: int, rounds: int, least: int) -> dict[str, Any]:
@@ -183,9 +179,7 @@ def show(case: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, print the tables, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--cases", nargs="+", choices=CHOSEN, default=CHOSEN)
     ask.add_argument("--width", type=int, default=512)
     ask.add_argument("--rounds", type=int, default=20)
@@ -196,7 +190,7 @@ def main() -> None:
         wanted = (case, args.width, args.rounds, args.steps)
         results[case] = summary(run(2, measured, *wanted, backend="gloo"))
         show(case, results[case])
-    (RESULTS / "async_sync.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_json("async_sync.json", results)
 
 
 if __name__ == "__main__":
