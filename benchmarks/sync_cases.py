@@ -20,21 +20,13 @@ _WORDS = "the a cat dog sat lay on in mat house and then slept ran"
 
 
 class Case(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        title: for people.
-        make: ``make(rank, world_size)`` returns the metrics, updated.
-        theirs: "torchmetrics" or "torcheval": who else syncs them.
-        slow: the other takes seconds a sync, and gets few repeats.
-        worlds: sizes at which it is run.
-    """
-
-    title: str
-    make: Callable[[int, int], Any]
-    theirs: str = "torchmetrics"
-    slow: bool = False
-    worlds: tuple[int, ...] = (2, 4, 8)
+    title: str  # for people
+    make: Callable[[int, int], Any]  # ``make(rank, world_size)`` returns the metrics, updated
+    theirs: str = "torchmetrics"  # "torchmetrics" or "torcheval": who else syncs them
+    slow: bool = False  # the other takes seconds a sync, and gets few repeats
+    worlds: tuple[int, ...] = (2, 4, 8)  # sizes at which it is run
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:

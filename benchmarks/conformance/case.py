@@ -25,20 +25,14 @@ Source = Callable[[torch.Generator, int], Batch | list[Batch]]
 
 @dataclass(frozen=True)
 class Case:
-    """A metric as it is constructed, and a source of batches for it.
+    """A metric as it is constructed, and a source of batches for it."""
 
-    Attributes:
-        name: the class, with what is special about this construction in brackets:
-            ``BinaryAUROC[thresholds=8]``.
-        group: torchmetrics' subpackage.
-        make: constructs the metric.
-        batch: makes a batch of n samples, or several where one batch takes several updates.
-    """
-
+    # the class, with what is special about this construction in brackets:
+    # ``BinaryAUROC[thresholds=8]``
     name: str
-    group: str
-    make: Callable[[], Any]
-    batch: Source
+    group: str  # torchmetrics' subpackage
+    make: Callable[[], Any]  # constructs the metric
+    batch: Source  # makes a batch of n samples, or several where one batch takes several updates
 
     @property
     def kind(self) -> str:

@@ -150,23 +150,15 @@ def _serve(rank: int, size: int, store: str, pipe: Connection) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which questions to ask.
+    """Which questions to ask."""
 
-    Attributes:
-        sizes: world sizes of the threads.
-        layouts: layouts of all that is run.
-        peer: whether torchmetrics' own sync is run.
-        sample: names of the cases that distmetrics also syncs on gloo, between 3 ranks.
-        limit: seconds after which a question without an answer is a hang.
-        epochs: how often each world fills the metric, syncs, computes and resets it.
-    """
-
-    sizes: Sequence[int]
-    layouts: Sequence[str]
-    peer: bool
+    sizes: Sequence[int]  # world sizes of the threads
+    layouts: Sequence[str]  # layouts of all that is run
+    peer: bool  # whether torchmetrics' own sync is run
+    # names of the cases that distmetrics also syncs on gloo, between 3 ranks
     sample: frozenset[str]
-    limit: float
-    epochs: int = 1
+    limit: float  # seconds after which a question without an answer is a hang
+    epochs: int = 1  # how often each world fills the metric, syncs, computes and resets it
 
 
 Found = tuple[Case, list[Row], str]  # a case, its rows, or why it cannot be constructed here

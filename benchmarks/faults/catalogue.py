@@ -18,25 +18,15 @@ MARK = "# here"
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One thing that goes wrong."""
 
-    Attributes:
-        name: on the command line.
-        title: in tables.
-        ranks: of the world.
-        wrong: the rank at fault.
-        signal: what the parent sends to it, if anything.
-        lost: whether that rank is none of which an answer is expected.
-        harmless: whether an error would be a false verdict.
-    """
-
-    name: str
-    title: str
-    ranks: int = 2
-    wrong: int = 1
-    signal: signal.Signals | None = None
-    lost: bool = False
-    harmless: bool = False
+    name: str  # on the command line
+    title: str  # in tables
+    ranks: int = 2  # of the world
+    wrong: int = 1  # the rank at fault
+    signal: signal.Signals | None = None  # what the parent sends to it, if anything
+    lost: bool = False  # whether that rank is none of which an answer is expected
+    harmless: bool = False  # whether an error would be a false verdict
 
     @property
     def program(self) -> str:

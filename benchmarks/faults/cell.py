@@ -31,24 +31,16 @@ _ERRORS = 3000  # characters of a rank's stderr
 
 @dataclass(frozen=True)
 class Run:
-    """What was seen of the ranks.
+    """What was seen of the ranks."""
 
-    Attributes:
-        fault_at: when the fault happened, by the monotonic clock; None if the job did not come to
-            it.
-        events: of each rank.
-        died: when and how ranks ended without a word: rank to time and signal or exit code.
-        stderr: the end of what each rank wrote there.
-        reported: the ranks that left a report.
-        dump: the last stacks of all ranks that a debug server wrote.
-    """
-
+    # when the fault happened, by the monotonic clock; None if the job did not come to it
     fault_at: float | None
-    events: list[list[Event]]
+    events: list[list[Event]]  # of each rank
+    # when and how ranks ended without a word: rank to time and signal or exit code
     died: dict[int, tuple[float, str]]
-    stderr: list[str]
-    reported: list[int]
-    dump: str = ""
+    stderr: list[str]  # the end of what each rank wrote there
+    reported: list[int]  # the ranks that left a report
+    dump: str = ""  # the last stacks of all ranks that a debug server wrote
 
 
 def run(fault: Fault, tool: str, limit: float, timeout: float) -> Run | None:

@@ -65,29 +65,18 @@ class Job:
     """What a program sees.
 
     Calls are the tool's own functions where they have the arguments, so that it sees who calls.
-
-    Attributes:
-        rank: of this process.
-        world_size: number of ranks.
-        wrong: the rank on which the fault happens.
-        log: where this rank writes.
-        all_reduce: ``all_reduce(x, op, name=, comm=)``; the tensor, reduced.
-        all_gather: ``all_gather(x, name=)``; the rows of all ranks.
-        compute: the value of a torchmetrics metric over all ranks.
-        group: ``group(ranks)``; what ``comm=`` takes.
-        module: the LightningModule, in Lightning's programs.
-        later: names logged with Lightning, and their right values.
     """
 
-    rank: int
-    world_size: int
-    wrong: int
-    log: Log
-    all_reduce: Callable[..., Any]
-    all_gather: Callable[..., Any]
-    compute: Callable[[Any], Any]
-    group: Callable[[list[int]], Any]
-    module: Any = None
+    rank: int  # of this process
+    world_size: int  # number of ranks
+    wrong: int  # the rank on which the fault happens
+    log: Log  # where this rank writes
+    all_reduce: Callable[..., Any]  # ``all_reduce(x, op, name=, comm=)``; the tensor, reduced
+    all_gather: Callable[..., Any]  # ``all_gather(x, name=)``; the rows of all ranks
+    compute: Callable[[Any], Any]  # the value of a torchmetrics metric over all ranks
+    group: Callable[[list[int]], Any]  # ``group(ranks)``; what ``comm=`` takes
+    module: Any = None  # the LightningModule, in Lightning's programs
+    # names logged with Lightning, and their right values
     later: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -29,61 +29,36 @@ _WORDS, _LONG = 600, 140  # characters of what an aborted process wrote; of an e
 
 
 class End(NamedTuple):
-    """How one rank ended.
+    """How one rank ended."""
 
-    Attributes:
-        how: "error", "abort", "hang" or "done"; "lost" for the rank that the fault took away.
-        seconds: from the fault to the end.
-        text: of the error, or the end of what an aborted process wrote.
-        wrong: whether a value was not what it should have been.
-    """
-
-    how: str
-    seconds: float = 0.0
-    text: str = ""
-    wrong: bool = False
+    how: str  # "error", "abort", "hang" or "done"; "lost" for the rank that the fault took away
+    seconds: float = 0.0  # from the fault to the end
+    text: str = ""  # of the error, or the end of what an aborted process wrote
+    wrong: bool = False  # whether a value was not what it should have been
 
 
 @dataclass(frozen=True)
 class Row:
-    """One fault with one tool.
+    """One fault with one tool."""
 
-    Attributes:
-        fault: its name.
-        tool: its name.
-        outcome: "right", "silent", "error", "abort", "hang", "not expressible" or "not measured".
-        survivors: how many ranks count.
-        first, last: seconds to the first and the last error or abort among them; "" without one.
-        ended: how many of them ended with an error or an abort.
-        hung: how many of them hang.
-        aborted: how many of them were aborted.
-        wrong: whether a program was given a wrong number, whatever happened later.
-        told: how many of the ranks that did nothing wrong ended with an error.
-        rank_named: how many of those name the rank that did.
-        line_named: how many name its line.
-        reports: how many ranks left a report.
-        all_report: whether all survivors did.
-        dumped: whether a dump of stacks has the line of the rank at fault.
-        words: the error of a survivor, best of one that did nothing wrong.
-    """
-
-    fault: str
-    tool: str
-    outcome: str
-    survivors: int = 0
+    fault: str  # its name
+    tool: str  # its name
+    outcome: str  # "right", "silent", "error", "abort", "hang", "not expressible" or "not measured"
+    survivors: int = 0  # how many ranks count
+    # seconds to the first and the last error or abort among them; "" without one
     first: float | str = ""
     last: float | str = ""
-    ended: int = 0
-    hung: int = 0
-    aborted: int = 0
-    wrong: bool = False
-    told: int = 0
-    rank_named: int = 0
-    line_named: int = 0
-    reports: int = 0
-    all_report: bool = False
-    dumped: bool = False
-    words: str = ""
+    ended: int = 0  # how many of them ended with an error or an abort
+    hung: int = 0  # how many of them hang
+    aborted: int = 0  # how many of them were aborted
+    wrong: bool = False  # whether a program was given a wrong number, whatever happened later
+    told: int = 0  # how many of the ranks that did nothing wrong ended with an error
+    rank_named: int = 0  # how many of those name the rank that did
+    line_named: int = 0  # how many name its line
+    reports: int = 0  # how many ranks left a report
+    all_report: bool = False  # whether all survivors did
+    dumped: bool = False  # whether a dump of stacks has the line of the rank at fault
+    words: str = ""  # the error of a survivor, best of one that did nothing wrong
 
     @property
     def was_run(self) -> bool:

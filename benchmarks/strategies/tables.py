@@ -18,25 +18,19 @@ _HEADS = {"float32": "weights", "uneven": "uneven training", "bf16": "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One strategy in one world.
+    """One strategy in one world."""
 
-    Attributes:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        equal: for each metric the layouts in which it is the single process's.
-        differ: ``layout/name`` of each value that is not, with both values.
-        weights: the largest difference of a trained weight from the single process's, by part.
-        in_parts: that in bf16 from the single process that has the gradients of the ranks' parts
-            one after the other; None where that was not run.
-        problems: why a part could not be run, by part.
-    """
-
-    strategy: str
-    devices: int
+    strategy: str  # its name
+    devices: int  # processes, or replicas in one
+    # for each metric the layouts in which it is the single process's
     equal: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    differ: Sequence[str] = ()
+    differ: Sequence[str] = ()  # ``layout/name`` of each value that is not, with both values
+    # the largest difference of a trained weight from the single process's, by part
     weights: Mapping[str, float] = field(default_factory=dict)
+    # that in bf16 from the single process that has the gradients of the ranks' parts one after
+    # the other; None where that was not run
     in_parts: float | None = None
+    # why a part could not be run, by part
     problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
