@@ -139,19 +139,17 @@ class Timer:
         error = self._error
         if error is None:
             return
-        if _is_running_call(frame):
-            self._error = None
-            raise error
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        if not _is_running_call(frame):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+            return
+        self._error = None
+        raise error
 
 
 def _is_running_call(frame: FrameType | None) -> bool:
     outermost, place = None, frame
-    while place is not None:
-        name = place.f_globals.get("__name__", "")
-        if name == __name__:  # below it are the launchers, which are ours as well
-            break
-        if place.f_code.co_filename.startswith(PACKAGE):
+    while place is not None and place.f_globals.get("__name__", "") != __name__:
+        if place.f_code.co_filename.startswith(PACKAGE):  # below this module are the launchers
             outermost = place
         place = place.f_back
     if outermost is None:

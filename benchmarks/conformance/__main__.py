@@ -38,7 +38,6 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
     ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute, reset as often")
     ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
-    ask.add_argument("--jobs", type=int, default=1, help="cases at a time")
     ask.add_argument("--out", type=Path, help="folder; default results/ if everything is run")
     return ask.parse_args(words)
 
@@ -61,20 +60,19 @@ def main() -> int:
     peer = args.backend == "threads" and not args.no_peer
     plan = Plan(sizes, args.layouts, peer, sample, args.limit, args.epochs)
     start = time.monotonic()
-    rows, missing = _run(chosen, plan, args.jobs)
+    rows, missing = _run(chosen, plan)
     took = time.monotonic() - start
-    whole = args == options(["--jobs", str(args.jobs)])  # a part does not replace its results
-    if args.out or whole:
+    if args.out or args == options([]):  # a part does not replace the results of the whole
         said = facts("benchmarks.conformance", took, *PACKAGES)
         write(rows, absent() | missing, said, args.out or RESULTS)
     return _summary(rows, took)
 
 
-def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict[str, str]]:
+def _run(chosen: Sequence[Case], plan: Plan) -> tuple[list[Row], dict[str, str]]:
     """Run the cases; return the rows, and the classes that cannot be constructed here."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    for number, (case, found, why) in enumerate(measure(chosen, plan, jobs), 1):
+    for number, (case, found, why) in enumerate(measure(chosen, plan), 1):
         rows += found
         if why:
             missing[case.name] = why

@@ -15,7 +15,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -161,26 +160,8 @@ class Plan:
     epochs: int = 1  # how often each world fills the metric, syncs, computes and resets it
 
 
-Found = tuple[Case, list[Row], str]  # a case, its rows, or why it cannot be constructed here
-
-
-def measure(cases: Sequence[Case], plan: Plan, jobs: int) -> Iterator[Found]:
-    """Yield each case with its rows."""
-
-    def part(number: int) -> list[Found]:
-        return [*_some(cases[number::jobs], plan)]
-
-    if jobs == 1:
-        yield from _some(cases, plan)
-        return
-    with ThreadPoolExecutor(jobs) as pool:
-        parts = list(pool.map(part, range(jobs)))
-    for index in range(len(cases)):
-        yield parts[index % jobs][index // jobs]
-
-
-def _some(cases: Sequence[Case], plan: Plan) -> Iterator[Found]:
-    """Ask one process for worlds of threads, and a gloo world of each size, about cases."""
+def measure(cases: Sequence[Case], plan: Plan) -> Iterator[tuple[Case, list[Row], str]]:
+    """Yield each case with its rows, or with the reason why it cannot be constructed here."""
     with contextlib.ExitStack() as stack:
         worlds = {
             size: stack.enter_context(World(size, group=size > 1, limit=plan.limit))

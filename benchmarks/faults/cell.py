@@ -155,15 +155,13 @@ class _Watch:
 
     def _look_for_the_fault(self) -> None:
         """Learn when the fault happened; make it happen if that is for the parent to do."""
+        mine = self.events[self.fault.wrong]
         if self.fault_at is not None:
             return
-        mine = self.events[self.fault.wrong]
         if self.fault.signal is None:
             times = (event["time"] for event in mine if event["kind"] == "fault")
             self.fault_at = next(times, None)
-            return
-        waits = all(_has(self.events[rank], "calls") for rank in self.fault.others)
-        if waits and _has(mine, "ready"):
+        elif _has(mine, "ready") and all(_has(self.events[i], "calls") for i in self.fault.others):
             time.sleep(_BEFORE)
             pid = next(event["pid"] for event in mine if event["kind"] == "start")
             self.fault_at = time.monotonic()

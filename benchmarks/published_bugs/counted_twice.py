@@ -15,11 +15,7 @@ from distmetrics import all_reduce, layout
 
 
 class EvalLoss(Bug):
-    """eval_loss 27.92 for 6.98 at context parallel 4.
-
-    The evaluation did not split sequences, so that each rank had all of one and added up the
-    losses of all its tokens; the count was divided by the ranks that share a sequence.
-    """
+    """eval_loss 27.92 for 6.98 at context parallel 4."""
 
     thread = "huggingface/transformers#48167"
     mesh = "cp 4 same"
@@ -52,11 +48,7 @@ class EvalLoss(Bug):
 
 
 class Predictions(Bug):
-    """16 rows predicted of 8 at context parallel 2.
-
-    Each rank of a context-parallel group returns the rows of its batch, and what all ranks return
-    is gathered as if each had other rows.
-    """
+    """16 rows predicted of 8 at context parallel 2."""
 
     thread = "huggingface/transformers#48842"
     mesh = "dp 2 shard, cp 2 same"
@@ -86,12 +78,7 @@ class Predictions(Bug):
 
 
 class TokensSeen(Bug):
-    """655 360 tokens seen for 327 680 at data parallel 2, context parallel 2.
-
-    Tokens were counted before the sequences were split along the context, and the counts of all
-    ranks added up. All ranks have the same count, which may be so by nature: nothing but the
-    layout can tell.
-    """
+    """655 360 tokens seen for 327 680 at data parallel 2, context parallel 2."""
 
     thread = "pytorch/torchtitan#2983"
     mesh = "dp 2 shard, cp 2 same"
@@ -113,11 +100,7 @@ class TokensSeen(Bug):
 
 
 class NumTokens(Bug):
-    """10 tokens for 5 at tensor parallel 2, and 32 times as many at 32.
-
-    Every rank of a tensor-parallel group gets the same batch; the number of tokens was gathered
-    from all ranks and added up.
-    """
+    """10 tokens for 5 at tensor parallel 2, and 32 times as many at 32."""
 
     thread = "huggingface/trl#7100"
     mesh = "tp 2 same"
@@ -141,11 +124,7 @@ class NumTokens(Bug):
 
 
 class StepTokens(Bug):
-    """1 143 000 tokens of a step for 285 750 on 4 learners.
-
-    One process hands the same global lengths to every learner, and the lengths of all learners
-    were joined as if each had a part.
-    """
+    """1 143 000 tokens of a step for 285 750 on 4 learners."""
 
     thread = "allenai/open-instruct#1808"
     mesh = "learner 4 same"
@@ -174,11 +153,7 @@ class StepTokens(Bug):
 
 
 class RepeatedWeights(Bug):
-    """A gradient norm of 3.763 for 2.472 at tensor parallel 8 (also NVIDIA-NeMo/RL#3788).
-
-    Tensor parallelism splits some weights and repeats others, such as those of norms. The squares
-    of all gradients were added up over its ranks, so that those of repeated weights count 8 times.
-    """
+    """A gradient norm of 3.763 for 2.472 at tensor parallel 8 (also NVIDIA-NeMo/RL#3788)."""
 
     thread = "ROCm/TransformerEngine#715"
     mesh = "tp 8 same"

@@ -14,11 +14,7 @@ from distmetrics import all_reduce, mean
 
 
 class EvalSequences(Bug):
-    """A validation loss of 168 of 10 752 sequences.
-
-    The loss was reduced over one of two axes along which ranks read other sequences: over 6 of
-    384 ranks (here 2 of 128). The number was plausible, and scattered eight times as much.
-    """
+    """A validation loss of 168 of 10 752 sequences."""
 
     thread = "NVIDIA/Megatron-LM#6717"
     mesh = "gtp_remat 64 shard, dp 2 shard"
@@ -39,10 +35,7 @@ class EvalSequences(Bug):
 
 
 class MinusOne(Bug):
-    """A loss of -1.0 in the log of a pipeline (also pytorch/torchtitan#1232).
-
-    Only the last stage has a loss. The others filled in -1, and theirs is the one that is logged.
-    """
+    """A loss of -1.0 in the log of a pipeline (also pytorch/torchtitan#1232)."""
 
     thread = "pytorch/torchtitan#547"
     mesh = "pp 2 last, dp 2 shard"
@@ -69,10 +62,7 @@ class MinusOne(Bug):
 
 
 class NoLoss(Bug):
-    """AttributeError: 'NoneType' object has no attribute 'item' on the first of 2 stages.
-
-    The loss of a stage without one is None, and the code that logs takes its value on every stage.
-    """
+    """AttributeError: 'NoneType' object has no attribute 'item' on the first of 2 stages."""
 
     thread = "huggingface/nanotron#405"
     mesh = "pp 2 last"
@@ -93,11 +83,7 @@ class NoLoss(Bug):
 
 
 class LossScale(Bug):
-    """A loss of 0.125 for 1.0 at sequence parallel 8.
-
-    Ranks divide their losses by the tokens of all ranks, and the sum was scaled back by the
-    number of data-parallel ranks, of which there is one, in place of all that hold other tokens.
-    """
+    """A loss of 0.125 for 1.0 at sequence parallel 8."""
 
     thread = "ByteDance-Seed/VeOmni#338"
     mesh = "dp 1 shard, sp 8 shard"
@@ -115,11 +101,7 @@ class LossScale(Bug):
 
 
 class PromptAlone(Bug):
-    """eval_loss nan at context parallel 2, where it was 0.379.
-
-    The part of a sequence that one rank has may be all prompt, of which no loss is taken. Its mean
-    is 0 / 0, and the mean over ranks is NaN as well.
-    """
+    """eval_loss nan at context parallel 2, where it was 0.379."""
 
     thread = "axolotl-ai-cloud/axolotl#3026"
     mesh = "cp 2 shard"
@@ -139,11 +121,7 @@ class PromptAlone(Bug):
 
 
 class MeanOfMeans(Bug):
-    """One token that counts as much as five: 2.5 for 1.5 here.
-
-    Each rank takes the mean over its own part of a sequence, of which prompts fill the first; then
-    the mean over ranks. With 5 tokens on one rank and 1 on the other, the one counts five times.
-    """
+    """One token that counts as much as five: 2.5 for 1.5 here."""
 
     thread = "PrimeIntellect-ai/prime-rl#1957"
     mesh = "cp 2 shard"
@@ -164,10 +142,7 @@ class MeanOfMeans(Bug):
 
 
 class ExpertNorm(Bug):
-    """A gradient norm of 7.236 for 10.954 with half of four experts on each of 2 ranks.
-
-    Norms of ranks were averaged, as if each had the gradients of all experts.
-    """
+    """A gradient norm of 7.236 for 10.954 with half of four experts on each of 2 ranks."""
 
     thread = "deepspeedai/DeepSpeed#8475"
     mesh = "ep 2 shard"
