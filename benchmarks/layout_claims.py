@@ -19,7 +19,7 @@ import itertools
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -233,7 +233,7 @@ def drawn(count: int, seed: int) -> Iterator[Case]:
     return (any_case(draw) for _ in range(count))
 
 
-def tally(cases: Iterator[Case]) -> tuple[Counter[str], dict[str, Counter[str]]]:
+def tally(cases: Iterable[Case]) -> tuple[Counter[str], dict[str, Counter[str]]]:
     """Judge cases; print the bad ones, return how many there are of each verdict, and by claim."""
     counted: Counter[str] = Counter()
     by_claim: dict[str, Counter[str]] = {}

@@ -10,32 +10,19 @@ import time
 import psutil
 import pytest
 
-from benchmarks.faults.__main__ import measure, options
+from benchmarks.faults.__main__ import measure
 from benchmarks.faults.catalogue import FAULTS, TOOLS
 from benchmarks.faults.cell import ROOT, Run, run
 from benchmarks.faults.job import Log, text_of
-from benchmarks.faults.report import cell, judge, markdown, merged, names_line, names_rank, read, tidy, write
+from benchmarks.faults.report import cell, judge, merged, names_line, names_rank, read, tidy, write
 
-TIMED_OUT = (
-    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting "
-    "8000ms for recv operation to complete"
-)
-CLOSED = (
-    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
-    "[127.0.0.1]:19867. This is typically caused by a remote worker crashing."
-)
-ABORTED = "[enforce fail at /__w/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+TIMED_OUT = "RuntimeError: [/__w/gloo/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+CLOSED = "RuntimeError: [/__w/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19867. This is typically"
 BARRIER = "RuntimeError: [Rank 0]: Ranks 1, 12 failed to pass monitoredBarrier in 8000 ms"
-BARRIER_OTHER = "RuntimeError: Rank 2 successfully reached monitoredBarrier. Please check rank 0 logs for faulty rank."
-DETAIL = (
-    "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-    "CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float), but Rank 1 is "
-    "running collective: CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[3]"
-)
-PLACE = FAULTS["skipped"].places("torch")[0]  # the marked line of the program
+DETAIL = "RuntimeError: Rank 0 is running collective: X(TensorShape=[4]), but Rank 1 is running collective: X([3])"
+LINE = FAULTS["skipped"].places("torch")[0][1]  # the marked one of the program
 OURS = (
-    'distmetrics.errors.MismatchError: ranks disagree on a collective: rank 1 calls all_reduce sum "val/count"\n'
-    f'  rank 1  all_reduce sum "val/count"  float32[4]  benchmarks/faults/programs.py:{PLACE[1]} in skipped\n'
+    f"MismatchError: ranks disagree: rank 1 calls all_reduce\n  rank 1  benchmarks/faults/programs.py:{LINE} in skipped"
 )
 
 
@@ -45,11 +32,9 @@ OURS = (
         (TIMED_OUT, [], [1, 8000]),
         (CLOSED, [], [1]),
         (BARRIER, [1, 12], [2, 8000]),
-        (BARRIER_OTHER, [0, 2], [1]),
         (DETAIL, [0, 1], [3, 4]),
         (OURS, [1], [3]),
         ("ranks 0-2 and 5 have returned", [1, 5], [4]),
-        ("it was rank 1.", [1], []),
         ("[rank1]: KeyError", [1], []),
         ("rank 1.5 or rankings 1", [], [1]),
     ],
@@ -57,16 +42,6 @@ OURS = (
 def test_a_text_names_a_rank_by_its_number(text: str, named: list[int], others: list[int]) -> None:
     assert all(names_rank(text, rank) for rank in named)
     assert not any(names_rank(text, rank) for rank in others)
-
-
-def test_a_text_is_kept_without_what_differs_from_machine_to_machine() -> None:
-    assert tidy(TIMED_OUT) == "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
-    assert tidy(CLOSED).startswith("RuntimeError: Connection closed by peer. This is typically")
-    assert tidy(ABORTED) == "op.preamble.length <= op.nbytes. 8 vs 4."
-    assert (
-        tidy(f'File "{ROOT}/benchmarks/faults/programs.py", line 42') == 'File "benchmarks/faults/programs.py", line 42'
-    )
-    assert tidy(OURS) == OURS
 
 
 @pytest.mark.parametrize(
@@ -82,6 +57,20 @@ def test_a_text_is_kept_without_what_differs_from_machine_to_machine() -> None:
 )
 def test_a_text_names_a_line_of_the_rank_at_fault(text: str, line: int, named: bool) -> None:
     assert names_line(text, [("programs.py", line)]) is named
+
+
+def test_a_text_is_kept_without_stack_and_places(tmp_path) -> None:
+    assert tidy(CLOSED) == "RuntimeError: Connection closed by peer. This is typically"
+    assert tidy(f'File "{ROOT}/benchmarks/faults/job.py", line 42') == 'File "benchmarks/faults/job.py", line 42'
+    error = ValueError("lost")
+    error.__cause__ = RuntimeError("closed\nException raised from wait at pair.cc:5:\nframe #0: rank 1")
+    error.add_note("see there")
+    assert text_of(error) == "ValueError: lost\nsee there\n\nThe cause of it:\nRuntimeError: closed"
+    log = Log(tmp_path, 1)
+    log.write("value", got=[1.0])
+    with log.path.open("a") as file:
+        file.write('{"kind": "do')  # read while it is written
+    assert [event["got"] for event in log.read()] == [[1.0]]
 
 
 def value(got: object, right: object) -> dict[str, object]:
@@ -100,19 +89,17 @@ def row(fault: str, *events: list[dict[str, object]], died: dict[int, tuple[floa
     return judge(FAULTS[fault], "torch", seen)
 
 
+LOST = [raised(11, "rank 1")], [raised(10, "rank 1")], [raised(12, CLOSED)]  # what the lost rank says is not counted
 ROWS = {
     ("right", "right value"): row("slow", [value([3.0], [3.0]), DONE], [DONE], [DONE]),
     ("silent", "**wrong number**, no error"): row("sum-max", [value([[3.0]], [3.0]), DONE], [DONE]),
     ("error", "error 0.2–8.0 s"): row("length", [raised(10.25, CLOSED)], [raised(18, TIMED_OUT)]),
-    ("error", "error 0.1 s, names rank"): row("length", [raised(10.1, DETAIL)], [raised(10.1, DETAIL)]),
     ("error", "error 0.0 s, names rank and line"): row("skipped", [raised(10, OURS)], [raised(10, "")]),
-    ("error", "error 1.0–2.0 s, names rank (1 of 2)"): row(
-        "raises", [raised(11, BARRIER)], [raised(10, "rank 1")], [raised(12, BARRIER_OTHER)]
-    ),
+    ("error", "error 1.0–2.0 s, names rank (1 of 2)"): row("raises", *LOST),
     ("hang", "**hang** (> 20 s)"): row("kill-1", [], [], [], died={1: (10.1, "SIGKILL")}),
     ("hang", "1 of 2 **hang** (> 20 s); error 1.0 s"): row("kill-1", [], [], [raised(11, CLOSED)]),
     ("abort", "abort and error 0.5–1.0 s"): row("length", [], [raised(11, CLOSED)], died={0: (10.5, "SIGABRT")}),
-    ("error", "**wrong number**, then error 1.0 s"): row("skipped", [raised(11, CLOSED)], [value([1.0], [3.0]), DONE]),
+    ("error", "**wrong number**, then error 1.0 s"): row("extra", [raised(11, CLOSED)], [value([1.0], [3.0]), DONE]),
 }
 
 
@@ -122,6 +109,8 @@ def test_what_became_of_a_job() -> None:
     never = Run(None, [[raised(10, CLOSED)], []], {}, ["", ""], [])
     assert judge(FAULTS["length"], "torch", never).outcome == "not measured"
     assert judge(FAULTS["length"], "lightning", None).outcome == "not expressible"
+    for tool in TOOLS:
+        assert all(fault.places(tool) for fault in FAULTS.values() if fault.expressible(tool))
 
 
 def test_the_tables_say_what_was_seen_and_what_is_run_again_replaces_the_old(tmp_path) -> None:
@@ -130,52 +119,18 @@ def test_the_tables_say_what_was_seen_and_what_is_run_again_replaces_the_old(tmp
     write(rows, {"python": "3.11"}, tmp_path)
     assert read(tmp_path) == rows
     page = (tmp_path / "faults.md").read_text()
-    assert page == markdown(rows, {"python": "3.11"})
     assert "| sum against max | **wrong number**, no error |" in page
-    assert "| SIGKILL of rank 1 | 1 of 2 **hang** (> 20 s); error 1.0 s |" in page
     assert "| torch.distributed | 3 | 1 | 1 | 0 | 0 | 1 | 1 | 1 | 1 | 1 |" in page  # `slow` is no fault
     (again,) = merged([rows[0]], [row("sum-max", [raised(11, CLOSED)], [DONE])])
     assert again.outcome == "error"
-
-
-def test_what_a_rank_tells_is_read_while_it_writes(tmp_path) -> None:
-    log = Log(tmp_path, 1)
-    assert log.read() == []
-    log.write("value", got=[1.0])
-    with log.path.open("a") as file:
-        file.write('{"kind": "do')
-    assert [event["got"] for event in log.read()] == [[1.0]]
-
-
-def test_the_text_of_an_error_has_its_notes_and_causes_but_no_stack() -> None:
-    cause = RuntimeError("closed\nException raised from wait at pair.cc:5 (most recent call first):\nframe #0: rank 1")
-    error = ValueError("lost")
-    error.add_note("see there")
-    error.__cause__ = cause
-    assert text_of(error) == "ValueError: lost\nsee there\n\nThe cause of it:\nRuntimeError: closed"
-
-
-def test_every_program_has_a_line_of_the_rank_at_fault() -> None:
-    for tool in TOOLS:
-        assert all(fault.places(tool) for fault in FAULTS.values() if fault.expressible(tool))
-
-
-def test_a_time_out_beyond_the_limit_is_refused(capsys) -> None:
-    with pytest.raises(SystemExit):
-        options(["--timeout", "30"])
-    assert "shorter than the limit" in capsys.readouterr().err
 
 
 def gone(pid: int) -> bool:
     """Whether a process has ended, or is about to be reaped by whoever adopted it."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             return True
-        time.sleep(0.02)
     return False
 
 
@@ -186,7 +141,6 @@ def gone(pid: int) -> bool:
 def test_no_process_is_left_behind(tool: str, fault: str) -> None:
     seen = run(FAULTS[fault], tool, limit=1.0, timeout=60.0)
     assert seen is not None
-    assert seen.fault_at is not None
     pids = [event["pid"] for events in seen.events for event in events if event["kind"] == "start"]
     assert len(pids) == 3
     assert all(gone(pid) for pid in pids)
@@ -208,7 +162,5 @@ def test_no_process_is_left_behind(tool: str, fault: str) -> None:
 )
 def test_a_cell_on_real_processes(tool: str, fault: str, outcome: str) -> None:
     found = measure(fault, tool, limit=40.0, timeout=20.0)
-    assert found.outcome == outcome, found
-    assert found.wrong is (outcome == "silent")
-    if outcome == "error":
-        assert found.rank_named == found.told > 0
+    assert (found.outcome, found.wrong) == (outcome, outcome == "silent"), found
+    assert outcome != "error" or found.rank_named == found.told > 0
