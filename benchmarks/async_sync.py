@@ -8,7 +8,6 @@ are updated already, and goes on until their result is there. The ways:
 - ``load``: a thread of the same process computes metrics of as much data as all ranks have, with no
   other rank: the load of the background, with copy and sync left out.
 - ``async``: ``sync_async`` on the first step.
-- ``async, short turns``: the same, where threads of Python take turns of 0.1 ms and not of 5.
 - ``blocking``: ``sync_and_compute`` on the first step.
 
 A step is in flight until the thread of ``load``, or the handle of ``async``, is done; the 99th
@@ -21,7 +20,6 @@ makes the copy, is told apart: a block has one. Small metrics are over in it.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -40,9 +38,8 @@ from distmetrics.testing import run
 from distmetrics.tree import flatten
 
 PARTS = ("first", "in flight", "rest", "all")
-WAYS = ("alone", "load", "async", "async, short turns", "blocking")
-IN_BACKGROUND = ("load", "async", "async, short turns")
-TURN, SHORT = 5e-3, 1e-4  # seconds for which a thread of Python keeps the others waiting
+WAYS = ("alone", "load", "async", "blocking")
+IN_BACKGROUND = ("load", "async")
 CHOSEN = ("counts", "mAP")
 
 
@@ -66,7 +63,7 @@ class Training:
 
 def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
     """Do what a way does on the first step; return what tells whether it is done."""
-    if way.startswith("async"):
+    if way == "async":
         handle = dm.sync_async(metrics)
         return handle.over.is_set
     if way == "load":
@@ -88,7 +85,6 @@ def block(
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     is_done: Callable[[], bool] = bool
-    sys.setswitchinterval(SHORT if way == "async, short turns" else TURN)
     dist.barrier()
     for index in range(100_000):
         began = time.perf_counter()
@@ -154,9 +150,9 @@ def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def over(result: dict[str, Any], way: str, part: str, against: str, other: str) -> str:
-    """Return by how much the 99th percentile of some steps is above that of others."""
-    mine, theirs = result[way][part], result[against][other]
+def over(result: dict[str, Any], part: str, against: str, other: str) -> str:
+    """Return by how much the 99th percentile of some steps of ``async`` is above that of others."""
+    mine, theirs = result["async"][part], result[against][other]
     if min(mine["steps"], theirs["steps"]) < 100:
         return f"too few steps: {mine['steps']} and {theirs['steps']}"
     return f"{100 * (mine['p99'] / theirs['p99'] - 1):+.1f} %"
@@ -170,11 +166,10 @@ def show(case: str, result: dict[str, Any]) -> None:
             if each["steps"]:
                 numbers = f"p50 {each['p50']:8.2f} ms  p99 {each['p99']:8.2f} ms"
                 print(f"  {way:18} {part:10} {each['steps']:6} steps  {numbers}")
-    for way in IN_BACKGROUND[1:]:
-        in_flight = over(result, way, "in flight", "load", "in flight")
-        print(f"  p99 of {way}: in flight, over load in flight: {in_flight}")
-        print(f"    in flight, over alone: {over(result, way, 'in flight', 'alone', 'all')}")
-        print(f"    all steps, over alone: {over(result, way, 'all', 'alone', 'all')}")
+    in_flight = over(result, "in flight", "load", "in flight")
+    print(f"  p99 of async: in flight, over load in flight: {in_flight}")
+    print(f"    in flight, over alone: {over(result, 'in flight', 'alone', 'all')}")
+    print(f"    all steps, over alone: {over(result, 'all', 'alone', 'all')}")
 
 
 def main() -> None:

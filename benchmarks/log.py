@@ -11,7 +11,6 @@ step and, less noisy, what of it is spent in the calls of a way. The ways:
 - ``lists``: values kept in lists, averaged and reduced name by name each 50, as torchtitan does.
 - ``metrics``: a ``MeanMetric`` of torchmetrics a name, computed each 50, as Composer does.
 - ``lightning``: what Lightning's ``self.log(sync_dist=True, on_epoch=True)`` keeps and reduces.
-- ``item``: one ``.item()`` a value and step, reduced each 50, as simple loops do.
 - ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` does.
 
     python -m benchmarks.log                      # table, and JSON in benchmarks/results
@@ -143,17 +142,6 @@ def by_calls(names: list[str]) -> Way:
     return note, log.flush
 
 
-def by_item(names: list[str]) -> Way:
-    """Return numbers that wait for the device, reduced at the end."""
-    numbers = dict.fromkeys(names, 0.0)
-
-    def note(loss: Tensor) -> None:
-        for name in names:
-            numbers[name] += loss.item()
-
-    return note, lambda: dist.all_reduce(torch.tensor([*numbers.values()]))
-
-
 def by_gather(names: list[str]) -> Way:
     """Return a reduction a value."""
     numbers = dict.fromkeys(names, 0.0)
@@ -175,7 +163,6 @@ WAYS: dict[str, Callable[[list[str]], Way]] = {
     "lists": by_lists,
     "metrics": by_metrics,
     "lightning": by_lightning,
-    "item": by_item,
     "gather": by_gather,
 }
 

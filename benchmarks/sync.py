@@ -6,11 +6,10 @@ benchmarks/sync_cases.py.
 
 Before each repeat every rank computes until the same moment, as a job does before it syncs: between
 collectives that follow each other at once gloo's threads and the kernel's paths stay warm, which
-flatters the bare collective. ``--back-to-back`` leaves the computing out.
+flatters the bare collective.
 
     python -m benchmarks.sync                      # all cases, table, JSON and plot in results/
     python -m benchmarks.sync --only counts        # one case, nothing written
-    python -m benchmarks.sync --only counts --back-to-back
 """
 
 from __future__ import annotations
@@ -44,22 +43,19 @@ BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds
 TICK = 5e-3  # seconds
 SLOWEST = 2  # of one that takes half a minute: more than two ranks, image by image
-OURS, BARE, BARE_AT_ONCE = "distmetrics", "bare all_gather", "bare all_to_all"
+OURS, BARE = "distmetrics", "bare all_gather"
 Way = Callable[[], Any]
 
 
-def meet(work: Tensor | None) -> None:
+def meet(work: Tensor) -> None:
     """Return on all ranks at about the same moment: after a barrier and a little computing."""
     dist.barrier()
-    if work is not None:  # the clock is the same for all processes of a machine
-        moment = (time.perf_counter() // TICK + 2) * TICK
-        while time.perf_counter() < moment:
-            work @ work
+    moment = (time.perf_counter() // TICK + 2) * TICK  # all processes have the same clock
+    while time.perf_counter() < moment:
+        work @ work
 
 
-def measure(
-    comm: Communicator, name: str, repeats: int, back_to_back: bool = False
-) -> dict[str, Any]:
+def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
     """Time each way in turn; return start and end of each repeat, collectives and bytes."""
     bind_to_core(comm.rank)
     case = CASES[name]
@@ -71,11 +67,13 @@ def measure(
     theirs, ours = (_torcheval if case.theirs == "torcheval" else _torchmetrics)(metrics, comm)
     with counted_torch_calls() as calls:
         theirs()
-    ways = {case.theirs: theirs, OURS: ours} | _bare(nbytes, comm.world_size)
+    payload = torch.zeros(nbytes, dtype=torch.uint8)
+    rows = [torch.empty_like(payload) for _ in range(comm.world_size)]
+    ways = {case.theirs: theirs, OURS: ours, BARE: lambda: dist.all_gather(rows, payload)}
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
     few = SLOWEST if case.slow and comm.world_size > 2 else SLOW
-    work = None if back_to_back else torch.randn(128, 128)
+    work = torch.randn(128, 128)
     for _ in range(-(-repeats // BLOCK)):
         for way, act in ways.items():
             once = slow and act is theirs
@@ -89,19 +87,8 @@ def measure(
                     start = time.perf_counter()
                     act()
                     spans[way].append((start, time.perf_counter()))
-    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1, BARE_AT_ONCE: 1}
+    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1}
     return {"spans": spans, "collectives": collectives, "bytes": nbytes}
-
-
-def _bare(nbytes: int, world_size: int) -> dict[str, Way]:
-    """Return the limits: the same bytes to every rank, in a ring's steps and in one."""
-    payload = torch.zeros(nbytes, dtype=torch.uint8)
-    rows = [torch.empty_like(payload) for _ in range(world_size)]
-    sent, received = payload.repeat(world_size), torch.empty(world_size * nbytes, dtype=torch.uint8)
-    return {
-        BARE: lambda: dist.all_gather(rows, payload),
-        BARE_AT_ONCE: lambda: dist.all_to_all_single(received, sent),
-    }
 
 
 def _torchmetrics(metrics: Any, comm: Communicator) -> tuple[Way, Way]:
@@ -158,7 +145,6 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
         "ms": spread,
         "times_theirs": median[CASES[name].theirs] / median[OURS],
         "times_bare": median[OURS] / median[BARE],
-        "times_bare_at_once": median[OURS] / median[BARE_AT_ONCE],
     }
 
 
@@ -169,7 +155,6 @@ def show(case: dict[str, Any]) -> None:
     notes = {
         OURS: f"{case['times_theirs']:.0f} × {case['theirs']}",
         BARE: f"limit: we are at {case['times_bare']:.2f} ×",
-        BARE_AT_ONCE: f"limit: we are at {case['times_bare_at_once']:.2f} ×",
     }
     for way, ms in case["ms"].items():
         spread = f"({ms['min']:.2f}–{ms['max']:.2f})"
@@ -181,10 +166,10 @@ def show(case: dict[str, Any]) -> None:
 def plot(cases: list[dict[str, Any]], path: Path) -> None:
     """Draw the medians, on a logarithmic axis since they lie orders apart."""
     with plotted(path, figsize=(9, 0.6 * len(cases) + 1.5)) as axes:
-        for offset, way in enumerate(("", OURS, BARE, BARE_AT_ONCE)):
-            places = [index + 0.2 * (offset - 1.5) for index in range(len(cases))]
+        for offset, way in enumerate(("", OURS, BARE)):
+            places = [index + 0.25 * (offset - 1) for index in range(len(cases))]
             medians = [case["ms"][way or case["theirs"]]["median"] for case in cases]
-            bars = axes.barh(places, medians, height=0.19, label=way or "the library's own")
+            bars = axes.barh(places, medians, height=0.24, label=way or "the library's own")
             axes.bar_label(bars, fmt="%.3g", fontsize=7)
         labels = [f"{case['case']}, W={case['world_size']}" for case in cases]
         axes.set_yticks(range(len(cases)), labels, fontsize=8)
@@ -200,22 +185,19 @@ def main() -> None:
     ask.add_argument("--repeats", type=int, default=50)
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
     ask.add_argument("--only", choices=list(CASES), nargs="+")
-    ask.add_argument("--back-to-back", action="store_true", help="without computing in between")
     args = ask.parse_args()
     cases = []
     for name in args.only or CASES:
         for world_size in [size for size in args.world_sizes if size in CASES[name].worlds]:
-            wanted = (name, args.repeats, args.back_to_back)
             try:
-                ranks = run(world_size, measure, *wanted, backend="gloo")
+                ranks = run(world_size, measure, name, args.repeats, backend="gloo")
             except ModuleNotFoundError as error:
                 print(f"\n{CASES[name].title}: not run, {error}")
                 break
             cases.append(summary(name, world_size, ranks))
             show(cases[-1])
     if not args.only:
-        known = {"versions": versions(), "back_to_back": args.back_to_back}
-        write_json("sync.json", {**known, "cases": cases})
+        write_json("sync.json", {"versions": versions(), "cases": cases})
         plot(cases, RESULTS / "sync.png")
 
 

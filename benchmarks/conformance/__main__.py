@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import RESULTS, facts, parser
-from benchmarks.conformance.case import LAYOUTS, Case
+from benchmarks.conformance.case import Case
 from benchmarks.conformance.catalogue import absent, cases
 from benchmarks.conformance.pool import Plan, measure
 from benchmarks.conformance.report import Row, counts, disagreements, is_possible, write
@@ -30,14 +30,12 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     ask = parser(__doc__)
     ask.add_argument("--only", default="", help="cases whose name matches this regular expression")
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    ask.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
     ask.add_argument(
         "--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample alone"
     )
     ask.add_argument("--sample", type=int, default=60, help="classes that are run on gloo too")
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
     ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute, reset as often")
-    ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
     ask.add_argument("--out", type=Path, help="folder; default results/ if everything is run")
     return ask.parse_args(words)
 
@@ -58,7 +56,7 @@ def main() -> int:
         chosen = [case for case in chosen if case.name in sample]
     sizes = [] if args.backend == "gloo" else args.world_sizes
     peer = args.backend == "threads" and not args.no_peer
-    plan = Plan(sizes, args.layouts, peer, sample, args.limit, args.epochs)
+    plan = Plan(sizes, peer, sample, args.epochs)
     start = time.monotonic()
     rows, missing = _run(chosen, plan)
     took = time.monotonic() - start

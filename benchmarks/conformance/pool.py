@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.conformance.case import Case
+from benchmarks.conformance.case import LAYOUTS, Case
 from benchmarks.conformance.catalogue import MODULES, cases
 from benchmarks.conformance.ranks import Ended, by_distmetrics, by_threads, by_torchmetrics, missing
 from benchmarks.conformance.report import Row, judge
@@ -33,6 +33,7 @@ __all__ = ["Plan", "World", "measure"]
 TORCHMETRICS_SIZES = (2, 3)
 TORCHMETRICS_LAYOUTS = ("even", "batch counts", "empty last", "empty but one")
 GLOO_SIZE = 3
+LIMIT = 20.0  # seconds after which a question without an answer is a hang
 cases()  # made once, and not by each process that the server forks
 # Seconds for the other ranks once one has ended, by how: they have nobody left to wait for. After
 # an abort there is nothing to learn from them; after an error only whether they raise too.
@@ -152,11 +153,9 @@ class Plan:
     """Which questions to ask."""
 
     sizes: Sequence[int]  # world sizes of the threads
-    layouts: Sequence[str]  # layouts of all that is run
     peer: bool  # whether torchmetrics' own sync is run
     # names of the cases that distmetrics also syncs on gloo, between 3 ranks
     sample: frozenset[str]
-    limit: float  # seconds after which a question without an answer is a hang
     epochs: int = 1  # how often each world fills the metric, syncs, computes and resets it
 
 
@@ -164,7 +163,7 @@ def measure(cases: Sequence[Case], plan: Plan) -> Iterator[tuple[Case, list[Row]
     """Yield each case with its rows, or with the reason why it cannot be constructed here."""
     with contextlib.ExitStack() as stack:
         worlds = {
-            size: stack.enter_context(World(size, group=size > 1, limit=plan.limit))
+            size: stack.enter_context(World(size, group=size > 1, limit=LIMIT))
             for size in (1, *TORCHMETRICS_SIZES)
         }
         for case in cases:
@@ -177,7 +176,7 @@ def _rows(case: Case, plan: Plan, worlds: dict[int, World]) -> Iterator[Row]:
     """Ask everything about one case."""
     in_sample = case.name in plan.sample
     for size in sorted({*plan.sizes, *([GLOO_SIZE] if in_sample else [])}):
-        for layout in plan.layouts:
+        for layout in LAYOUTS:
             answer = worlds[1].ask(by_threads, case.name, layout, size, plan.epochs)[0]
             if isinstance(answer, Ended):  # the whole process, with all the ranks in it
                 answer = Ended("error", text="see the ranks"), [answer]

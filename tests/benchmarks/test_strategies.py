@@ -97,7 +97,8 @@ class Rank:
         self.global_rank, self.world_size = rank, world_size
 
 
-@pytest.mark.parametrize(("devices", "uneven"), itertools.product([2, 3, 4], [False, True]))
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("devices", [2, 3, 4])
 def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
     def batches(rank, world_size):
         data = Shards(devices, steps=counts(devices) if uneven else ())
