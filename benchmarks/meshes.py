@@ -12,6 +12,7 @@ values pass None. Needs the extra ``bench-conformance``.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -87,10 +88,10 @@ def attempt(fn: Any, *args: Any) -> Ended:
         return Ended("error", text=str(error).partition("\n")[0])
 
 
-def on_rank(comm: Any, names: Sequence[str], claim: Claim) -> list[Ended]:
-    """Return how metrics end on one rank of a mesh."""
+def on_rank(comm: Any, asked: Sequence[tuple[str, str]]) -> list[Ended]:
+    """Return how metrics end on one rank of meshes of as many ranks."""
     warnings.simplefilter("ignore")  # most metrics warn of small samples
-    return [attempt(synced, comm, name, claim) for name in names]
+    return [attempt(synced, comm, name, Claim.of(text)) for name, text in asked]
 
 
 def synced(comm: Any, name: str, claim: Claim) -> Any:
@@ -115,11 +116,11 @@ def alone(name: str, shards: int) -> Any:
     return filled(name, range(shards), shards).compute()
 
 
-def verdicts(names: Sequence[str], text: str, backend: Any) -> Iterator[tuple[str, str]]:
-    """Yield how metrics fare on a mesh, all in one world: a word, and what there is to say."""
-    claim = Claim.of(text)
-    ended = outcomes(claim.ranks, on_rank, names, claim, backend=backend, limit=600)
-    for place, name in enumerate(names):
+def verdicts(asked: Sequence[tuple[str, str]], backend: Any) -> Iterator[tuple[str, str]]:
+    """Yield how metrics fare on meshes, all in one world: a word, and what there is to say."""
+    claims = [Claim.of(text) for _, text in asked]
+    ended = outcomes(claims[0].ranks, on_rank, asked, backend=backend, limit=600)
+    for place, ((name, _), claim) in enumerate(zip(asked, claims, strict=True)):
         ranks = [
             each.value[place] if each.error is None else Ended("error", text=str(each.error))
             for each in ended
@@ -157,16 +158,17 @@ def main() -> None:
         names = [name for name in names if name in sample]
     meshes = SMALL if args.backend == "gloo" else MESHES
     start, counted, bad = time.monotonic(), Counter[str](), []
-    # Processes are dear to start; a world of threads that hangs must not take others with it.
-    groups = [names] if args.backend == "gloo" else [[name] for name in names]
+    pairs = [*itertools.product(names, meshes)]
+    groups = [[pair] for pair in pairs]  # a world of threads that hangs must not take others along
+    if args.backend == "gloo":  # processes are dear to start
+        sizes = {Claim.of(text).ranks for text in meshes}
+        groups = [[pair for pair in pairs if Claim.of(pair[1]).ranks == size] for size in sizes]
     for group in groups:
-        for text in meshes:
-            found = verdicts(group, text, args.backend)
-            for name, (word, detail) in zip(group, found, strict=True):
-                counted[word] += 1
-                if word != "ok":
-                    bad.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
-                    print(f"{word:6} {name}, {text}: {detail[:150]}", flush=True)
+        for (name, text), (word, detail) in zip(group, verdicts(group, args.backend), strict=True):
+            counted[word] += 1
+            if word != "ok":
+                bad.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
+                print(f"{word:6} {name}, {text}: {detail[:150]}", flush=True)
     print(f"{len(names)} metrics, {len(meshes)} meshes: {dict(counted)}")
     of_gloo = args.backend == "gloo" and args.sample
     if not args.only and (of_gloo or not (args.sample or args.backend == "gloo")):
