@@ -61,7 +61,7 @@ class Group(NamedTuple):
 Meeting = dict[int, Joined]  # the n-th collective of a group: what its ranks bring
 
 
-class _Rank(Tasks):
+class _RankThread(Tasks):
     """One rank of a run, and what it has under way in its background."""
 
     def __init__(self, number: int, meetings: Rendezvous) -> None:
@@ -108,13 +108,13 @@ class Rendezvous:
 
     def __init__(self, world_size: int) -> None:
         self.changed = threading.Condition()  # its lock is held at each change
-        self.ranks = [_Rank(number, self) for number in range(world_size)]
+        self.ranks = [_RankThread(number, self) for number in range(world_size)]
         # Threads that go on by themselves: ranks, and whether it is their background.
         self.going = Group(tuple(range(world_size))).threads
         self._meetings: defaultdict[tuple[Group, int], Meeting] = defaultdict(dict)  # not over
         self._verdict: Verdict | None = None  # why there are no further collectives
 
-    def meet(self, rank: _Rank, group: Group, mine: Joined) -> Meeting:
+    def meet(self, rank: _RankThread, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
         with self.changed:
             place = group, rank.counts[group]
@@ -270,7 +270,7 @@ class ThreadCommunicator(Communicator):
 
     device = torch.device("cpu")
 
-    def __init__(self, rank: _Rank, group: Group) -> None:
+    def __init__(self, rank: _RankThread, group: Group) -> None:
         self._me, self._group = rank, group
         self.rank = group.members.index(rank.number)
         self.world_size = len(group.members)

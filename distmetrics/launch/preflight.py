@@ -95,7 +95,7 @@ def _to_blame(obj: Any, by_value: bool) -> dict[int, Any]:
             return blamed
 
 
-class _Part(NamedTuple):
+class _Member(NamedTuple):
     """A part of the object, the way to it, and the object of which it is an attribute."""
 
     value: Any
@@ -103,18 +103,18 @@ class _Part(NamedTuple):
     owner: Any = None
 
 
-def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Part]:
+def _named(obj: Any, name: str, blamed: dict[int, Any]) -> list[_Member]:
     """Return the parts that are to blame, with the shortest way to each."""
-    parts = {id(obj): _Part(obj, name)}
+    parts = {id(obj): _Member(obj, name)}
     queue = deque(parts.values())
     while queue and not blamed.keys() <= parts.keys():
         for part in _inside(queue.popleft()):
             if parts.setdefault(id(part.value), part) is part:
                 queue.append(part)
-    return [parts.get(key, _Part(value, f"a part of {name}")) for key, value in blamed.items()]
+    return [parts.get(key, _Member(value, f"a part of {name}")) for key, value in blamed.items()]
 
 
-def _inside(part: _Part) -> Iterator[_Part]:
+def _inside(part: _Member) -> Iterator[_Member]:
     """List what an object holds: items and attributes, then also what has no name of its own."""
     value, path, _ = part
     if isinstance(value, type | types.ModuleType | types.FunctionType):
@@ -122,13 +122,13 @@ def _inside(part: _Part) -> Iterator[_Part]:
     items = dict(enumerate(value)) if isinstance(value, list | tuple | deque) else value
     if isinstance(items, dict):
         for key, item in items.items():
-            yield _Part(item, f"{path}[{key!r}]")
+            yield _Member(item, f"{path}[{key!r}]")
     modules = value._modules if isinstance(value, torch.nn.Module) else {}
     for name, item in {**modules, **getattr(value, "__dict__", {})}.items():
         step = f"[{name}]" if name.isdigit() else f".{name}"
-        yield _Part(item, path + step, value)
+        yield _Member(item, path + step, value)
     for item in gc.get_referents(value):  # a partial's arguments, say, and its class
-        yield _Part(item, path)
+        yield _Member(item, path)
 
 
 _TOP_LEVEL = "move it to the top level of a module"
@@ -146,7 +146,7 @@ def _kind(value: Any) -> tuple[str, str]:
     return f"a {type(value).__name__}", do
 
 
-def _where(part: _Part) -> str:
+def _where(part: _Member) -> str:
     """Return where a value was defined or assigned, or "" where there is no source to tell."""
     code = getattr(part.value, "__code__", getattr(part.value, "gi_code", None))
     if isinstance(code, types.CodeType):

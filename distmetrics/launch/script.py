@@ -172,7 +172,7 @@ class OtherRanks:
     def __init__(self, world_size: int) -> None:
         command_line()  # refused before anything is made
         self.folder = Path(tempfile.mkdtemp(prefix="distmetrics-"))
-        self._runs = [_Run(rank, world_size, self.folder) for rank in range(1, world_size)]
+        self._runs = [_RankScript(rank, world_size, self.folder) for rank in range(1, world_size)]
         self._tombstones = tombstones_in(file_store(self.folder))
         self._closed = threading.Event()
         self._watcher = threading.Thread(
@@ -200,7 +200,7 @@ class OtherRanks:
                     self._tombstones.leave_for(run.rank, exit_reason(run.returncode))
 
 
-class _Run(subprocess.Popen[bytes]):
+class _RankScript(subprocess.Popen[bytes]):
     """A run of the script, waited for as for a process of multiprocessing."""
 
     def __init__(self, rank: int, world_size: int, folder: Path) -> None:

@@ -91,7 +91,9 @@ def launch(
     job = pickled((fn, args, world_size, backend, connect, current_settings()))
     with tempfile.TemporaryDirectory(prefix="distmetrics-") as name:
         folder = Path(name)
-        ranks = [_Rank(context, rank, folder, job, pipes[rank:][:1]) for rank in range(world_size)]
+        ranks = [
+            _RankProcess(context, rank, folder, job, pipes[rank:][:1]) for rank in range(world_size)
+        ]
         try:
             for rank in ranks:
                 rank.start(variables[rank.rank] if variables else {})
@@ -100,7 +102,7 @@ def launch(
             end_all([rank.process for rank in ranks if rank.process.pid is not None])
 
 
-class _Rank:
+class _RankProcess:
     """The parent's handle on one rank."""
 
     def __init__(
@@ -170,7 +172,9 @@ def exit_reason(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def _collect(ranks: Sequence[_Rank], tombstones: Tombstones, limit: float | None) -> list[Outcome]:
+def _collect(
+    ranks: Sequence[_RankProcess], tombstones: Tombstones, limit: float | None
+) -> list[Outcome]:
     """Wait until every rank has ended; once one has failed, the others have a moment to follow."""
     ended: dict[int, Outcome] = {}
     deadline = math.inf if limit is None else time.monotonic() + limit

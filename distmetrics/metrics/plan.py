@@ -236,14 +236,14 @@ def _plan_of(leaves: Mapping[int, StateEntry]) -> StatePlan:
     return StatePlan(first.path, kind, ranks, dtype, first.shape)
 
 
-class Run(NamedTuple):
+class RunLayout(NamedTuple):
     """Where tensors lie in one run of bytes, and their paths in the order of the layout."""
 
     layout: Layout
     paths: tuple[str, ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[StateEntry | StatePlan]) -> Run:
+    def of(cls, tensors: Sequence[StateEntry | StatePlan]) -> RunLayout:
         """Lay described tensors out by kind."""
         kinds = [each.kind for each in tensors]
         return cls(layout(tensors, kinds), tuple(each.path for each in tensors))
@@ -260,8 +260,8 @@ class Run(NamedTuple):
 class Sent(NamedTuple):
     """Where each state of one rank lies in the bytes that it sends, inline before bulk."""
 
-    inline: Run  # the states that are reduced
-    bulk: Run  # the rest, and the sizes of lists' items
+    inline: RunLayout  # the states that are reduced
+    bulk: RunLayout  # the rest, and the sizes of lists' items
     start: int  # of bulk: all that are reduced are sent inline, or none
 
     def pack(self, tensors: Mapping[str, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -276,7 +276,7 @@ class SyncPlan(NamedTuple):
 
     # Those that some rank has touched; that of another path where a metric shows its state.
     states: Mapping[str, StatePlan]
-    agreed: Run  # where the reduced states of all ranks lie while they are combined
+    agreed: RunLayout  # where the reduced states of all ranks lie while they are combined
     sent: tuple[Sent, ...]  # by each rank
     is_inline: bool  # whether the reduced states fit into the first round
     follow: int  # bytes of the longest run in a second round, where lists do not fit
@@ -362,7 +362,7 @@ def plan(blobs: tuple[bytes, ...], order: tuple[str, ...], rank: int, capacity: 
                 site=headers[rank].site,
             ) from error
     states = {path + piece: x for path, each in made.items() for piece, x in each.items()}
-    agreed = Run.of([x for x in states.values() if x.kind in OPS])
+    agreed = RunLayout.of([x for x in states.values() if x.kind in OPS])
     for path, source in shown.items():
         states |= {path + piece: x for piece, x in made.get(source, {}).items()}
     sent = tuple(sent_by(schema.states, capacity) for schema in schemas)
@@ -384,7 +384,7 @@ def sent_by(entries: tuple[StateEntry, ...], capacity: int) -> Sent:
     """Lay out what a rank with these entries sends: by this it packs, and the others read."""
     inline = [entry for entry in entries if entry.kind in OPS]
     bulk = [entry for entry in entries if entry.kind not in OPS]
-    first, rest = Run.of(inline), Run.of(bulk)
+    first, rest = RunLayout.of(inline), RunLayout.of(bulk)
     return Sent(first, rest, first.layout.nbytes if first.layout.nbytes <= capacity else 0)
 
 

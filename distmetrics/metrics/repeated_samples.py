@@ -48,7 +48,7 @@ _shown_already: dict[Any, Any] = {}  # as Python keeps it for each module
 _told: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders
 
 
-class Pass(NamedTuple):
+class LoaderPass(NamedTuple):
     """A pass over a loader that repeats samples."""
 
     loader: weakref.ref[Any]
@@ -70,7 +70,7 @@ def note(loader: Any, *, is_asked: bool = False) -> None:
     is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
     if known.repeated and not is_told and (is_asked or not is_unsure):
         data = type(loader.dataset).__name__
-        reading.last = Pass(weakref.ref(loader), data, known, is_asked, set())
+        reading.last = LoaderPass(weakref.ref(loader), data, known, is_asked, set())
 
 
 _iter = DataLoader.__iter__
@@ -88,7 +88,7 @@ if os.environ.get(MODE, "").strip().lower() != "off":
 
 def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     """Warn once of a loader that repeats samples, if it fed the metrics."""
-    seen: Pass | None = reading.last
+    seen: LoaderPass | None = reading.last
     if seen is None or seen.known.world_size != comm.world_size or not _fed(metrics, seen):
         return None
     own = [instead for package, instead in _INSTEAD.items() if package in sys.modules]
@@ -103,7 +103,7 @@ def warn_of_repeats(metrics: MetricSet, comm: Communicator) -> Problem | None:
     return problem
 
 
-def _fed(metrics: MetricSet, seen: Pass) -> bool:
+def _fed(metrics: MetricSet, seen: LoaderPass) -> bool:
     """True if a metric has as many updates as the loader has batches, or does not count them.
 
     Those that were synced before in this pass go on counting, as metrics of training do.

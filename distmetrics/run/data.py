@@ -59,7 +59,7 @@ _CHECKPOINT = PATH._replace(wanted="the path of a checkpoint, 'best' or 'last'")
 
 
 @dataclass
-class Call:
+class TrainerCall:
     """What the user asks of the trainer; a data module may come in the place of the loaders."""
 
     kind: Literal["fit", "validate", "test", "predict"]

@@ -23,7 +23,7 @@ from distmetrics.run.batches import (
     with_last,
 )
 from distmetrics.run.context import RunContext, note_epoch, note_step
-from distmetrics.run.data import Call
+from distmetrics.run.data import TrainerCall
 from distmetrics.run.evaluation import evaluate, new_log
 from distmetrics.run.logbook import LogBook
 from distmetrics.run.module import Module, overrides, require
@@ -61,7 +61,7 @@ class Fit:
         resumed: what to take up when the loader is open; from a checkpoint.
     """
 
-    def __init__(self, run: Run, call: Call) -> None:
+    def __init__(self, run: Run, call: TrainerCall) -> None:
         self.run = run
         self.trainer, self.module, self.comm = run.trainer, run.module, run.comm
         self.runner, self.config = run.trainer.runner, run.trainer.config
@@ -351,7 +351,7 @@ class Fit:
         self._update(optimizer)
 
 
-def _val_loaders(run: Run, call: Call) -> list[Any]:
+def _val_loaders(run: Run, call: TrainerCall) -> list[Any]:
     """Return the loaders to validate on; none if there is nothing to validate by."""
     trainer, module = run.trainer, run.module
     config, values = trainer.config, trainer.values

@@ -21,7 +21,7 @@ from distmetrics.run.checkpoint import restore, save_emergency_checkpoint, write
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.config import TrainerConfig
 from distmetrics.run.context import LoopProgress, RunContext, gathered
-from distmetrics.run.data import Call, DataModule
+from distmetrics.run.data import DataModule, TrainerCall
 from distmetrics.run.evaluation import evaluate, predict
 from distmetrics.run.fit import Fit
 from distmetrics.run.metric_states import load_states, metric_states, metrics_in
@@ -31,7 +31,7 @@ from distmetrics.run.values import LoggedValues
 from distmetrics.strategies.tensors import to_host
 
 
-def launch(trainer: RunContext, module: Module, call: Call) -> Any:
+def launch(trainer: RunContext, module: Module, call: TrainerCall) -> Any:
     """Do a call of the trainer on every rank; return its results."""
     check_hooks(module, trainer.callbacks, call.datamodule)
     strategy = trainer.strategy
@@ -53,7 +53,7 @@ def launch(trainer: RunContext, module: Module, call: Call) -> Any:
 
 
 def launch_evaluation(
-    trainer: RunContext, module: Module, call: Call, *, verbose: bool | None
+    trainer: RunContext, module: Module, call: TrainerCall, *, verbose: bool | None
 ) -> list[dict[str, float]]:
     """Evaluate the module on every rank; return the results, and print them if that is wanted."""
     require(module, "validation_step" if call.kind == "validate" else "test_step")
@@ -64,7 +64,7 @@ def launch_evaluation(
     return results
 
 
-def _run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
+def _run_on_rank(trainer: RunContext, module: Module, call: TrainerCall) -> Any:
     """Run a call on one rank; where that works on copies, return all that must come home, on CPU.
 
     The names of the arguments are shown to the user where one of them can't be pickled.
@@ -89,7 +89,7 @@ def _run_on_rank(trainer: RunContext, module: Module, call: Call) -> Any:
     return to_host((results, weights, states, *progress))
 
 
-def _conduct(run: Run, call: Call) -> Any:
+def _conduct(run: Run, call: TrainerCall) -> Any:
     """Do what ``call`` says in this process, as one of the ranks."""
     trainer, module = run.trainer, run.module
     outer = module._trainer
@@ -115,12 +115,12 @@ def _conduct(run: Run, call: Call) -> Any:
                 module._trainer = outer  # a fit of the other trainer goes on
 
 
-def _owners(run: Run, call: Call) -> list[Module | DataModule]:
+def _owners(run: Run, call: TrainerCall) -> list[Module | DataModule]:
     """Return who has data to prepare."""
     return [run.module] if call.datamodule is None else [call.datamodule, run.module]
 
 
-def _set_up(run: Run, call: Call) -> dict[str, Any] | None:
+def _set_up(run: Run, call: TrainerCall) -> dict[str, Any] | None:
     """Prepare data and loggers, place the module, and read the checkpoint to begin with."""
     trainer, module, owners = run.trainer, run.module, _owners(run, call)
     trainer.datamodule = call.datamodule
@@ -141,7 +141,7 @@ def _set_up(run: Run, call: Call) -> dict[str, Any] | None:
     return content
 
 
-def _checkpoint_path(run: Run, call: Call) -> Path | None:
+def _checkpoint_path(run: Run, call: TrainerCall) -> Path | None:
     """Return the checkpoint that ``ckpt_path`` means; rank 0 looks for the "best" or "last"."""
     trainer, wanted = run.trainer, call.ckpt_path
     if wanted not in ("best", "last"):
@@ -156,7 +156,7 @@ def _checkpoint_path(run: Run, call: Call) -> Path | None:
     return path
 
 
-def _tear_down(run: Run, call: Call, status: str) -> None:
+def _tear_down(run: Run, call: TrainerCall, status: str) -> None:
     trainer, module, data = run.trainer, run.module, call.datamodule
     calls: list[Any] = [(each.teardown, (trainer, module, call.kind)) for each in trainer.callbacks]
     calls.append((module.teardown, (call.kind,)))
@@ -203,7 +203,7 @@ def _call_all(
         raise noted
 
 
-def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
+def _evaluate(run: Run, call: TrainerCall, content: dict[str, Any] | None) -> Any:
     trainer = run.trainer
     if content is not None:
         trainer.strategy.load_weights(run.module, content["state_dict"])
@@ -216,7 +216,7 @@ def _evaluate(run: Run, call: Call, content: dict[str, Any] | None) -> Any:
     return evaluate(run, "validate" if call.kind == "validate" else "test", loaders)
 
 
-def _fit(run: Run, call: Call, content: dict[str, Any] | None) -> None:
+def _fit(run: Run, call: TrainerCall, content: dict[str, Any] | None) -> None:
     trainer = run.trainer
     trainer.progress, trainer.values = LoopProgress(), LoggedValues()
     trainer.should_stop = False

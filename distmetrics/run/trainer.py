@@ -11,7 +11,7 @@ from distmetrics.log.writers import Logger
 from distmetrics.run.callbacks import Callback, chosen_callbacks
 from distmetrics.run.config import OTHER_TRAINERS, Limit, TrainerConfig, chosen_loggers
 from distmetrics.run.context import LoopProgress, RunContext
-from distmetrics.run.data import Call, DataModule
+from distmetrics.run.data import DataModule, TrainerCall
 from distmetrics.run.module import Module, require
 from distmetrics.run.runner import Runner
 from distmetrics.run.session import launch, launch_evaluation
@@ -82,6 +82,22 @@ class Trainer(RunContext):
 
     Raises:
         ConfigurationError: flags that contradict each other, or a flag of other trainers.
+
+    >>> from distmetrics.train import Module
+    >>> class Slope(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(1, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         loss = (self.layer(batch) - 2 * batch).square().mean()
+    ...         self.log("loss", loss, on_step=False, on_epoch=True)
+    ...         return loss
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> trainer = Trainer(strategy="single", max_epochs=2, enable_model_summary=False)
+    >>> trainer.fit(Slope(), [torch.ones(4, 1), torch.zeros(4, 1)])
+    >>> trainer.global_step, sorted(trainer.callback_metrics)
+    (4, ['loss'])
     """
 
     def __init__(
@@ -184,7 +200,7 @@ class Trainer(RunContext):
         if not self.config.has_end:
             raise ConfigurationError("the trainer has no end", do="say max_epochs or max_steps.")
         loaders = train_dataloaders, val_dataloaders
-        launch(self, module, Call("fit", *loaders, datamodule, ckpt_path, weights_only))
+        launch(self, module, TrainerCall("fit", *loaders, datamodule, ckpt_path, weights_only))
 
     def validate(
         self,
@@ -210,7 +226,7 @@ class Trainer(RunContext):
 
         Returns: for each loader what was logged: the numbers of one process, on every rank.
         """
-        call = Call("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
+        call = TrainerCall("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
 
     def test(
@@ -224,7 +240,7 @@ class Trainer(RunContext):
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
         """Evaluate the module by its ``test_step``; as :meth:`validate`."""
-        call = Call("test", dataloaders, None, datamodule, ckpt_path, weights_only)
+        call = TrainerCall("test", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
 
     def predict(
@@ -255,6 +271,6 @@ class Trainer(RunContext):
         """
         require(module)
         options = ckpt_path, weights_only, return_predictions
-        call = Call("predict", dataloaders, None, datamodule, *options)
+        call = TrainerCall("predict", dataloaders, None, datamodule, *options)
         results: list[list[Any]] | None = launch(self, module, call)
         return results[0] if results is not None and len(results) == 1 else results

@@ -61,21 +61,22 @@ def test_weights_have_limits(part, value, in_parts, said):
     assert verdict.wrong == ("WRONG" in tables([verdict])) == said.startswith("WRONG")
 
 
-def test_tables_count_worlds_and_layouts_and_what_was_not_run_is_no_pass():
+def test_a_row_counts_worlds_and_layouts_and_what_was_not_run_is_no_pass():
     both = EXPECTED | {"logged": dict.fromkeys(("even", "uneven"), EXPECTED["logged"]["even"])}
     good = judge("ddp", 2, both, EXPECTED)
     bad = judge("ddp", 3, cell(**{"confusion 0": 2.0}), EXPECTED)
-    by_metric, by_world = tables([good, bad, Verdict("xla", 2, problems={"float32": "no torch_xla"})]).split("\n\n")
-    assert by_metric.splitlines() == [
-        "| strategy | RMSE | confusion matrix | weights | uneven training | bf16 |",
+    lost = Verdict("xla", 2, problems={"float32": "no torch_xla"})
+    alike = [judge(name, 2, EXPECTED, EXPECTED) for name in ("dp", "ddp2")]
+    assert tables([good, bad, lost, *alike]).splitlines() == [
+        "| strategy | processes | equal values | weights (≤ 1e-06) | uneven training (≤ 1e-06) | bf16 (≤ 2e-03) |",
         "|---|---|---|---|---|---|",
-        "| `ddp` | 3/3 | WRONG 2/3 | 0e+00 | not run | 0e+00 |",
-        "| `xla` | not run | not run | not run | not run | not run |",
+        "| `ddp` | 2, 3 | WRONG 5/6 | 0e+00 | not run | 0e+00 |",
+        "| `xla` |  | not run | not run | not run | not run |",
+        "| `dp`, `ddp2` | 2 | 2/2 | 0e+00 | not run | 0e+00 |",
     ]
-    assert by_world.splitlines()[2] == (
-        "| `ddp` | ok 4/4, weights 0e+00, bf16 0e+00 | WRONG 1/2, weights 0e+00, bf16 0e+00 |"
-    )
-    assert by_world.splitlines()[3] == "| `xla` | not run: no torch_xla |  |"
+    assert str(good) == "ok 4/4, weights 0e+00, bf16 0e+00"
+    assert str(bad).startswith("WRONG 1/2, weights 0e+00")
+    assert str(lost) == "not run: no torch_xla"
 
 
 @pytest.mark.timeout(120)
@@ -151,4 +152,5 @@ def test_two_strategies_for_real(capsys, tmp_path):
     assert capsys.readouterr().out.count("ok 48/48, weights") == 2
     lines = page.read_text().splitlines()
     assert (lines[0], lines[-1], "old" in lines) == ("before", "after", False)
-    assert lines[4].startswith("| `dp` | 3/3 | 3/3 |")
+    assert lines[4].startswith("| `dp`")
+    assert "| 2 | 48/48 |" in lines[4]
