@@ -1,8 +1,8 @@
-"""The tools' own calls, and one rank: ``python -m benchmarks.faults.tools TOOL FAULT FOLDER TIMEOUT``.
+"""The tools' own calls, and what runs in the processes.
 
-The environment says which rank it is. For distmetrics' own launch it is the one program that starts
-the ranks.
-"""  # noqa: E501
+``python -m benchmarks.faults.tools TOOL FAULT FOLDER TIMEOUT``: the environment says which rank it
+is. For distmetrics' own launch it is the one program that starts the ranks.
+"""
 
 from __future__ import annotations
 
