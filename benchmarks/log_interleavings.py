@@ -24,8 +24,7 @@ from torchmetrics import SumMetric
 import distmetrics as dm
 from benchmarks.common import parser, write_json
 from distmetrics.errors import DistmetricsError
-from distmetrics.testing import Outcome, run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import Outcome, outcomes, run
 
 CALLS = ("flush", "flush later", "flush later", "sync later", "sync later", "sync", "mean", "none")
 FAULTS = ("raise", "return", "leave out")

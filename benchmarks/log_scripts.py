@@ -35,8 +35,7 @@ from benchmarks.log_scripts_cases import (
     shown,
 )
 from distmetrics.layouts.mesh import Mesh
-from distmetrics.testing import run
-from distmetrics.testing.world import outcomes
+from distmetrics.testing import outcomes, run
 
 Verdict = tuple[str, list[str], Counter[str]]  # how it ended, what is wrong, what was compared
 
