@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, optional
 from distmetrics.testing.batches import (
     Batch,
     Shards,
@@ -92,7 +92,8 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
 
     Shrinks to few ranks, with all on the first.
     """
-    from hypothesis import strategies as st
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
 
     whole = [as_batch(batch) for batch in batches]
 
@@ -141,7 +142,8 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    from hypothesis import strategies as st
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
 
     seed = st.integers(0, 2**32 - 1)
     return st.lists(seed, min_size=world_size, max_size=world_size)
