@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m distmetrics demo
 
 test: $(VENV)/.installed
-	$(MAKE) --jobs 3 lint types tests
+	$(MAKE) --jobs 4 lint types docs tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -41,8 +41,9 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.guard
 	$(BIN)/python -m benchmarks.faults
 
+# The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
 
 # Renew the lock, with the pins of constraints.in, in an environment of its own. Which build of torch is the machine's choice.
 lock:
@@ -64,4 +65,4 @@ $(VENV)/.installed: pyproject.toml lint/pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lock .venv-newest dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lock .venv-newest dist build docs/_build docs/reference .pytest_cache .mypy_cache .ruff_cache
