@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What CI and people install is locked, so that a release elsewhere can't turn main red.
 CONSTRAINTS ?= --constraint constraints.txt
 
-.PHONY: demo test lint types tests long bench docs lock newest clean
+.PHONY: demo test lint types tests long bench docs release-check lock newest clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -44,6 +44,14 @@ bench: $(VENV)/.installed
 # The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+
+# What can be done before a release without an index: both wheels and sdists, installed into empty environments, and the site.
+release-check: $(VENV)/.installed docs
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist lint
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest -m "long or not long" tests/test_wheels.py
 
 # Renew the lock, with the pins of constraints.in, in an environment of its own. Which build of torch is the machine's choice.
 lock:
