@@ -47,6 +47,7 @@ docs: $(VENV)/.installed
 
 # What can be done before a release without an index: both wheels and sdists, installed into empty environments, and the site.
 release-check: $(VENV)/.installed docs
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[release]'
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist lint
