@@ -74,6 +74,12 @@ class DistmetricsError(Exception):
         site: the place in the user's code where this rank was.
         is_of_job: whether ranks have the job's numbers, and not those of a communicator.
         compared: the text with a communicator's numbers, "" where it had none.
+
+    >>> error = DistmetricsError("no data", likely="an empty shard.", do="look at the sampler.")
+    >>> print(error)
+    no data
+    Likely: an empty shard.
+    Do:     look at the sampler.
     """
 
     code: ClassVar[str] = "error"
@@ -131,7 +137,12 @@ class DistmetricsError(Exception):
 
 
 class MismatchError(DistmetricsError):
-    """Ranks disagree on a call: on operation, name, tree, dtype or shape; before data moves."""
+    """Ranks disagree on a call: on operation, name, tree, dtype or shape; before data moves.
+
+    >>> fn = lambda comm: all_reduce(torch.zeros(1 + comm.rank), comm=comm)
+    >>> outcomes(2, fn)[0].error.what
+    'ranks disagree on all_reduce sum: rank 1 sends float32[2], rank 0 sends float32[1]'
+    """
 
     code = "mismatch"
 
@@ -143,19 +154,35 @@ class LayoutError(MismatchError):
 
 
 class DivergedError(DistmetricsError):
-    """Ranks are in different places: at least one waits in a call that another will never make."""
+    """Ranks are in different places: at least one waits in a call that another will never make.
+
+    >>> fn = lambda comm: barrier(comm=comm) if comm.rank == 0 else None
+    >>> outcomes(2, fn)[0].error.what
+    'rank 1 has returned, and others still wait for it'
+    """
 
     code = "diverged"
 
 
 class PeerLostError(DistmetricsError):
-    """A rank raised, exited or was killed while this one needed it."""
+    """A rank raised, exited or was killed while this one needed it.
+
+    >>> fn = lambda comm: barrier(comm=comm) if comm.rank == 0 else 1 / 0
+    >>> lost = outcomes(2, fn)[0].error
+    >>> lost.what, lost.peers
+    ('rank 1 failed and will never answer', (1,))
+    """
 
     code = "peer-lost"
 
 
 class StateError(DistmetricsError):
-    """The state of a metric cannot be read, synced or restored."""
+    """The state of a metric cannot be read, synced or restored.
+
+    >>> sync_and_compute({"f1": 3})
+    Traceback (most recent call last):
+    distmetrics.errors.StateError: sync of metrics: a dict holds no metric that distmetrics knows...
+    """
 
     code = "state"
 
@@ -167,13 +194,23 @@ class LawViolation(DistmetricsError):  # noqa: N818  (a law is violated; "LawVio
 
 
 class InputError(DistmetricsError, ValueError):
-    """A value that makes no sense here, such as a negative weight; raised on every rank."""
+    """A value that makes no sense here, such as a negative weight; raised on every rank.
+
+    >>> mean(1.0, weight=-1)
+    Traceback (most recent call last):
+    distmetrics.errors.InputError: mean: the weight is -1, which is no finite number from 0 on...
+    """
 
     code = "input"
 
 
 class InputTypeError(InputError, TypeError):
-    """A value of a type that cannot be sent, such as a string; raised on every rank."""
+    """A value of a type that cannot be sent, such as a string; raised on every rank.
+
+    >>> all_reduce("text")
+    Traceback (most recent call last):
+    distmetrics.errors.InputTypeError: all_reduce sum: the value is a str, of which...
+    """
 
     code = "input-type"
 

@@ -105,26 +105,18 @@ def _same(name: str, got: float, want: float) -> bool:
 
 
 def tables(verdicts: Iterable[Verdict]) -> str:
-    """Return the verdicts: a table of strategies by metrics, and one of strategies by worlds."""
-    by: dict[str, dict[int, Verdict]] = {}
+    """Return the verdicts as a table: of each strategy the worst world; equal rows are one."""
+    by: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        by.setdefault(verdict.strategy, {})[verdict.devices] = verdict
-    return f"{_by_metric(by)}\n\n{_by_world(by)}"
-
-
-def _by_metric(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    names = {
-        name: None for row in by.values() for verdict in row.values() for name in _metrics(verdict)
-    }
-    lines = [
-        _line("strategy", *names, *_HEADS.values()),
-        "|---|" + "---|" * (len(names) + len(_HEADS)),
-    ]
+        by.setdefault(verdict.strategy, []).append(verdict)
+    limits = [f"{head} (≤ {LIMITS[part]:.0e})" for part, head in _HEADS.items()]
+    lines = [_line("strategy", "processes", "equal values", *limits), "|---|---|---|---|---|---|"]
+    names: dict[tuple[str, ...], list[str]] = {}
     for strategy, row in by.items():
-        cells = [_metric_cell(name, row.values()) for name in names]
-        lines.append(
-            _line(f"`{strategy}`", *cells, *(_weight_cell(part, row.values()) for part in _HEADS))
-        )
+        run = [str(verdict.devices) for verdict in row if verdict.equal or verdict.differ]
+        weights = [_weight_cell(part, row) for part in _HEADS]
+        names.setdefault((", ".join(run), _values_cell(row), *weights), []).append(f"`{strategy}`")
+    lines += [_line(", ".join(alike), *cells) for cells, alike in names.items()]
     return "\n".join(lines)
 
 
@@ -132,30 +124,10 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _metrics(verdict: Verdict) -> list[str]:
-    """Return the metrics of a cell; the entries of the matrix are one."""
-    named = [*verdict.equal, *(line.partition(":")[0].partition("/")[2] for line in verdict.differ)]
-    return sorted({_group(name) for name in named})
-
-
-def _group(name: str) -> str:
-    return "confusion matrix" if name.startswith(_MATRIX) else name
-
-
-def _metric_cell(metric: str, row: Iterable[Verdict]) -> str:
-    """Return in how many worlds and layouts a metric is right, of those that were run."""
-    right = run = 0
-    for verdict in row:
-        bad = {
-            line.partition("/")[0]
-            for line in verdict.differ
-            if metric == _group(line.partition(":")[0].split("/")[1])
-        }
-        good: set[str] = set()
-        for name, layouts in verdict.equal.items():
-            if _group(name) == metric:
-                good |= {*layouts}
-        right, run = right + len(good - bad), run + len(good | bad)
+def _values_cell(row: Sequence[Verdict]) -> str:
+    """Return how many values are right, of those of all worlds and layouts that were run."""
+    right = sum(len(layouts) for verdict in row for layouts in verdict.equal.values())
+    run = right + sum(len(verdict.differ) for verdict in row)
     return ("" if right == run else _WRONG) + f"{right}/{run}" if run else "not run"
 
 
@@ -168,11 +140,3 @@ def _weight_cell(part: str, row: Iterable[Verdict]) -> str:
         verdicts, key=lambda each: (each.weight(part).startswith(_WRONG), each.weights[part])
     )
     return worst.weight(part)
-
-
-def _by_world(by: Mapping[str, Mapping[int, Verdict]]) -> str:
-    worlds = sorted({devices for row in by.values() for devices in row})
-    lines = [_line("strategy", *map(str, worlds)), "|---|" + "---|" * len(worlds)]
-    for strategy, row in by.items():
-        lines.append(_line(f"`{strategy}`", *(str(row.get(devices, "")) for devices in worlds)))
-    return "\n".join(lines)

@@ -109,6 +109,16 @@ def synced(
     Yields: the plan that was carried out (``print(plan.describe())``), or None in a world of one.
 
     Raises: as :func:`sync_and_compute`.
+
+    >>> from torchmetrics import SumMetric
+    >>> def total(comm):
+    ...     metric = SumMetric()
+    ...     metric.update(1.0 + comm.rank)
+    ...     with synced(metric, comm=comm):
+    ...         of_all = metric.compute().item()
+    ...     return of_all, metric.compute().item()
+    >>> run(2, total)
+    [(3.0, 1.0), (3.0, 2.0)]
     """
     local = read(metrics, comm)
     with _marked(local):

@@ -26,6 +26,11 @@ class Callback(Hooks):
     ``on_exception(trainer, module, exception)`` comes when a run fails on this rank, before
     ``teardown``.
 
+    >>> class Counter(Callback):
+    ...     batches = 0
+    ...     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    ...         self.batches += 1
+
     Strategies that start processes work on copies of callbacks: what :meth:`state_dict` returns on
     rank 0 is brought home, other attributes are not.
     """
@@ -105,6 +110,9 @@ class EarlyStopping(MonitorCallback):
         best_score: the best value so far.
         wait_count: how many epochs, or validations, have gone by since then.
         stopped_epoch: the epoch that was the last, or None.
+
+    >>> EarlyStopping("val_loss", patience=2).mode
+    'min'
     """
 
     monitor: Annotated[str, TEXT._replace(wanted="the name of a logged value")]
@@ -165,6 +173,9 @@ class ModelCheckpoint(MonitorCallback):
     Attributes:
         best_k_models: the checkpoints that are kept, and their values; the best is the first.
         last_model_path: the checkpoint of ``save_last``.
+
+    >>> ModelCheckpoint("val_f1", mode="max", save_last=True).best_model_path
+    ''
     """
 
     monitor: Annotated[str | None, TEXT.or_none()] = None
@@ -286,6 +297,9 @@ class LearningRateMonitor(Callback):
 
     Args:
         logging_interval: "step" (each that loggers hear of), "epoch", or None for both.
+
+    >>> LearningRateMonitor("epoch").logging_interval
+    'epoch'
     """
 
     logging_interval: Annotated[

@@ -210,7 +210,10 @@ class Module(Hooks, nn.Module, WithHparams):
         return {**vars(self), "_trainer": None}
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """Return the loss of a batch, or a dict with key "loss".
+        """Return the loss of a batch, or a dict with "loss" and what else it makes.
+
+        If the loss is a mean over a different number of tokens, rows or boxes each time, return
+        this number as "weight": the gradients are then those of one batch of all of them.
 
         Args:
             batch: what the loader yields, on this rank's device.

@@ -82,6 +82,22 @@ class Trainer(RunContext):
 
     Raises:
         ConfigurationError: flags that contradict each other, or a flag of other trainers.
+
+    >>> from distmetrics.train import Module
+    >>> class Slope(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(1, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         loss = (self.layer(batch) - 2 * batch).square().mean()
+    ...         self.log("loss", loss, on_step=False, on_epoch=True)
+    ...         return loss
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> trainer = Trainer(strategy="single", max_epochs=2, enable_model_summary=False)
+    >>> trainer.fit(Slope(), [torch.ones(4, 1), torch.zeros(4, 1)])
+    >>> trainer.global_step, sorted(trainer.callback_metrics)
+    (4, ['loss'])
     """
 
     def __init__(

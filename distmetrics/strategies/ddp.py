@@ -24,6 +24,9 @@ class DDP(Strategy):
     Args:
         options: passed to ``DistributedDataParallel``: ``find_unused_parameters``,
             ``bucket_cap_mb`` and so on.
+
+    >>> DDP(find_unused_parameters=True).options
+    {'find_unused_parameters': True}
     """
 
     name = "ddp"

@@ -104,9 +104,13 @@ def test_parts_in_one_process_are_those_of_ranks(tmp_path):
 
 def test_what_was_not_run_is_no_pass():
     verdict = Verdict("xla", 2, problems={"float32": "torch_xla is not installed"})
-    by_metric, by_world = tables([verdict]).split("\n\n")
-    assert by_metric.splitlines()[2] == "| `xla` | not run | not run | not run |"
-    assert by_world.splitlines()[2] == "| `xla` | not run: torch_xla is not installed |"
+    assert str(verdict) == "not run: torch_xla is not installed"
+    assert tables([verdict]).splitlines()[2] == "| `xla` |  | not run | not run | not run | not run |"
+
+
+def test_strategies_with_equal_rows_share_one():
+    verdicts = [judge(name, 2, EXPECTED, EXPECTED) for name in ("dp", "ddp")]
+    assert tables(verdicts).splitlines()[2:] == ["| `dp`, `ddp` | 2 | 2/2 | 0e+00 | not run | 0e+00 |"]
 
 
 def test_tables_count_worlds_and_layouts():
@@ -114,15 +118,13 @@ def test_tables_count_worlds_and_layouts():
         "ddp", 2, EXPECTED | {"logged": dict.fromkeys(("even", "uneven"), EXPECTED["logged"]["even"])}, EXPECTED
     )
     bad = judge("ddp", 3, EXPECTED | {"logged": {"even": {"RMSE": 0.5, "confusion 0": 2.0}}}, EXPECTED)
-    by_metric, by_world = tables([good, bad]).split("\n\n")
-    assert by_metric.splitlines() == [
-        "| strategy | RMSE | confusion matrix | weights | uneven training | bf16 |",
+    assert tables([good, bad]).splitlines() == [
+        "| strategy | processes | equal values | weights (≤ 1e-06) | uneven training (≤ 1e-06) | bf16 (≤ 2e-03) |",
         "|---|---|---|---|---|---|",
-        "| `ddp` | 3/3 | WRONG 2/3 | 0e+00 | not run | 0e+00 |",
+        "| `ddp` | 2, 3 | WRONG 5/6 | 0e+00 | not run | 0e+00 |",
     ]
-    assert by_world.splitlines()[0] == "| strategy | 2 | 3 |"
-    assert "ok 4/4, weights 0e+00" in by_world
-    assert "WRONG 1/2, weights 0e+00" in by_world
+    assert str(good).startswith("ok 4/4, weights 0e+00")
+    assert str(bad).startswith("WRONG 1/2, weights 0e+00")
 
 
 def test_shards():
@@ -218,4 +220,5 @@ def test_two_strategies_for_real(capsys, tmp_path):
     assert lines[0] == "before"
     assert lines[-1] == "after"
     assert "old" not in lines
-    assert lines[4].startswith("| `dp` | 3/3 | 3/3 |")
+    assert lines[4].startswith("| `dp`")
+    assert "| 2 | 48/48 |" in lines[4]
