@@ -69,9 +69,6 @@ def test_paths_are_told_from_the_file(folder, monkeypatch):
 
 
 def test_writing_keeps_what_the_run_could_not_have_met(folder):
-    first = (folder / "known.json").read_text()
-    assert check("--write-baseline") == 0
-    assert (folder / "known.json").read_text() == first
     write(folder, src__b=source("barrier"))
     assert main(["check", "src/b.py", "--baseline", "known.json", "--write-baseline"]) == 0
     assert check("--write-baseline", "--ignore", "DL101") == 0

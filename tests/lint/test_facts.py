@@ -13,7 +13,7 @@ from distlint.run import projects_of
 from tests.lint.helpers import WAITS, found, write
 
 # What says that several devices run a project, and what says nothing: a file, and its text.
-MANY = """
+MANY = """\
 m.py: trainer = Trainer(devices=4)
 m.py: trainer = Trainer(devices=-1, max_epochs=3)
 m.py: trainer = pl.Trainer(gpus=[0, 1])
@@ -49,7 +49,7 @@ Makefile: train:|\ttorchrun --nproc_per_node=2 train.py
 .github/workflows/gpu.yml:       - run: torchrun --nproc-per-node 2 test.py
 .gitlab-ci.yml: script: accelerate launch --num_processes=2 test.py
 """
-NOT = """
+NOT = """\
 m.py: trainer = Trainer(devices=1)
 m.py: # torchrun --nproc_per_node=4 m.py
 m.py: x = 1  # with strategy='ddp'
@@ -68,7 +68,7 @@ def facts_of(path, text):
     return Project({path: scan(text, path)}, Facts()).of(path)
 
 
-@pytest.mark.parametrize("line", [*(MANY + NOT).strip().splitlines(), f'data.json: [{"1, " * 1000}"devices: 4"]'])
+@pytest.mark.parametrize("line", [*(MANY + NOT).splitlines(), f'data.json: [{"1, " * 1000}"devices: 4"]'])
 def test_several_devices(line):
     path, _, text = line.partition(": ")
     text = text.replace("|", "\n")
@@ -155,8 +155,8 @@ CLASSES = {
     "pkg/task.py": "from base import Task\nclass Inner(Task[int], metaclass=M): ...\n",
     "round.py": "class A(B): ...\nclass B(A): ...\n",
     "far.py": "from elsewhere import Base\nclass Far(Base): ...\n",
-    "m.py": "import base, far, pkg.task as t\nfrom base import Task as T, Plain\nfrom pkg import Inner\n"
-    "from round import A\nclass C(base.Task, t.Inner): ...\n",
+    "m.py": "import base, pkg.task as t\nfrom far import Far\nfrom base import Task as T, Plain\n"
+    "from pkg import Inner\nfrom round import A\nclass C(base.Task, t.Inner): ...\n",
 }
 KNOWN = Base(frozenset({"lightning_module"}), frozenset({"log", "meet"}))
 DECLARED = Base(frozenset({"lightning_module"}))

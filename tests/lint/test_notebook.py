@@ -52,28 +52,28 @@ def test_cells_are_one_module_and_findings_are_told_by_cell():
     assert done.findings == []
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "!pip install torch \\\n  --quiet",
-        "%%time",
-        "pip install torch\nls ./data\ncd ..",
-        "config Completer.use_jedi = False\nload_ext autoreload\nautoreload 2\nmatplotlib inline",
-        "files = !ls *.py",
-        "start = %time",
-        "dist.barrier?\n?dist\ndist??",
-        "if x:\n    %cd ..\n    !ls",
-        'text = """\n%d of\n! {{0}}\n"""\n%cd ..',
-        "x = (1\n  % 2\n)\n!ls",
-        "x = 1 \\\n  % 2\n!ls",
-        "pip install -q x==1.2 && ls",
-        "git clone https://example.com/x",
-        "CUDA_VISIBLE_DEVICES=0 python train.py --lr 1",
-        "./run.sh",
-        "torchrun --nproc_per_node=2 train.py \\\n  --lr 1",
-        "echo 'x' > a.txt\nrm *.txt\nexport A=1",
-    ],
-)
+MAGICS = [
+    "!pip install torch \\\n  --quiet",
+    "%%time",
+    "pip install torch\nls ./data\ncd ..",
+    "config Completer.use_jedi = False\nload_ext autoreload\nautoreload 2\nmatplotlib inline",
+    "files = !ls *.py",
+    "start = %time",
+    "dist.barrier?\n?dist\ndist??",
+    "if x:\n    %cd ..\n    !ls",
+    'text = """\n%d of\n! {{0}}\n"""\n%cd ..',
+    "x = (1\n  % 2\n)\n!ls",
+    "x = 1 \\\n  % 2\n!ls",
+    "pip install -q x==1.2 && ls",
+    "git clone https://example.com/x",
+    "CUDA_VISIBLE_DEVICES=0 python train.py --lr 1",
+    "./run.sh",
+    "torchrun --nproc_per_node=2 train.py \\\n  --lr 1",
+    "echo 'x' > a.txt\nrm *.txt\nexport A=1",
+]
+
+
+@pytest.mark.parametrize("cell", MAGICS)
 def test_ipythons_lines_are_passed_over(cell):
     source = notebook(IMPORT, f"{cell}\n{GUARDED}", cell)
     assert check(source) == [("DL101", 2, cell.count("\n") + 3, 5)]

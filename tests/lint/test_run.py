@@ -42,12 +42,11 @@ def names(root, *paths):
 
 
 def test_python_files_and_notebooks_are_found_in_order_and_named_files_whatever_they_are(tmp_path):
-    hidden = [f"{folder}/x.py" for folder in (".git", ".mypy_cache", *sorted(SKIPPED_FOLDERS))]
-    make(tmp_path, "b.py", "a/z.py", "a/data.txt", "a/b/c.ipynb", "readme.md", "script", *hidden)
+    hidden = [f"{folder}/x.py" for folder in (".git", *sorted(SKIPPED_FOLDERS))]
+    make(tmp_path, "b.py", "a/z.py", "a/data.txt", "a/b/c.ipynb", "script", *hidden)
     assert names(tmp_path) == ["b.py", "a/z.py", "a/b/c.ipynb"]
-    assert names(tmp_path, tmp_path / "script") == ["script"]
-    for each in hidden:
-        assert names(tmp_path, (tmp_path / each).parent) == names(tmp_path, tmp_path / each) == [each]
+    for each in ("script", *hidden):
+        assert names(tmp_path, tmp_path / each) == [each]
 
 
 def test_a_file_with_several_names_once(tmp_path):
@@ -152,17 +151,8 @@ class Project:
     def __init__(self, folder, monkeypatch):
         self.folder, self.cache, self.looked = folder, folder / FOLDER, []
         check, scan_ = run._check, run._scan
-
-        def spy_check(job):
-            self.looked.append(Path(job.path).name)
-            return check(job)
-
-        def spy_scan(job):
-            self.looked.append("scan " + Path(job[0]).name)
-            return scan_(job)
-
-        monkeypatch.setattr(run, "_check", spy_check)
-        monkeypatch.setattr(run, "_scan", spy_scan)
+        monkeypatch.setattr(run, "_check", lambda job: self.looked.append(Path(job.path).name) or check(job))
+        monkeypatch.setattr(run, "_scan", lambda job: self.looked.append(f"scan {Path(job[0]).name}") or scan_(job))
 
     def check(self, *codes, cached=True):
         self.looked.clear()
@@ -230,7 +220,6 @@ def test_files_that_are_gone_and_rules_with_results_of_their_own(project):
     assert project.check() == every
     assert project.looked == []
     (project.folder / "base.py").unlink()
-    project.again()
     (project.folder / "run.yaml").unlink()
     assert len(project.again()[1]) == 0
 
@@ -306,23 +295,20 @@ def test_every_field_of_the_facts_is_in_their_key():
 
 def test_where_it_is_kept(project, monkeypatch, capsys):
     monkeypatch.delenv(VARIABLE)
-    write(project.folder, pyproject_toml="[tool.distlint]\n", sub__a="")
-    monkeypatch.chdir(project.folder / "sub")
-    assert main(["check", "../main.py"]) == 1
+    monkeypatch.chdir(project.folder)
+    assert main(["check", "main.py"]) == 1
     assert (project.cache / ".gitignore").read_text() == "*\n"
     tag = (project.cache / "CACHEDIR.TAG").read_text()
     assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55")
-    assert "cannot be written" not in capsys.readouterr().err
-    assert main(["check", "../main.py", "--cache-dir", "../main.py/cache"]) == 1
+    assert main(["check", "main.py", "--cache-dir", "main.py/cache"]) == 1
     assert "the cache cannot be written" in capsys.readouterr().err
 
 
 def test_runs_at_the_same_time(tmp_path):
-    files = {f"m{n}": HANG + WAITS for n in range(9)}
-    write(tmp_path, **files, pyproject_toml="", run_sh="torchrun m1.py\n")
+    write(tmp_path, **{f"m{n}": HANG + WAITS for n in range(9)}, pyproject_toml="", run_sh="torchrun m1.py\n")
     command = [sys.executable, "-m", "distlint", "check", str(tmp_path), "--output-format", "json"]
     command += ["--cache-dir", str(tmp_path / "kept"), "--jobs"]
     runs = [subprocess.Popen([*command, jobs], stdout=subprocess.PIPE, env=environment()) for jobs in "12"]
-    outputs = [process.communicate()[0] for process in runs]
-    assert outputs[0] == outputs[1]
-    assert len(json.loads(outputs[0])) == 18
+    first, second = [process.communicate()[0] for process in runs]
+    assert first == second
+    assert len(json.loads(first)) == 18

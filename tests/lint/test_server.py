@@ -27,8 +27,7 @@ class Editor:
 
     def __init__(self, **options):
         command, pipe = [sys.executable, "-m", "distlint", "server"], subprocess.PIPE
-        pipes = {"stdin": pipe, "stdout": pipe, "stderr": pipe}
-        self._process = subprocess.Popen(command, **pipes, env=environment())
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
         self._last = 0
         given = {"processId": None, "rootUri": None, "capabilities": {}}
         self.ask("initialize", **given, initializationOptions=options)
@@ -66,9 +65,6 @@ class Editor:
     def diagnostics(self):
         return self.wait_for("textDocument/publishDiagnostics")["diagnostics"]
 
-    def codes(self, text, uri=URI):
-        return [found["code"] for found in self.open(text, uri)]
-
     def open(self, text, uri=URI):
         document = {"uri": uri, "languageId": "python", "version": 1, "text": text}
         self.tell("textDocument/didOpen", textDocument=document)
@@ -100,6 +96,10 @@ class Editor:
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         return json.loads(self._process.stdout.read(length))
+
+
+def codes(found):
+    return [each["code"] for each in found]
 
 
 @pytest.fixture(scope="module")
@@ -182,19 +182,19 @@ def test_actions_of_a_finding(editor):
 def test_what_waits_for_devices_is_neither_shown_nor_in_the_way_of_a_fix(editor, tmp_path):
     uri = (write(tmp_path, setup_cfg="") / "m.py").as_uri()
     text = f"{WAITS}x = 1  # distlint: ignore[DL101]\n"
-    assert editor.codes(text, uri) == ["DL900"]
+    assert codes(editor.open(text, uri)) == ["DL900"]
     fix, everything = editor.actions(6, uri=uri)
     assert changed(text, fix, uri) == changed(text, everything, uri) == f"{WAITS}x = 1\n"
     write(tmp_path, run_sh="torchrun m.py\n")  # the other files of the project count
     editor.save(uri)
-    assert [found["code"] for found in editor.diagnostics()] == ["DL202", "DL900"]
+    assert codes(editor.diagnostics()) == ["DL202", "DL900"]
     (fix_all,) = editor.actions(6, ["source.fixAll"], uri)
     assert "sync_dist=True" in changed(text, fix_all, uri)
 
 
 def test_options_and_the_configuration(tmp_path, editor):
     with Editor(select=["dl1"], ignore=["DL103"]) as other:
-        assert other.codes(SOURCE) == ["DL101"]
+        assert codes(other.open(SOURCE)) == ["DL101"]
     settings = '[tool.distlint]\nper-path-ignores = { "old/*" = ["DL1"] }\nextend-exclude = ["x"]\n'
     write(tmp_path, pyproject_toml=settings)
     for name, number in (("main.py", 1), ("old/main.py", 0), ("x/main.py", 0)):
@@ -207,7 +207,6 @@ def test_options_and_the_configuration(tmp_path, editor):
 
 
 def test_without_pygls_the_command_says_what_to_install():
-    code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; "
-    done = python("-c", code + "sys.exit(main(['server']))")
-    assert done.returncode == 2
-    assert "pip install pygls" in done.stderr
+    code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; sys.exit(main(['server']))"
+    done = python("-c", code)
+    assert (done.returncode, "pip install pygls" in done.stderr) == (2, True)

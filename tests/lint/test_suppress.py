@@ -39,13 +39,6 @@ def test_first_or_last_line_of_the_statement(where):
     assert lines(source, "DL101") == [5] * (where in ("middle", None))
 
 
-def test_header_of_a_compound_statement():
-    source = HEAD + "def f():\n  if dist.get_rank() != 0:\n    return\n  if dist.all_reduce(x):{}\n"
-    source += "    print(x)  # distlint: ignore\n"
-    assert lines(source.format(""), "DL101") == [5]
-    assert lines(source.format("  # distlint: ignore[DL101]"), "DL101") == []
-
-
 REPORTED = "if dist.get_rank() == 0:\n    dist.barrier()"
 IGNORED = f"{REPORTED}  # distlint: ignore"
 
