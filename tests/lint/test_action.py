@@ -13,7 +13,7 @@ import yaml
 from distlint.cli import main
 from distlint.pages import pages
 from distlint.rules import RULES
-from tests.lint.helpers import HANG, UNUSED, environment
+from tests.lint.helpers import HANG, UNUSED, environment, python
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -56,6 +56,14 @@ def test_the_check_annotates_and_fails_and_the_report_never_does(paths, args, co
         upload = STEPS["github/codeql-action/upload-sarif@v3"]
         assert upload["with"]["sarif_file"] == "${{ runner.temp }}/distlint.sarif"
         assert '"version": "2.1.0"' in (folder / "distlint.sarif").read_text()
+
+
+def test_the_hook_leaves_out_what_is_excluded(folder):
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    (folder / "pyproject.toml").write_text('[tool.distlint]\nexclude = ["a b.py"]\n')
+    done = python("-m", *hook["entry"].split(), str(folder / "a b.py"), str(folder / "c.py"))
+    assert done.returncode == 1, done.stderr
+    assert ("a b.py" in done.stdout, "c.py" in done.stdout) == (False, True)
 
 
 def test_the_pages_of_the_rules_are_those_that_the_command_writes(tmp_path):
