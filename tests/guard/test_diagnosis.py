@@ -265,17 +265,17 @@ def test_the_store_forgets_a_wait_that_is_over() -> None:
     """A long run must not fill the store: what is left has one size, however many waits there were."""
     job = Job(70)
 
-    def wait_once() -> int:
+    def wait_once(number: int) -> int:
         for rank in job.ranks[1:]:
-            rank.wait(call=1)
+            rank.wait(call=number)
         job.run(2)
         for rank in job.ranks[1:]:
             rank.go_on()
         job.run(1)
         return job.store.num_keys()
 
-    first = wait_once()
-    assert [wait_once() for _ in range(5)] == [first] * 5
+    first = wait_once(1)
+    assert [wait_once(number) for number in range(2, 7)] == [first] * 5
 
 
 @given(st.data())

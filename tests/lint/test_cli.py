@@ -50,30 +50,15 @@ def told(capsys, *arguments, code=0):
 # --- misuse ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "check no/such/path",
-        "check --select DL999 .",
-        "check --extend-select X .",
-        "check --ignore X .",
-        "check - other.py",
-        "explain DL101 DL999",
-        "facts no/such/path",
-        "check --unsafe-fixes .",
-        "check --write-baseline .",
-        "check --baseline none.json good.py",
-        "check - --add-ignores",
-        "check --statistics --output-format sarif .",
-        "check --output-file no/such/folder/x good.py",
-        "check . --jobs -1",
-        "check --config none.toml .",
-        "",
-        "check . --output-format pylint",
-        "check --review",
-        "facts --fix",
-    ],
-)
+MISUSE = """
+check no/such/path; check --select DL999 .; check --extend-select X .; check --ignore X .; check - other.py;
+explain DL101 DL999; facts no/such/path; check --unsafe-fixes .; check --write-baseline .; check - --add-ignores;
+check --baseline none.json good.py; check --statistics --output-format sarif .; check . --jobs -1; check --review;
+check --output-file no/such/folder/x good.py; check --config none.toml .; check . --output-format pylint; facts --fix
+"""
+
+
+@pytest.mark.parametrize("command", ["", *MISUSE.split(";")])
 def test_misuse_exits_2(command, folder, capsys):
     write(folder, good="x = 1\n")
     try:
@@ -266,6 +251,14 @@ def test_what_cannot_be_read_or_is_not_reported_is_not_fixed(folder, source, opt
     configure(folder, settings)
     assert main(["check", "a.py", "--fix", *options.split()]) == ("def f" in source)
     assert path.read_bytes() == source.encode()
+
+
+def test_of_two_findings_that_which_is_reported_is_fixed(folder):
+    configure(write(folder, a=WAITS + BEFORE), 'devices = "many"\nper-path-ignores = { "a.py" = ["DL900"] }')
+    assert main(["check", "a.py", "--fix"]) == 0
+    text = (folder / "a.py").read_bytes().decode()
+    assert text.endswith(BEFORE)
+    assert "sync_dist=True" in text
 
 
 def test_diff_is_a_patch_and_changes_nothing(folder, capfdbinary):
