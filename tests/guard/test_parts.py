@@ -260,5 +260,6 @@ def test_a_report_is_whole_or_not_at_all_and_bears_odd_names(tmp_path: Path, mon
         raise OSError("no space left")
 
     monkeypatch.setattr(Path, "replace", full)
+    log.begin_call(BARRIER)
     reports.write()
     assert (tmp_path / "rank-0.json").read_text() == before
