@@ -95,9 +95,10 @@ def never_in_place(comm: Communicator) -> None:
     ]
     comm.barrier()
     for result in results:
-        result.fill_(-1.0)
+        result.fill_(-1.0 - comm.rank)
     comm.barrier()
     assert mine.tolist() == [float(comm.rank)] * 3
+    assert all(result.tolist() == [-1.0 - comm.rank] * 3 for result in results)
 
 
 def refuses_misuse(comm: Communicator) -> list[str]:

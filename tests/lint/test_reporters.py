@@ -117,23 +117,25 @@ def test_junit_is_read_as_one_failure_a_finding():
     assert (root.get("tests"), root.get("failures"), len([*root.iter("testcase")])) == ("1", "0", 1)
 
 
-TEXT = st.text(max_size=20)
+TEXT, LINE, CELL = st.text(max_size=20), st.integers(1, 9), st.none() | st.integers(1, 9)
 PATHS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
-EDITED = st.builds(lambda safe, new: Fix(safe, (Edit(1, 1, 1, 2, new),)), st.booleans(), TEXT)
+EDITS = st.builds(Edit, *[LINE] * 2, *[st.integers(9, 20)] * 2, TEXT, CELL)
 FINDINGS = st.builds(
     Finding,
     code=st.sampled_from([*RULES, "DL000"]),
     name=st.just("some-name"),
     message=TEXT,
     path=st.text(min_size=1, max_size=10, alphabet=PATHS),
-    line=st.integers(1, 9),
-    column=st.integers(1, 9),
+    line=LINE,
+    column=LINE,
     end_line=st.integers(9, 10),
     end_column=st.integers(9, 20),
     severity=st.sampled_from(["error", "warning"]),
-    fix=st.none() | EDITED,
-    trace=st.lists(st.builds(Related, st.just("t.py"), st.integers(1, 9), TEXT, TEXT), max_size=2),
-    cell=st.none() | st.integers(1, 9),
+    fix=st.none() | st.builds(Fix, st.booleans(), st.lists(EDITS, min_size=1, max_size=2).map(tuple)),
+    trace=st.lists(st.builds(Related, st.just("t.py"), LINE, TEXT, TEXT, CELL), max_size=2).map(tuple),
+    statement=st.tuples(LINE, LINE),
+    cell=CELL,
+    waits=st.booleans(),
 )
 
 

@@ -20,12 +20,11 @@ from distlint.cli import main
 from distlint.config import Config, load_config
 from distlint.discover import SKIPPED_FOLDERS, discover, members, root_of
 from distlint.facts import Base, Facts, scan
-from distlint.finding import Finding, Fix, Related
 from distlint.pages import EXAMPLES
 from distlint.rules import RULES
 from distlint.run import check_files
-from distlint.text import Edit
 from tests.lint.helpers import HANG, RELAXED, WAITS, environment, found, write
+from tests.lint.test_reporters import FINDINGS
 
 # --- which files ----------------------------------------------------------------------------------------------------
 
@@ -242,25 +241,8 @@ def test_a_damaged_cache_is_written_anew(project):
     assert project.looked == []
 
 
-NAMES = st.text(max_size=8)
-EDITS = st.builds(Edit, *[st.integers(1, 9)] * 4, NAMES, st.none() | st.integers(1, 3))
-FINDINGS = st.builds(
-    Finding,
-    st.sampled_from(sorted(RULES)),
-    NAMES,
-    NAMES,
-    st.just("a.py"),
-    *[st.integers(1, 9)] * 4,
-    fix=st.none() | st.builds(Fix, st.booleans(), st.lists(EDITS, max_size=2).map(tuple)),
-    trace=st.lists(st.builds(Related, NAMES, st.integers(1, 9), NAMES, NAMES)).map(tuple),
-    statement=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    cell=st.none() | st.integers(1, 3),
-    waits=st.booleans(),
-)
-
-
 @RELAXED
-@given(st.lists(FINDINGS, max_size=3), NAMES)
+@given(st.lists(FINDINGS, max_size=3), st.text(max_size=8))
 def test_whatever_is_written_is_read_back(tmp_path, findings, name):
     path = str(tmp_path / "a.py")
     said = f"class {name}(Base): pass\nmonitor = '{name}'\nstrategy = 'ddp'"
