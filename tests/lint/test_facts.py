@@ -51,7 +51,6 @@ Makefile: train:|\ttorchrun --nproc_per_node=2 train.py
 """
 NOT = """\
 m.py: trainer = Trainer(devices=1)
-m.py: one = Trainer(devices=1)|many = Trainer(devices=4)
 m.py: # torchrun --nproc_per_node=4 m.py
 m.py: x = 1  # with strategy='ddp'
 m.py: devices = args.devices
