@@ -114,6 +114,11 @@ def test_what_the_user_says_counts_for_more():
         assert describe(project, Facts(devices=said)).startswith(f'devices = "{said}" by [tool')
 
 
+def test_where_trainers_of_a_folder_differ_nobody_knows():
+    scans = {path: scan(f"Trainer(devices={number}).fit(x)", path) for path, number in (("a/m.py", 4), ("a/n.py", 1))}
+    assert Project(scans, Facts()).of("a/m.py").devices == ""
+
+
 def devices(folder, *paths):
     projects = projects_of([str(folder / path) for path in paths], Config(extend_exclude=("old",)), map)
     return {Path(path).name: made.of(path).devices for path, made in projects.items()}
