@@ -9,14 +9,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # What CI and people install is locked, so that a release elsewhere can't turn main red.
 CONSTRAINTS ?= --constraint constraints.txt
 
-.PHONY: demo test lint types tests long bench docs lock newest clean
+.PHONY: demo test lint types tests long bench docs release-check lock newest clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m distmetrics demo
 
 test: $(VENV)/.installed
-	$(MAKE) --jobs 3 lint types tests
+	$(MAKE) --jobs 4 lint types docs tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -41,8 +41,18 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.guard
 	$(BIN)/python -m benchmarks.faults
 
+# The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/test_docs.py tests/test_docstrings.py
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+
+# What can be done before a release without an index: both wheels and sdists, installed into empty environments, and the site.
+release-check: $(VENV)/.installed docs
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist lint
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest -m "long or not long" tests/test_wheels.py
 
 # Renew the lock, with the pins of constraints.in, in an environment of its own. Which build of torch is the machine's choice.
 lock:
@@ -64,4 +74,4 @@ $(VENV)/.installed: pyproject.toml lint/pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lock .venv-newest dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lock .venv-newest dist build docs/_build docs/reference .pytest_cache .mypy_cache .ruff_cache

@@ -8,7 +8,6 @@ are updated already, and goes on until their result is there. The ways:
 - ``load``: a thread of the same process computes metrics of as much data as all ranks have, with no
   other rank: the load of the background, with copy and sync left out.
 - ``async``: ``sync_async`` on the first step.
-- ``async, short turns``: the same, where threads of Python take turns of 0.1 ms and not of 5.
 - ``blocking``: ``sync_and_compute`` on the first step.
 
 A step is in flight until the thread of ``load``, or the handle of ``async``, is done; the 99th
@@ -21,14 +20,10 @@ makes the copy, is told apart: a block has one. Small metrics are over in it.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,15 +32,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import distmetrics as dm
+from benchmarks.common import parser, write_json
 from benchmarks.sync_cases import CASES
 from distmetrics.testing import run
 from distmetrics.tree import flatten
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = ("first", "in flight", "rest", "all")
-WAYS = ("alone", "load", "async", "async, short turns", "blocking")
-IN_BACKGROUND = ("load", "async", "async, short turns")
-TURN, SHORT = 5e-3, 1e-4  # seconds for which a thread of Python keeps the others waiting
+WAYS = ("alone", "load", "async", "blocking")
+IN_BACKGROUND = ("load", "async")
 CHOSEN = ("counts", "mAP")
 
 
@@ -69,7 +63,7 @@ class Training:
 
 def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
     """Do what a way does on the first step; return what tells whether it is done."""
-    if way.startswith("async"):
+    if way == "async":
         handle = dm.sync_async(metrics)
         return handle.over.is_set
     if way == "load":
@@ -91,7 +85,6 @@ def block(
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     is_done: Callable[[], bool] = bool
-    sys.setswitchinterval(SHORT if way == "async, short turns" else TURN)
     dist.barrier()
     for index in range(100_000):
         began = time.perf_counter()
@@ -115,14 +108,13 @@ def has_same_bits(metrics: Any) -> bool:
     handle = dm.sync_async(metrics)
     blocking, _ = flatten(dm.sync_and_compute(metrics))
     ours, _ = flatten(handle.result())
-    return len(ours) == len(blocking) and all(map(is_equal, ours, blocking))
 
+    def equal(one: Any, other: Any) -> bool:
+        if isinstance(one, torch.Tensor):
+            return torch.equal(one.nan_to_num(-7.0), other.nan_to_num(-7.0))
+        return repr(one) == repr(other)
 
-def is_equal(ours: Any, blocking: Any) -> bool:
-    """True for equal leaves; NaN equals NaN."""
-    if isinstance(ours, torch.Tensor):
-        return torch.equal(ours.nan_to_num(-7.0), blocking.nan_to_num(-7.0))
-    return repr(ours) == repr(blocking)
+    return len(ours) == len(blocking) and all(map(equal, ours, blocking))
 
 
 def measured(comm: Any, case: str, width: int, rounds: int, least: int) -> dict[str, Any]:
@@ -158,9 +150,9 @@ def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def over(result: dict[str, Any], way: str, part: str, against: str, other: str) -> str:
-    """Return by how much the 99th percentile of some steps is above that of others."""
-    mine, theirs = result[way][part], result[against][other]
+def over(result: dict[str, Any], part: str, against: str, other: str) -> str:
+    """Return by how much the 99th percentile of some steps of ``async`` is above that of others."""
+    mine, theirs = result["async"][part], result[against][other]
     if min(mine["steps"], theirs["steps"]) < 100:
         return f"too few steps: {mine['steps']} and {theirs['steps']}"
     return f"{100 * (mine['p99'] / theirs['p99'] - 1):+.1f} %"
@@ -174,18 +166,15 @@ def show(case: str, result: dict[str, Any]) -> None:
             if each["steps"]:
                 numbers = f"p50 {each['p50']:8.2f} ms  p99 {each['p99']:8.2f} ms"
                 print(f"  {way:18} {part:10} {each['steps']:6} steps  {numbers}")
-    for way in IN_BACKGROUND[1:]:
-        in_flight = over(result, way, "in flight", "load", "in flight")
-        print(f"  p99 of {way}: in flight, over load in flight: {in_flight}")
-        print(f"    in flight, over alone: {over(result, way, 'in flight', 'alone', 'all')}")
-        print(f"    all steps, over alone: {over(result, way, 'all', 'alone', 'all')}")
+    in_flight = over(result, "in flight", "load", "in flight")
+    print(f"  p99 of async: in flight, over load in flight: {in_flight}")
+    print(f"    in flight, over alone: {over(result, 'in flight', 'alone', 'all')}")
+    print(f"    all steps, over alone: {over(result, 'all', 'alone', 'all')}")
 
 
 def main() -> None:
     """Measure, print the tables, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--cases", nargs="+", choices=CHOSEN, default=CHOSEN)
     ask.add_argument("--width", type=int, default=512)
     ask.add_argument("--rounds", type=int, default=20)
@@ -196,7 +185,7 @@ def main() -> None:
         wanted = (case, args.width, args.rounds, args.steps)
         results[case] = summary(run(2, measured, *wanted, backend="gloo"))
         show(case, results[case])
-    (RESULTS / "async_sync.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_json("async_sync.json", results)
 
 
 if __name__ == "__main__":

@@ -8,180 +8,135 @@ What is run replaces what the results have of the same framework and number of r
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import platform
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+from benchmarks.common import RESULTS, parser, read_table, table, versions
 from benchmarks.frameworks_cases import LENGTHS, WORLDS, Outcome, kind_of
+from benchmarks.frameworks_programs import FRAMEWORKS, evaluated
 
-RESULTS = Path(__file__).parent / "results"
-FRAMEWORKS = {
-    "accelerate": "accelerate",
-    "fabric": "lightning",
-    "lightning": "lightning",
-    "hf": "transformers",
-}
-_HEAD = (
-    "framework",
-    "ranks",
-    "cases",
-    "distmetrics wrong",
-    "alone wrong",
-    "of them an error",
-    "a count",
-    "F1",
-    "loss",
-    "naive repeats",
-    "warned, right number",
-    "not warned",
-    "wrong or false warning",
-    "distmetrics warned",
+PACKAGES = ("torchmetrics", "accelerate", "lightning", "transformers")
+_SUMMARY = (
+    *("framework", "ranks", "cases", "distmetrics wrong", "alone wrong", "of them an error"),
+    *("a count", "F1", "loss", "naive repeats", "warned, right number", "not warned"),
+    *("wrong or false warning", "distmetrics warned"),
 )
+_PARTS = (
+    *("framework", "ranks", "program", "data", "cases", "alone wrong", "naive repeats"),
+    *("warned", "not warned", "for example"),
+)
+_BAD = ("framework", "ranks", "wrong with distmetrics", "samples", "values")
 _NOTE = """\
 *Alone wrong*: cases in which a count, F1 or the loss with the framework alone is not one process's;
 a count must be equal, the rest to 1e-6. *Naive*: a metric fed from the framework's loader and then
 synced by distmetrics; warnings are judged there. *Not warned*: it repeats and nothing was said."""
-Row = dict[str, Any]
 
 
-def row_of(outcome: Outcome) -> Row:
-    """Return an outcome as it is written."""
-    case = outcome.case
-    return {
-        **case._asdict(),
-        "single": outcome.single,
-        "ours": outcome.ours[0].values,
-        "ours_wrong": outcome.ours_wrong,
-        "ours_warned": outcome.false_warnings,
-        "alone": outcome.framework.values,
-        "alone_error": outcome.framework.error,
-        "alone_wrong": outcome.wrong(outcome.framework),
-        "repeated": outcome.repeated,
-        "warning": outcome.warning,
-    }
+def summary(done: list[Outcome]) -> list[str]:
+    """Return the line of a framework and a number of ranks."""
+    kinds: Counter[str] = Counter()
+    for each in done:
+        if not each.framework.error:
+            kinds.update({kind_of(name) for name in each.wrong(each.framework)})
+    warnings = Counter(each.warning for each in done)
+    figures = [
+        len(done),
+        sum(bool(each.ours_wrong) for each in done),
+        sum(bool(each.wrong(each.framework)) for each in done),
+        sum(bool(each.framework.error) for each in done),
+        kinds["count"],
+        kinds["f1"],
+        kinds["loss"],
+        sum(each.repeated > 0 for each in done),
+        warnings["right"],
+        warnings["missed"],
+        warnings["wrong number"] + warnings["false"],
+        sum(each.false_warnings for each in done),
+    ]
+    case = done[0].case
+    return [case.framework, *map(str, [case.world_size, *figures])]
 
 
-def evaluate(names: Iterable[str], world_sizes: Iterable[int], lengths: Iterable[str]) -> list[Row]:
-    """Return the rows of all evaluations that are asked for."""
-    rows = []
-    for name in names:
-        part = importlib.import_module(f"benchmarks.frameworks_{name}")
-        for world_size in world_sizes:
-            start = time.monotonic()
-            cases = [case for case in part.all_cases(world_size) if case.length in set(lengths)]
-            if not cases:
-                continue
-            done = [row_of(outcome) for outcome in part.cases(cases)]
-            rows += done
-            wrong = sum(bool(row["ours_wrong"]) for row in done)
-            seconds = time.monotonic() - start
-            print(f"{name} W={world_size}: {len(done)} cases, {wrong} wrong, {seconds:.0f} s")
-    return rows
-
-
-def summary(rows: list[Row]) -> list[list[str]]:
-    """Return the lines of the table, one for each framework and number of ranks."""
-    lines = [list(_HEAD)]
-    for framework, world_size in dict.fromkeys((r["framework"], r["world_size"]) for r in rows):
-        part = [r for r in rows if (r["framework"], r["world_size"]) == (framework, world_size)]
-        kinds: Counter[str] = Counter()
-        for row in part:
-            if row["alone_error"]:
-                continue
-            kinds.update({kind_of(name) for name in row["alone_wrong"]})
-        warnings = Counter(row["warning"] for row in part)
-        figures = [
-            len(part),
-            sum(bool(row["ours_wrong"]) for row in part),
-            sum(bool(row["alone_wrong"]) for row in part),
-            sum(bool(row["alone_error"]) for row in part),
-            kinds["count"],
-            kinds["f1"],
-            kinds["loss"],
-            sum(row["repeated"] > 0 for row in part),
-            warnings["right"],
-            warnings["missed"],
-            warnings["wrong number"] + warnings["false"],
-            sum(row["ours_warned"] for row in part),
-        ]
-        lines.append([framework, *map(str, [world_size, *figures])])
+def parts(done: list[Outcome]) -> list[list[str]]:
+    """Return a line for each program and kind of data that is wrong alone, or repeats."""
+    by: dict[tuple[str, str], list[Outcome]] = {}
+    for each in done:
+        by.setdefault((each.case.program, each.case.data), []).append(each)
+    lines = []
+    for part in by.values():
+        wrong = [each for each in part if each.wrong(each.framework)]
+        repeats = sum(each.repeated > 0 for each in part)
+        if not wrong and not repeats:
+            continue
+        warned = [sum(each.warning == how for each in part) for how in ("right", "missed")]
+        case, figures = part[0].case, [len(part), len(wrong), repeats, *warned]
+        example = _told(wrong[-1]) if wrong else ""
+        names = [case.framework, case.world_size, case.program, case.data]
+        lines.append([*map(str, names + figures), example])
     return lines
 
 
-def markdown(rows: list[Row], versions: str) -> str:
-    """Return the summary and a table of all cases."""
-    cases = [["case", "samples", "one process", "distmetrics", "alone", "naive repeats", "warning"]]
-    for row in rows:
-        name = f"{row['framework']}, {row['program']}, {row['world_size']} ranks, "
-        name += f"{row['length']}, batches of {row['batch_size']}, {row['data']}"
-        values = [_text(row["single"]), _text(row["ours"], row["ours_wrong"])]
-        alone = _text(row["alone"], row["alone_wrong"])
-        values.append(f"**{row['alone_error']}**" if row["alone_error"] else alone)
-        cases.append([name, str(row["samples"]), *values, str(row["repeated"]), row["warning"]])
-    parts = [
-        "# Frameworks",
-        f"`python -m benchmarks.frameworks`; {versions}.",
-        _table(summary(rows)),
-        _NOTE,
-        "## Every case",
-        "Wrong values are bold.",
-        _table(cases),
+def _told(outcome: Outcome) -> str:
+    """Return what is wrong with a framework alone, as a cell of a table."""
+    case, seen = outcome.case, outcome.framework
+    where = f"{case.length}, batches of {case.batch_size}: "
+    names = outcome.wrong(seen)
+    values = [
+        f"{name} {seen.values.get(name, 0):.7g} for {outcome.single[name]:.7g}" for name in names
     ]
-    return "\n\n".join(parts) + "\n"
+    return where + (seen.error.replace("|", "/") or ", ".join(values))
 
 
-def _text(values: dict[str, float], wrong: Iterable[str] = ()) -> str:
-    """Return values as a cell of a table."""
-    parts = []
-    for name, value in values.items():
-        text = f"{name} {value:.7g}"
-        parts.append(f"**{text}**" if name in wrong else text)
-    return ", ".join(parts)
+def bad(done: list[Outcome]) -> list[list[str]]:
+    """Return a line for each case that is wrong with distmetrics, or warned of there."""
+    lines = []
+    for each in done:
+        if each.ours_wrong or each.false_warnings:
+            case = each.case
+            name = f"{case.program}, {case.length}, batches of {case.batch_size}, {case.data}"
+            ours = f"{each.ours[0].values} for {each.single}, {each.false_warnings} warnings"
+            lines.append([case.framework, str(case.world_size), name, str(case.samples), ours])
+    return lines
 
 
-def _table(lines: list[list[str]]) -> str:
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
-
-
-def merged(old: list[Row], new: list[Row]) -> list[Row]:
-    """Return old rows but for those of the frameworks and worlds that are new, and the new ones."""
-    replaced = {(row["framework"], row["world_size"]) for row in new}
-    kept = [row for row in old if (row["framework"], row["world_size"]) not in replaced]
-    return sorted(kept + new, key=lambda row: (row["framework"], row["world_size"]))
-
-
-def write(rows: list[Row], folder: Path) -> None:
-    """Write the rows beside what is there, and the tables of all."""
-    file = folder / "frameworks.json"
-    old = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = merged(old, rows)
-    packages = ("torch", "torchmetrics", *dict.fromkeys(FRAMEWORKS.values()))
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    versions += f", Python {platform.python_version()}"
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    file.write_text(f'{{"versions": {json.dumps(versions)}, "rows": [\n{lines}\n]}}\n')
-    (folder / "frameworks.md").write_text(markdown(rows, versions))
+def markdown(old: str, worlds: list[list[Outcome]], known: str) -> str:
+    """Return the page, with the lines of an old one for what was not run."""
+    ran = {(done[0].case.framework, str(done[0].case.world_size)) for done in worlds}
+    tables = []
+    for head, new in (
+        (_SUMMARY, [summary(done) for done in worlds]),
+        (_PARTS, [line for done in worlds for line in parts(done)]),
+        (_BAD, [line for done in worlds for line in bad(done)]),
+    ):
+        kept = [line for line in read_table(old, head) if (line[0], line[1]) not in ran]
+        tables.append(table(head, sorted(kept + new, key=lambda line: (line[0], line[1]))))
+    whole, by_part, wrong = tables
+    title = ["# Frameworks", f"`python -m benchmarks.frameworks`; {known}.", whole, _NOTE]
+    body = ["## What is wrong alone, or repeats", by_part, "## What is wrong with distmetrics"]
+    return "\n\n".join([*title, *body, wrong]) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the evaluations, write them and print the summary."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
-    parser.add_argument("--world-sizes", nargs="+", type=int, choices=WORLDS, default=WORLDS)
-    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write to")
-    chosen = parser.parse_args(arguments)
-    rows = evaluate(chosen.frameworks, chosen.world_sizes, chosen.lengths)
-    write(rows, chosen.results)
-    print(_table(summary(rows)))
+    ask = parser(__doc__)
+    ask.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
+    ask.add_argument("--world-sizes", nargs="+", type=int, choices=WORLDS, default=WORLDS)
+    ask.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS)
+    ask.add_argument("--results", type=Path, default=RESULTS, help="folder to write to")
+    chosen = ask.parse_args(arguments)
+    worlds = []
+    for name, world_size in itertools.product(chosen.frameworks, chosen.world_sizes):
+        start = time.monotonic()
+        done = [*evaluated(name, world_size, chosen.lengths)]
+        if done:
+            worlds.append(done)
+            print(", ".join(summary(done)), f"{time.monotonic() - start:.0f} s", flush=True)
+    known = ", ".join(f"{name} {found}" for name, found in versions(*PACKAGES).items())
+    path = chosen.results / "frameworks.md"
+    path.write_text(markdown(path.read_text() if path.exists() else "", worlds, known))
+    print(table(_SUMMARY, [summary(done) for done in worlds]))
 
 
 if __name__ == "__main__":

@@ -23,67 +23,37 @@ _SAID = re.compile(r"(\d+) of (\d+) samples")
 
 
 class Case(NamedTuple):
-    """An evaluation.
+    """An evaluation."""
 
-    Attributes:
-        framework: its name.
-        program: what is evaluated and how, where a framework has several programs.
-        world_size: number of ranks.
-        length: which of ``LENGTHS``.
-        samples: how many that is.
-        batch_size: of each rank.
-        data: "map"; "iterable", which has no order that a sampler could deal out; or "sized", an
-            iterable with a length.
-    """
-
-    framework: str
-    program: str
-    world_size: int
-    length: str
-    samples: int
-    batch_size: int
+    framework: str  # its name
+    program: str  # what is evaluated and how, where a framework has several programs
+    world_size: int  # number of ranks
+    length: str  # which of ``LENGTHS``
+    samples: int  # how many that is
+    batch_size: int  # of each rank
+    # "map"; "iterable", which has no order that a sampler could deal out; or "sized", an iterable
+    # with a length
     data: str
-
-    @property
-    def name(self) -> str:
-        """Return a name for the table."""
-        return (
-            f"{self.framework}, {self.program}: W={self.world_size}, {self.length}, "
-            f"batches of {self.batch_size}, {self.data}"
-        )
 
 
 class Seen(NamedTuple):
-    """What one rank gets of an evaluation.
+    """What one rank gets of an evaluation."""
 
-    Attributes:
-        values: counts, scores and losses by name.
-        synced: how many samples a metric has seen that was fed from the same loader and synced
-            by distmetrics; None where the program has no such metric.
-        warned: the warnings of repeated samples.
-        error: how the job failed, or "".
-    """
-
-    values: Values
+    values: Values  # counts, scores and losses by name
+    # how many samples a metric has seen that was fed from the same loader and synced by
+    # distmetrics; None where the program has no such metric
     synced: int | None
-    warned: list[str]
-    error: str = ""
+    warned: list[str]  # the warnings of repeated samples
+    error: str = ""  # how the job failed, or ""
 
 
 class Outcome(NamedTuple):
-    """What a case has given.
+    """What a case has given."""
 
-    Attributes:
-        case: the evaluation.
-        single: the values of one process.
-        ours: what each rank has with distmetrics that is to have the result.
-        framework: what rank 0 has with the framework alone.
-    """
-
-    case: Case
-    single: Values
-    ours: list[Seen]
-    framework: Seen
+    case: Case  # the evaluation
+    single: Values  # the values of one process
+    ours: list[Seen]  # what each rank has with distmetrics that is to have the result
+    framework: Seen  # what rank 0 has with the framework alone
 
     def wrong(self, seen: Seen) -> list[str]:
         """Return the names of values that are not those of one process.

@@ -13,13 +13,10 @@ without and with reading all of them on every rank.
 
 from __future__ import annotations
 
-import argparse
-import gc
 import hashlib
 import importlib.util
 import json
 import os
-import platform
 import random
 import statistics
 import time
@@ -30,6 +27,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from benchmarks.common import bind_to_core, garbage_kept, parser, slowest, versions, write_json
 from distmetrics import Communicator, gather_samples
 from distmetrics.testing import run
 from distmetrics.testing.recording import RecordingCommunicator
@@ -37,7 +35,6 @@ from distmetrics.testing.recording import RecordingCommunicator
 TEXTS = 100_000
 LENGTHS = (20, 100, 400)  # letters of a text, half to one and a half times that
 SAMPLERS = ("strided", "padded", "blocks", "shuffled", "one rank has all")
-RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "evaluation_harness.py"
 
 
@@ -107,24 +104,20 @@ def ways(comm: Communicator, length: int, how: str) -> dict[str, Callable[[], An
 
 def measure(comm: Communicator, length: int, repeats: int) -> dict[str, Any]:
     """Time each way in turn: wall clock from a barrier on, and this process's own computing."""
-    if hasattr(os, "sched_setaffinity"):  # one core a rank, as launchers bind them
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+    bind_to_core(comm.rank)
     acts = ways(comm, length, "strided")
     wall: dict[str, list[float]] = {way: [] for way in acts}
     busy: dict[str, list[float]] = {way: [] for way in acts}
     for repeat in range(repeats + 1):
         for way, act in acts.items():
-            gc.collect()
-            gc.disable()
-            dist.barrier()
-            start, computed = time.perf_counter(), time.process_time()
-            act()
-            dist.barrier()  # until the last rank has its texts
-            if repeat:
-                wall[way].append(time.perf_counter() - start)
-                busy[way].append(time.process_time() - computed)
-            gc.enable()
+            with garbage_kept():
+                dist.barrier()
+                start, computed = time.perf_counter(), time.process_time()
+                act()
+                dist.barrier()  # until the last rank has its texts
+                if repeat:
+                    wall[way].append(time.perf_counter() - start)
+                    busy[way].append(time.process_time() - computed)
     recording = RecordingCommunicator(comm)
     ways(recording, length, "strided")["gather_samples"]()
     payload = sum(len(text(index, length).encode()) for index in range(TEXTS))
@@ -175,12 +168,12 @@ def times(world_size: int, repeats: int) -> list[dict[str, Any]]:
         row["bytes for a byte of text"] = ranks[0]["ratio"]
         print(f"  bytes that come for a byte of text: {ranks[0]['ratio']:.3f}")
         for way in ranks[0]["wall"]:
-            wall = [max(each) for each in zip(*(rank["wall"][way] for rank in ranks), strict=True)]
+            wall = slowest([rank["wall"][way] for rank in ranks])
             busy = [sum(each) for each in zip(*(rank["busy"][way] for rank in ranks), strict=True)]
-            median, least = statistics.median(wall), min(wall)
-            row[way] = {"median": median, "least": least, "computing": statistics.median(busy)}
-            computing = f"computing of all ranks {statistics.median(busy) * 1e3:7.1f}"
-            print(f"  {way:26} {median * 1e3:7.1f} ({least * 1e3:.1f})  {computing}")
+            row[way] = {"median": statistics.median(wall), "least": min(wall)}
+            row[way]["computing"] = statistics.median(busy)
+            ms = {key: f"{1e3 * value:7.1f}" for key, value in row[way].items()}
+            print(f"  {way:26} {ms['median']} ({ms['least']})  computing {ms['computing']}")
         table.append(row)
     return table
 
@@ -196,9 +189,8 @@ def hashes() -> dict[str, Any]:
             row = {"world_size": world_size, "sampler": how, "backend": backend, **ranks[0]}
             row["ratio"] = row["came"] / row["payload"]
             rows.append(row)
-            print(
-                f"{world_size} ranks, {how}: {row['ratio']:.3f} bytes a byte, {row['sha256'][:12]}"
-            )
+            said = f"{row['ratio']:.3f} bytes a byte, {row['sha256'][:12]}"
+            print(f"{world_size} ranks, {how}: {said}")
     scores = [run(world_size, harness) for world_size in range(1, 9)]
     alike = {json.dumps(each) for ranks in scores for each in ranks}
     print(f"results: {len({row['sha256'] for row in rows})}; scores of the harness: {len(alike)}")
@@ -207,21 +199,19 @@ def hashes() -> dict[str, Any]:
 
 def main() -> None:
     """Run, print, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__)
+    ask = parser(__doc__)
     ask.add_argument("--repeats", type=int, default=9)
     ask.add_argument("--world-size", type=int, default=4)
     ask.add_argument("--only", choices=["times", "hashes"])
     args = ask.parse_args()
-    result: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
-    result["cores"] = os.cpu_count()
+    result: dict[str, Any] = {**versions(), "cores": os.cpu_count()}
     if args.only != "times":
         result["hashes"] = hashes()
     if args.only != "hashes":
         result["load"] = os.getloadavg()[0]
         result["times"] = times(args.world_size, args.repeats)
     if args.only is None:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "gather_samples.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_json("gather_samples.json", result)
 
 
 if __name__ == "__main__":

@@ -13,39 +13,37 @@ barrier; the ways take turns.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import csv
 import math
 import statistics
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.common import RESULTS, parser, seconds_of, slowest
 from distmetrics import grad_norm, layout
 from distmetrics.testing import run
 
-RESULTS = Path(__file__).parent / "results"
 ROWS, LENGTH = 8, 4
 ORDERS = (1.0, 2.0, 3.0, math.inf)
-PROCESSES = {
-    "plain": 4,
-    "ddp": 4,
-    "fsdp": 4,
-    "hsdp": 4,
-    "tp": 4,
-    "tp, norms partial": 4,
-    "pp": 4,
-    "fsdp 2 x tp 2": 4,
-    "fsdp 2 x tp 2, mixed": 4,
-    "pp 2 x dp 2 x tp 2": 8,
+SIZES: dict[str, dict[str, int]] = {  # of the axes of each layout
+    "plain": {"dp": 4},
+    "ddp": {"dp": 4},
+    "fsdp": {"dp": 4},
+    "hsdp": {"replicate": 2, "dp": 2},
+    "tp": {"tp": 4},
+    "tp, norms partial": {"tp": 4},
+    "pp": {"pp": 4},
+    "fsdp 2 x tp 2": {"dp": 2, "tp": 2},
+    "fsdp 2 x tp 2, mixed": {"dp": 2, "tp": 2},
+    "pp 2 x dp 2 x tp 2": {"pp": 2, "dp": 2, "tp": 2},
 }
+PROCESSES = {name: math.prod(sizes.values()) for name, sizes in SIZES.items()}
 
 
 class Block(nn.Module):
@@ -84,17 +82,13 @@ def plan_of(partial: bool) -> dict[str, Any]:
 
     With ``partial`` its norm runs on parts of the sequences, so that its gradients are terms.
     """
-    from torch.distributed.tensor import Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        SequenceParallel,
-    )
+    from torch.distributed.tensor import Shard, parallel
 
+    row = parallel.RowwiseParallel()
     if partial:
-        up = ColwiseParallel(input_layouts=Shard(1))
-        return {"norm": SequenceParallel(), "up": up, "down": RowwiseParallel()}
-    return {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        up = parallel.ColwiseParallel(input_layouts=Shard(1))
+        return {"norm": parallel.SequenceParallel(), "up": up, "down": row}
+    return {"up": parallel.ColwiseParallel(), "down": row}
 
 
 def split(blocks: list[Any], name: str) -> tuple[list[Any], dict[str, int], Any]:
@@ -103,15 +97,7 @@ def split(blocks: list[Any], name: str) -> tuple[list[Any], dict[str, int], Any]
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
 
-    sizes: dict[str, int] = {
-        "hsdp": {"replicate": 2, "dp": 2},
-        "tp": {"tp": 4},
-        "tp, norms partial": {"tp": 4},
-        "pp": {"pp": 4},
-        "fsdp 2 x tp 2": {"dp": 2, "tp": 2},
-        "fsdp 2 x tp 2, mixed": {"dp": 2, "tp": 2},
-        "pp 2 x dp 2 x tp 2": {"pp": 2, "dp": 2, "tp": 2},
-    }.get(name, {"dp": 4})
+    sizes = SIZES[name]
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     place = {axis: mesh.get_local_rank(axis) for axis in sizes}
     comm = None
@@ -150,7 +136,8 @@ def gradients(name: str, blocks: int, width: int) -> tuple[list[Any], list[Any],
         if name == "fsdp 2 x tp 2, mixed":  # what FSDP is told to ignore is the user's to reduce
             dist.all_reduce(block.scale.grad, dist.ReduceOp.SUM)
             block.scale.grad /= dist.get_world_size()
-    return [p for each in made for p in each.parameters()], of_all(mine), comm
+    parameters = [parameter for each in made for parameter in each.parameters()]
+    return parameters, [parameter for each in mine for parameter in each.parameters()], comm
 
 
 def data_shards(name: str, place: dict[str, int]) -> tuple[int, int]:
@@ -162,28 +149,26 @@ def data_shards(name: str, place: dict[str, int]) -> tuple[int, int]:
     return (4 if len(place) == 1 else 2), place["dp"]
 
 
-def of_all(blocks: list[Any]) -> list[Any]:
-    """Return the parameters of all blocks."""
-    return [parameter for block in blocks for parameter in block.parameters()]
+def gradients_of(parameters: list[Any]) -> list[Any]:
+    """Return the gradients that there are."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def right(parameters: list[Any], order: float = 2.0) -> float:
     """Return the norm of the gradients in double precision."""
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    whole = torch.cat([grad.double().flatten() for grad in grads])
+    whole = torch.cat([grad.double().flatten() for grad in gradients_of(parameters)])
     return float(torch.linalg.vector_norm(whole, order))
 
 
-def of_torch(parameters: list[Any], order: float = 2.0) -> float:
+def of_torch(parameters: list[Any]) -> float:
     """Return what torch's function gives, whole."""
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm: Any = nn.utils.get_total_norm(grads, order)
+    norm: Any = nn.utils.get_total_norm(gradients_of(parameters), 2.0)
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def floor(parameters: list[Any]) -> float:
     """Return the norm of local parts as if no rank had copies, by one bare collective."""
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    grads = gradients_of(parameters)
     parts = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parts, 2)))
     power = norm.square()
@@ -218,35 +203,33 @@ def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict
     for _ in range(repeats + 1):
         for way, call in ways.items():
             dist.barrier()
-            start = time.perf_counter()
-            call()
-            row["times"][way].append(1000 * (time.perf_counter() - start))
+            row["times"][way].append(1000 * seconds_of(call))
     return row
 
 
 def main() -> None:
     """Measure, print, write."""
-    ask = argparse.ArgumentParser(description=__doc__)
+    ask = parser(__doc__)
     ask.add_argument("--repeats", type=int, default=60)
     ask.add_argument("--only", nargs="*", default=[*PROCESSES])
     args = ask.parse_args()
     rows = []
     for name in args.only:
         ranks = run(PROCESSES[name], measure, name, args.repeats, 8, 128, backend="gloo")
-        slowest = {}
-        for way in ranks[0]["times"]:
-            steps = zip(*(rank["times"][way][1:] for rank in ranks), strict=True)
-            slowest[way] = statistics.median(map(max, steps))
-        ours, right, of_torch = (ranks[0][key] for key in ("ours", "right", "torch"))
+        median = {
+            way: statistics.median(slowest([rank["times"][way][1:] for rank in ranks]))
+            for way in ranks[0]["times"]
+        }
+        ours, wanted, theirs = (ranks[0][key] for key in ("ours", "right", "torch"))
         assert {rank["ours"] for rank in ranks} == {ours}
         row: dict[str, Any] = {"layout": name, "processes": PROCESSES[name]}
-        row |= {"one process": f"{right:.7g}", "grad_norm": f"{ours:.7g}"}
-        row |= {"difference": f"{abs(ours - right) / right:.0e}"}
-        row |= {"get_total_norm": of_torch if isinstance(of_torch, str) else f"{of_torch:.7g}"}
-        row |= {"grad_norm ms": f"{slowest['ours']:.2f}", "floor ms": f"{slowest['floor']:.2f}"}
-        is_there = "torch" in slowest
-        row["get_total_norm ms"] = f"{slowest['torch']:.2f}" if is_there else ""
-        row["torch / ours"] = f"{slowest['torch'] / slowest['ours']:.2f}" if is_there else ""
+        row |= {"one process": f"{wanted:.7g}", "grad_norm": f"{ours:.7g}"}
+        row |= {"difference": f"{abs(ours - wanted) / wanted:.0e}"}
+        row |= {"get_total_norm": theirs if isinstance(theirs, str) else f"{theirs:.7g}"}
+        row |= {"grad_norm ms": f"{median['ours']:.2f}", "floor ms": f"{median['floor']:.2f}"}
+        is_there = "torch" in median
+        row["get_total_norm ms"] = f"{median['torch']:.2f}" if is_there else ""
+        row["torch / ours"] = f"{median['torch'] / median['ours']:.2f}" if is_there else ""
         print(row, flush=True)
         rows.append(row)
     if args.repeats >= 60 and len(rows) == len(PROCESSES):

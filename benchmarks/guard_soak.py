@@ -6,17 +6,15 @@ compared with what one process would have computed. Now and then a rank is kille
 must say so; the next world starts afresh.
 
     python -m benchmarks.guard_soak --minutes 20        # table, JSON and plot in benchmarks/results
+    python -m benchmarks.guard_soak --slow 200          # only: a rank that is late is no fault
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,7 +23,7 @@ import torch.distributed as dist
 from torchmetrics.classification import BinaryAccuracy
 
 import distmetrics as dm
-from benchmarks.sync import RESULTS
+from benchmarks.common import RESULTS, parser, plotted, write_json
 from distmetrics import guard
 from distmetrics.launch.spawn import launch
 
@@ -68,11 +66,8 @@ def _objects(comm: Any, same: random.Random) -> None:
 
 
 def _large(comm: Any, same: random.Random) -> None:
-    _equal(
-        float(dm.all_reduce(torch.ones(same.choice([10, 100_000])), name="large").sum())
-        % comm.world_size,
-        0,
-    )
+    total = dm.all_reduce(torch.ones(same.choice([10, 100_000])), name="large").sum()
+    _equal(float(total) % comm.world_size, 0)
 
 
 def _metric(comm: Any, same: random.Random) -> None:
@@ -107,13 +102,13 @@ def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
     killed = choice.randrange(ranks) if choice.random() < KILLED else -1
     ended = launch(soak, ranks, seed, seconds, killed, limit=seconds + 90)
     errors = {outcome.rank: repr(outcome.error) for outcome in ended if outcome.error is not None}
-    wanted = dict.fromkeys(range(ranks), "PeerLostError") if killed >= 0 else {}
-    wrong = {
-        rank: text
-        for rank, text in errors.items()
-        if rank not in wanted or wanted[rank] not in text or f"rank {killed}" not in text
-    }
-    wrong |= {rank: "no error, and a rank was killed" for rank in wanted if rank not in errors}
+    wrong = {}
+    for rank in range(ranks):
+        said = errors.get(rank, "")
+        if killed < 0 and said:
+            wrong[rank] = said
+        elif killed >= 0 and not ("PeerLostError" in said and f"rank {killed}" in said):
+            wrong[rank] = said or "no error, and a rank was killed"
     values = [outcome.value for outcome in ended if outcome.value is not None]
     return {
         "seed": seed,
@@ -145,81 +140,54 @@ def slow_worlds(count: int) -> int:
     return bad
 
 
-def plot(worlds: list[dict[str, Any]], path: Path) -> None:
+def plot(worlds: list[dict[str, Any]]) -> None:
     """Draw memory and open files of this process and of the ranks over time."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     begun = worlds[0]["time"] - worlds[0]["seconds"]
-    figure, panels = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
-    for panel, index, scale, what in (
-        (panels[0], 1, 2**20, "memory (MiB)"),
-        (panels[1], 2, 1, "open files"),
-    ):
-        for world in worlds:
-            for samples in world["ranks"]:
+    with plotted(RESULTS / "guard_soak.png", 2, figsize=(9, 6), sharex=True) as panels:
+        scales = ((2**20, "memory (MiB)", "rss"), (1, "open files", "files"))
+        for index, (panel, (scale, what, key)) in enumerate(zip(panels, scales, strict=True), 1):
+            for samples in (samples for world in worlds for samples in world["ranks"]):
                 times = [(sample[0] - begun) / 60 for sample in samples]
-                panel.plot(
-                    times, [sample[index] / scale for sample in samples], color="tab:blue", lw=0.6
-                )
-        key = "rss" if index == 1 else "files"
-        times = [(world["time"] - begun) / 60 for world in worlds]
-        panel.plot(
-            times,
-            [world[key] / scale for world in worlds],
-            color="tab:orange",
-            marker=".",
-            label="launcher",
-        )
-        panel.set_ylabel(what)
-        panel.set_ylim(bottom=0)
-    panels[0].plot([], [], color="tab:blue", label="ranks")
-    panels[0].legend()
-    panels[1].set_xlabel("minutes")
-    figure.savefig(path, dpi=110)
+                panel.plot(times, [each[index] / scale for each in samples], "tab:blue", lw=0.6)
+            times = [(world["time"] - begun) / 60 for world in worlds]
+            mine = [world[key] / scale for world in worlds]
+            panel.plot(times, mine, color="tab:orange", marker=".", label="launcher")
+            panel.set_ylabel(what)
+            panel.set_ylim(bottom=0)
+        panels[0].plot([], [], color="tab:blue", label="ranks")
+        panels[0].legend()
+        panels[1].set_xlabel("minutes")
 
 
 def main() -> None:
     """Run, print and write; exit code 1 for a false verdict or a wrong result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--slow", type=int, metavar="N", help="only: N worlds of two ranks, one of them late"
-    )
-    parser.add_argument("--dry", action="store_true", help="write nothing")
-    args = parser.parse_args()
+    ask = parser(__doc__)
+    ask.add_argument("--minutes", type=float, default=20.0)
+    ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("--slow", type=int, metavar="N", help="only: N worlds with a late rank")
+    ask.add_argument("--dry", action="store_true", help="write nothing")
+    args = ask.parse_args()
     if args.slow is not None:
-        print(
-            f"{args.slow} worlds with a rank that is late: {(bad := slow_worlds(args.slow))} "
-            "ended in an error"
-        )
+        bad = slow_worlds(args.slow)
+        print(f"{args.slow} worlds with a rank that is late: {bad} ended in an error")
         raise SystemExit(bool(bad))
     process = psutil.Process()
     worlds: list[dict[str, Any]] = []
     until = time.monotonic() + 60 * args.minutes
     while time.monotonic() < until:
-        worlds.append(world := one_world(args.seed + len(worlds), process))
-        print(
-            f"world {len(worlds):3}: {world['world_size']:2} ranks, {world['seconds']:4.0f} s, "
-            f"{world['calls']:6} calls, killed {world['killed']:2}, "
-            f"wrong {world['wrong'] or 'none'}, launcher {world['rss'] / 2**20:.0f} MiB, "
-            f"{world['files']} files",
-            flush=True,
-        )
-    wrong = [world for world in worlds if world["wrong"]]
+        world = one_world(args.seed + len(worlds), process)
+        worlds.append(world)
+        ran = f"{world['world_size']:2} ranks, {world['seconds']:4.0f} s, {world['calls']:6} calls"
+        ended = f"killed {world['killed']:2}, wrong {world['wrong'] or 'none'}"
+        mine = f"launcher {world['rss'] / 2**20:.0f} MiB, {world['files']} files"
+        print(f"world {len(worlds):3}: {ran}, {ended}, {mine}", flush=True)
+    wrong = sum(bool(world["wrong"]) for world in worlds)
     calls = sum(world["calls"] for world in worlds)
-    print(
-        f"{len(worlds)} worlds of {RANKS[0]} to {RANKS[-1]} ranks, {calls} calls, {len(wrong)} "
-        "worlds with something wrong"
-    )
+    print(f"{len(worlds)} worlds, {calls} calls, {wrong} worlds with something wrong")
     if not args.dry:
-        (RESULTS / "guard_soak.json").write_text(json.dumps(worlds) + "\n")
-        plot(worlds, RESULTS / "guard_soak.png")
+        plot(worlds)
+        kept = [{key: world[key] for key in world if key != "ranks"} for world in worlds]
+        write_json("guard_soak.json", kept)
     raise SystemExit(bool(wrong))
 
 

@@ -12,25 +12,23 @@ guards ask each other; a verdict would be a false one. Load: one busy process a 
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import platform
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import distmetrics as dm
+from benchmarks.common import parser, versions, write_json
 from distmetrics import DistmetricsError, GroupCommunicator, guard
 from distmetrics.guard.watchdog import Watchdog
 
@@ -39,9 +37,14 @@ LATE = 0.5  # seconds by which the last rank is late in the second sync
 CONNECTED = 60.0  # seconds in which each rank's guard must have its connection
 LIMIT = 120.0  # seconds in which a job must have ended
 
-# What a rank sends home: seconds of joining and of the first sync, what it raised, and whether it
-# has a guard.
-Told = tuple[float, float, str, bool]
+
+class Told(NamedTuple):
+    """What a rank sends home: seconds, what it raised, and whether it has a guard."""
+
+    joining: float
+    first: float
+    error: str
+    has_guard: bool
 
 
 def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection) -> None:
@@ -63,7 +66,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
         dm.all_reduce(torch.ones(2), name="second")
     except DistmetricsError as raised:
         error = str(raised).partition("\n")[0]
-    home.send((begun - began, seconds, error, not error and has_guard()))
+    home.send(Told(begun - began, seconds, error, not error and has_guard()))
     dist.destroy_process_group()
 
 
@@ -82,24 +85,29 @@ def start(world_size: int, mode: str) -> list[Told | None]:
         port = probe.getsockname()[1]
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     ranks = [
-        context.Process(target=one_rank, args=(rank, world_size, port, mode, pipes[rank][1]))
-        for rank in range(world_size)
+        context.Process(target=one_rank, args=(rank, world_size, port, mode, theirs))
+        for rank, (_, theirs) in enumerate(pipes)
     ]
-    try:
-        for process in ranks:
-            process.start()
+    with running(ranks):
         until = time.monotonic() + LIMIT
         for process in ranks:
             process.join(max(0.0, until - time.monotonic()))
         ended = [not process.is_alive() for process in ranks]
+    homes = zip(pipes, ended, strict=True)
+    return [ours.recv() if well and ours.poll() else None for (ours, _), well in homes]
+
+
+@contextmanager
+def running(processes: list[Any]) -> Iterator[None]:
+    """Start processes; kill those that are left when the block is over."""
+    try:
+        for process in processes:
+            process.start()
+        yield
     finally:
-        for process in ranks:
+        for process in processes:
             process.kill()
             process.join()
-    return [
-        ours.recv() if well and ours.poll() else None
-        for (ours, _), well in zip(pipes, ended, strict=True)
-    ]
 
 
 def _busy() -> None:
@@ -108,99 +116,50 @@ def _busy() -> None:
         pass
 
 
-@contextmanager
-def load(processes: int) -> Iterator[None]:
-    """Keep so many cores busy inside the block."""
-    started = [multiprocessing.Process(target=_busy, daemon=True) for _ in range(processes)]
-    try:
-        for process in started:
-            process.start()
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
-
-
-@dataclass
-class Row:
-    """So many starts of one world: the first sync's seconds, and what was wrong.
-
-    ``joining``: the longest time until a world was complete, before the first sync.
-    """
-
-    world_size: int
-    guard: str
-    load: bool
-    starts: int
-    median: float
-    longest: float
-    joining: float
-    false_verdicts: int
-    silent_ranks: int
-    without_guard: int
-    errors: list[str]
-
-
-def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> Row:
-    """Start a world several times."""
-    with load((os.cpu_count() or 1) if loaded else 0):
+def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> dict[str, Any]:
+    """Start a world several times: the first sync's seconds, and what was wrong."""
+    busy = range((os.cpu_count() or 1) if loaded else 0)
+    with running([multiprocessing.Process(target=_busy, daemon=True) for _ in busy]):
         jobs = [start(world_size, mode) for _ in range(starts)]
     told = [rank for job in jobs for rank in job if rank is not None]
-    errors = [error for *_, error, _ in told if error]
-    slowest = [max((rank[1] for rank in job if rank is not None), default=LIMIT) for job in jobs]
-    return Row(
-        world_size,
-        mode,
-        loaded,
-        starts,
-        statistics.median(slowest),
-        max(slowest),
-        max((rank[0] for rank in told), default=LIMIT),
-        len(errors),
-        world_size * starts - len(told),
-        sum(not guarded for *_, error, guarded in told if not error) if mode == "on" else 0,
-        sorted({*errors}),
-    )
-
-
-def series(worlds: Sequence[int], starts: int) -> Iterator[Row]:
-    """Yield each measurement: half of the starts at rest, half beside a load; guard on and off."""
-    for world_size in worlds:
-        for loaded, count in ((False, starts - starts // 2), (True, starts // 2)):
-            for mode in ("on", "off"):
-                if count:
-                    yield measure(world_size, mode, count, loaded=loaded)
+    errors = [rank.error for rank in told if rank.error]
+    slowest = [max((rank.first for rank in job if rank is not None), default=LIMIT) for job in jobs]
+    without = sum(not rank.has_guard for rank in told if not rank.error) if mode == "on" else 0
+    return {
+        "world_size": world_size,
+        "guard": mode,
+        "load": loaded,
+        "starts": starts,
+        "median": statistics.median(slowest),
+        "longest": max(slowest),
+        "joining": max((rank.joining for rank in told), default=LIMIT),
+        "false_verdicts": len(errors),
+        "silent_ranks": world_size * starts - len(told),
+        "without_guard": without,
+        "errors": sorted({*errors}),
+    }
 
 
 def main() -> None:
     """Measure, print, and write where asked; exit code 1 for a false verdict or a missing guard."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
-    parser.add_argument("--starts", type=int, default=50, help="of each world, half under load")
-    parser.add_argument("--out", type=Path, help="file of the results")
-    args = parser.parse_args()
+    ask = parser(__doc__)
+    ask.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
+    ask.add_argument("--starts", type=int, default=50, help="of each world, half under load")
+    ask.add_argument("--out", type=Path, help="file of the results")
+    args = ask.parse_args()
     rows = []
-    for row in series(args.worlds, args.starts):
-        rows.append(row)
-        print(
-            f"W={row.world_size:3} guard {row.guard:3} {'load' if row.load else 'rest'} "
-            f"{row.starts:3} starts: median {row.median:6.3f} s, longest {row.longest:6.3f} s "
-            f"(joining up to {row.joining:5.1f} s); "
-            f"false verdicts {row.false_verdicts}, without guard {row.without_guard}, "
-            f"silent {row.silent_ranks}  {'; '.join(row.errors)}",
-            flush=True,
-        )
+    halves = ((False, args.starts - args.starts // 2), (True, args.starts // 2))
+    for world_size in args.worlds:
+        for loaded, count in halves:
+            for mode in ("on", "off") if count else ():
+                row = measure(world_size, mode, count, loaded=loaded)
+                rows.append(row)
+                print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     if args.out is not None:
-        facts = {
-            "machine": platform.platform(),
-            "cores": os.cpu_count(),
-            "torch": torch.__version__,
-        }
-        args.out.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1))
-    raise SystemExit(any(row.false_verdicts + row.silent_ranks + row.without_guard for row in rows))
+        known = {"machine": platform.platform(), "cores": os.cpu_count(), **versions()}
+        write_json(args.out.name, {**known, "rows": rows}, args.out.parent)
+    bad = ("false_verdicts", "silent_ranks", "without_guard")
+    raise SystemExit(any(row[key] for row in rows for key in bad))
 
 
 if __name__ == "__main__":

@@ -9,20 +9,19 @@ it needs all logits.
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import Dataset
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.common import parser, versions, write_json
+
 ROWS, FACTOR, LENGTH, WORDS, BATCH = 64, 50, 32, 512, 16
 WAYS = ("attached", "compute_metrics")
 
@@ -47,6 +46,11 @@ def right(predictions: Any, labels: Any) -> Any:
     return (predictions[:, :-1].argmax(-1) == labels[:, 1:]).sum()
 
 
+def update(metrics: Any, outputs: Any, inputs: Any) -> None:
+    """Count the right labels of a batch."""
+    metrics["right"].update(right=right(outputs.logits, inputs["labels"]))
+
+
 def make_trainer(way: str, count: int) -> Any:
     """Return a trainer over so many rows, with metrics either way."""
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -54,13 +58,8 @@ def make_trainer(way: str, count: int) -> Any:
     from distmetrics import from_function
     from distmetrics.integrations.transformers import attach
 
-    config = LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=WORDS, intermediate_size=32, **sizes)
     torch.manual_seed(0)
     options: dict[str, Any] = {}
     if way == "compute_metrics":
@@ -77,31 +76,21 @@ def make_trainer(way: str, count: int) -> Any:
     trainer = Trainer(model=model, args=arguments, eval_dataset=Rows(count), **options)
     if way == "attached":
         metric = from_function(lambda sums: sums["right"], reduce={"right": "sum"})
-        attach(
-            trainer,
-            {"right": metric},
-            update=lambda metrics, outputs, inputs: metrics["right"].update(
-                right=right(outputs.logits, inputs["labels"])
-            ),
-        )
+        attach(trainer, {"right": metric}, update=update)
     return trainer
 
 
 def measure(way: str, count: int) -> dict[str, Any]:
     """Return the peak of one evaluation in this process, in MiB, and what it says."""
-    import psutil
-
     process = psutil.Process()
-    small = make_trainer(way, BATCH)
-    small.evaluate()  # what is loaded and allocated once
+    make_trainer(way, BATCH).evaluate()  # what is loaded and allocated once
     trainer = make_trainer(way, count)
     start = process.memory_info().rss
-    peak, done = start, threading.Event()
+    seen, done = [start], threading.Event()
 
     def watch() -> None:
-        nonlocal peak
         while not done.wait(0.002):
-            peak = max(peak, process.memory_info().rss)
+            seen.append(process.memory_info().rss)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -110,22 +99,16 @@ def measure(way: str, count: int) -> dict[str, Any]:
     finally:
         done.set()
         watcher.join()
-    mib = 2**20
-    return {
-        "way": way,
-        "rows": count,
-        "start_mib": round(start / mib, 1),
-        "peak_mib": round(peak / mib, 1),
-        "right": int(metrics["eval_right"]),
-        "loss": metrics["eval_loss"],
-    }
+    memory = {"start_mib": round(start / 2**20, 1), "peak_mib": round(max(seen) / 2**20, 1)}
+    values = {"right": int(metrics["eval_right"]), "loss": metrics["eval_loss"]}
+    return {"way": way, "rows": count, **memory, **values}
 
 
 def main() -> None:
     """Measure each way and size in a process of its own."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--one", nargs=2, metavar=("WAY", "ROWS"))
-    chosen = parser.parse_args().one
+    ask = parser(__doc__)
+    ask.add_argument("--one", nargs=2, metavar=("WAY", "ROWS"), help="in this process, as JSON")
+    chosen = ask.parse_args().one
     if chosen:
         print(json.dumps(measure(chosen[0], int(chosen[1]))))
         return
@@ -135,10 +118,8 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.hf_memory", "--one", way, str(count)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             results.append(json.loads(done.stdout.splitlines()[-1]))
-    table = {"python": platform.python_version(), "torch": torch.__version__, "results": results}
-    (RESULTS / "hf_memory.json").write_text(json.dumps(table, indent=1) + "\n")
-    for row in results:
-        print(row)
+            print(results[-1])
+    write_json("hf_memory.json", {**versions("transformers"), "results": results})
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ last, is one of the caller's own code, and is not raised, or the call is made ag
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import random
 import signal
 import sys
@@ -25,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import starmap
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 import distmetrics as dm
-from benchmarks.sync import RESULTS
+from benchmarks.common import parser, seconds_of, write_json
 from distmetrics.comm.threads import ThreadWorld
 from distmetrics.testing import outcomes
 from tests.comm.striking import CALLS, PACKAGE, expected, numbers
@@ -42,7 +41,6 @@ STEPS = 4  # in which interrupts come; one more follows
 BATCH = 250  # tries of one world of processes
 LIMIT = 120.0  # seconds for a batch; a try on threads has a tenth
 AGAIN = 20e-6  # seconds after which a signal comes again that came outside of a call
-SETTLED = 30  # tries at the start whose times tell how long a call takes
 
 
 class Interrupted(BaseException):
@@ -54,13 +52,7 @@ class TimedOut(Exception):  # noqa: N818  (as users call it)
 
 
 class Plan(NamedTuple):
-    """What happens in one try, the same on every rank.
-
-    Attributes:
-        kind: which call is made.
-        delays: by rank, when its interrupt comes, as a part of the time that the calls take.
-        error: class of what is raised.
-    """
+    """One try: its call, when each struck rank's interrupt comes, as a part of the calls' time."""
 
     kind: str
     delays: dict[int, float]
@@ -124,9 +116,6 @@ def _is_in_call(traceback: TracebackType | None) -> bool:
     return False
 
 
-# -- processes
-
-
 class Timer:
     """Interrupts the main thread of this process once, inside a call of ours."""
 
@@ -150,19 +139,17 @@ class Timer:
         error = self._error
         if error is None:
             return
-        if _is_running_call(frame):
-            self._error = None
-            raise error
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        if not _is_running_call(frame):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+            return
+        self._error = None
+        raise error
 
 
 def _is_running_call(frame: FrameType | None) -> bool:
     outermost, place = None, frame
-    while place is not None:
-        name = place.f_globals.get("__name__", "")
-        if name == __name__:  # below it are the launchers, which are ours as well
-            break
-        if place.f_code.co_filename.startswith(PACKAGE):
+    while place is not None and place.f_globals.get("__name__", "") != __name__:
+        if place.f_code.co_filename.startswith(PACKAGE):  # below this module are the launchers
             outermost = place
         place = place.f_back
     if outermost is None:
@@ -170,28 +157,26 @@ def _is_running_call(frame: FrameType | None) -> bool:
     return outermost is not frame or outermost.f_lineno != outermost.f_code.co_firstlineno
 
 
+def calm() -> list[Plan]:
+    """Return tries without an interrupt, which tell how long the calls take."""
+    return [Plan(kind, {}, Interrupted) for kind in CALLS for _ in range(3)]
+
+
 def in_process(comm: Any, todo: list[Plan]) -> list[Ended]:
     """Make the tries of a batch on one rank of a world of processes."""
     timer = Timer()
     took: dict[str, float] = {}
     ended = []
-    for plan in [Plan(kind, {}, Interrupted) for kind in CALLS for _ in range(3)] + todo:
+    for plan in calm() + todo:
         # One that an interrupt has broken refuses all later calls, and so does its group.
         own = dm.GroupCommunicator(dist.new_group([*range(comm.world_size)]))
         part = plan.delays.get(comm.rank)
         delay = None if part is None else part * took[plan.kind]
-
-        def striking(delay: float | None = delay, error: Any = plan.error) -> Any:
-            return timer.striking(delay, error)
-
         began = time.perf_counter()
-        ended.append(attempt(own, plan, striking))
+        ended.append(attempt(own, plan, partial(timer.striking, delay, plan.error)))
         if not plan.delays:
             took[plan.kind] = time.perf_counter() - began
     return ended[-len(todo) :]
-
-
-# -- threads
 
 
 class Striker:
@@ -230,8 +215,8 @@ def on_threads(plan: Plan, world_size: int, seconds: float) -> list[Any]:
     """Make one try in a world of threads; return how each rank ended."""
     striker = Striker(plan, seconds)
 
-    def work(comm: Any) -> Ended:
-        return attempt(comm, plan, lambda: striker.striking(comm.rank))
+    def work(comm: Any) -> list[Ended]:
+        return [attempt(comm, plan, lambda: striker.striking(comm.rank))]
 
     thread = threading.Thread(target=striker.strike_all)
     thread.start()
@@ -240,22 +225,17 @@ def on_threads(plan: Plan, world_size: int, seconds: float) -> list[Any]:
     return ended
 
 
-# -- judging
-
-
 def judge(plan: Plan, ranks: list[Ended]) -> list[str]:
     """Return what is wrong with one try."""
     wrong = []
-    errors = []
+    errors: list[set[str]] = []
     for ended in ranks:
-        texts = set()
-        for step, result in enumerate(ended.steps):
-            if isinstance(result, list):
-                if result != expected(plan.kind, len(ranks), step):
-                    wrong.append("wrong value")
-            elif result != "interrupted":
-                texts.add(result)
-        errors.append(texts)
+        results = [*enumerate(ended.steps)]
+        values = [(step, found) for step, found in results if isinstance(found, list)]
+        if any(found != expected(plan.kind, len(ranks), step) for step, found in values):
+            wrong.append("wrong value")
+        texts = {found for _, found in results if not isinstance(found, list)}
+        errors.append(texts - {"interrupted"})
     # Where several ranks are struck, each tells of its own interrupt.
     if len(plan.delays) == 1 and any(texts != errors[0] for texts in errors):
         wrong.append("errors that differ")
@@ -266,78 +246,69 @@ def judge(plan: Plan, ranks: list[Ended]) -> list[str]:
     return sorted({*wrong})
 
 
-def _add(counts: Counter[str], shown: list[str], plan: Plan, ranks: list[Ended]) -> None:
-    counts["tries"] += 1
-    counts["interrupts"] += sum(ended.struck for ended in ranks)
-    counts["ends in an error"] += any(
-        isinstance(step, str) and step != "interrupted" for ended in ranks for step in ended.steps
-    )
-    for fault in judge(plan, ranks):
-        counts[fault] += 1
-        if len(shown) < 20:
-            shown.append(f"{fault}: {plan} {[_short(ended) for ended in ranks]}")
+class Counts:
+    """What a series has come to: counts, and the first tries in which something was wrong."""
 
+    def __init__(self) -> None:
+        self.counted: Counter[str] = Counter()
+        self.shown: list[str] = []
 
-def _short(ended: Ended) -> list[Any]:
-    return [step if isinstance(step, list) else step.partition("\n")[0] for step in ended.steps]
+    def add(self, what: str, plans: list[Plan], ended: list[Any]) -> None:
+        """Count the tries of one world, or the world itself if a rank did not come to its end."""
+        lost = [repr(rank.error) for rank in ended if rank.error is not None]
+        if lost:
+            self.counted["worlds that hang or end"] += 1
+            self.shown.append(f"{what}: {lost}")
+            return
+        for plan, *ranks in zip(plans, *[rank.value for rank in ended], strict=True):
+            self._add(plan, ranks)
+
+    def _add(self, plan: Plan, ranks: list[Ended]) -> None:
+        texts = {step for ended in ranks for step in ended.steps if isinstance(step, str)}
+        self.counted["tries"] += 1
+        self.counted["interrupts"] += sum(ended.struck for ended in ranks)
+        self.counted["ends in an error"] += bool(texts - {"interrupted"})
+        for fault in judge(plan, ranks):
+            self.counted[fault] += 1
+            if len(self.shown) < 20:
+                self.shown.append(f"{fault}: {plan} {[ended.steps for ended in ranks]}")
 
 
 def series(backend: str, world_size: int, tries: int, seed: int) -> dict[str, Any]:
     """Return the counts of one series."""
-    counts: Counter[str] = Counter()
-    shown: list[str] = []
+    counts = Counts()
     todo = plans(seed, tries, world_size)
     began = time.perf_counter()
     if backend == "gloo":
         for start in range(0, tries, BATCH):
             batch = todo[start : start + BATCH]
-            ranks = outcomes(world_size, in_process, batch, backend="gloo", limit=LIMIT)
-            lost = [repr(rank.error) for rank in ranks if rank.error is not None]
-            if lost:
-                counts["worlds that hang or end"] += 1
-                shown.append(f"batch at {start}: {lost}")
-                continue
-            for plan, *ended in zip(batch, *[rank.value for rank in ranks], strict=True):
-                _add(counts, shown, plan, ended)
+            ended = outcomes(world_size, in_process, batch, backend="gloo", limit=LIMIT)
+            counts.add(f"batch at {start}", batch, ended)
     else:
         took: dict[str, float] = {}
-        for kind in CALLS:
-            for _ in range(3):
-                started = time.perf_counter()
-                on_threads(Plan(kind, {}, Interrupted), world_size, 0.0)
-                took[kind] = time.perf_counter() - started
+        for plan in calm():
+            took[plan.kind] = seconds_of(partial(on_threads, plan, world_size, 0.0))
         for plan in todo:
-            ranks = on_threads(plan, world_size, took[plan.kind])
-            lost = [repr(rank.error) for rank in ranks if rank.error is not None]
-            if lost:
-                counts["worlds that hang or end"] += 1
-                shown.append(f"{plan}: {lost}")
-                continue
-            _add(counts, shown, plan, [rank.value for rank in ranks])
-    return {
-        "backend": backend,
-        "world_size": world_size,
-        "seconds": round(time.perf_counter() - began, 1),
-        **counts,
-        "shown": shown,
-    }
+            counts.add(str(plan), [plan], on_threads(plan, world_size, took[plan.kind]))
+    seconds = round(time.perf_counter() - began, 1)
+    told = {"backend": backend, "world_size": world_size, "seconds": seconds}
+    return {**told, **counts.counted, "shown": counts.shown}
 
 
 def main() -> None:
     """Run all series, print and write their counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=20_000, help="in all (default 20 000)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    ask = parser(__doc__)
+    ask.add_argument("--tries", type=int, default=20_000, help="in all (default 20 000)")
+    ask.add_argument("--seed", type=int, default=0)
+    options = ask.parse_args()
     torch.set_num_threads(1)
     sys.setswitchinterval(2e-5)  # a thread is interrupted where it happens to be
     cases = [(backend, size) for backend in ("gloo", "threads") for size in (2, 3)]
     results = []
     for backend, size in cases:
-        result = series(backend, size, options.tries // len(cases), options.seed)
-        results.append(result)
-        print(json.dumps(result, indent=1), flush=True)
-    (RESULTS / "interrupts.json").write_text(json.dumps(results, indent=1) + "\n")
+        results.append(series(backend, size, options.tries // len(cases), options.seed))
+        print(results[-1], flush=True)
+    write_json("interrupts.json", results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.conformance.causes import cause_of
+from benchmarks.conformance.report import cause_of
 from distmetrics.testing import laws
 from distmetrics.testing.laws import Law
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks.conformance.__main__ import facts
+from benchmarks.common import facts
 from benchmarks.conformance.case import Case
 from benchmarks.conformance.catalogue import cases, find
 from benchmarks.conformance.pool import World

@@ -13,8 +13,6 @@ CPU time is what the work costs, and is steadier on a machine that others use as
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import shutil
@@ -30,14 +28,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import psutil
 
 import distlint
+from benchmarks.common import parser, plotted, write_json
 from distlint.facts import Facts
 from distlint.rules import RULES
 
-RESULTS = Path(__file__).parent / "results"
 PLOT = Path(__file__).parents[1] / "docs" / "lint.png"
 JOBS = 2
 _PARSE = f"""\
@@ -60,13 +57,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one tool.
-
-    Attributes:
-        wall: seconds.
-        cpu: seconds of all its processes.
-        memory: the most that its processes held together, in bytes.
-    """
+    """One run: seconds, those of all its processes, and the most bytes that they held together."""
 
     wall: float
     cpu: float
@@ -110,10 +101,15 @@ def copy(corpus: Sequence[Path], to: Path) -> list[Path]:
             if any(part.startswith(".") for part in parts) or not path.is_file():
                 continue
             target = to / folder.name.replace("+", "_") / Path(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-            files.append(target)
+            files.append(copied(path, target))
     return files
+
+
+def copied(path: Path, target: Path) -> Path:
+    """Copy a file to a place whose folder may not be there yet."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+    return target
 
 
 def lines(files: Sequence[Path]) -> int:
@@ -153,10 +149,8 @@ def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> di
     for _ in range(repeats):
         for name, command in commands.items():
             found[name].append(run(command))
-            print(
-                f"  {name:16} {found[name][-1].wall:7.2f} s  {found[name][-1].cpu:7.2f} s CPU",
-                flush=True,
-            )
+            last = found[name][-1]
+            print(f"  {name:16} {last.wall:7.2f} s  {last.cpu:7.2f} s CPU", flush=True)
     return found
 
 
@@ -178,9 +172,7 @@ def growth(files: Sequence[Path], to: Path) -> list[dict[str, float]]:
         chosen = files[::part]
         folder = to / f"part{part}"
         for number, path in enumerate(chosen):
-            target = folder / str(number) / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            copied(path, folder / str(number) / path.name)
         done = run(distlint_command(folder, "--no-cache"))
         rows.append({"files": len(chosen), "lines": lines(chosen), **asdict(done)})
     return rows
@@ -196,22 +188,16 @@ def version_time(repeats: int = 15) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def plot(found: dict[str, list[Run]], rows: Sequence[dict[str, float]], to: Path) -> None:
+def plot(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> None:
     """Time of the tools; growth with lines."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-    names = list(found)
-    left.barh(names[::-1], [best(found[name]).wall for name in names[::-1]])
-    left.set_xlabel("seconds (best run)")
-    left.set_xscale("log")
-    right.plot([row["lines"] / 1000 for row in rows], [row["cpu"] for row in rows], marker="o")
-    right.set(
-        xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None), ylim=(0, None)
-    )
-    figure.tight_layout()
-    figure.savefig(to, dpi=120)
+    with plotted(PLOT, 1, 2, figsize=(10, 3.4)) as (left, right):
+        names = list(found)[::-1]
+        left.barh(names, [best(found[name]).wall for name in names])
+        left.set_xlabel("seconds (best run)")
+        left.set_xscale("log")
+        right.plot([row["lines"] / 1000 for row in rows], [row["cpu"] for row in rows], marker="o")
+        right.set(xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None))
+        right.set_ylim(0, None)
 
 
 def best(runs: Sequence[Run]) -> Run:
@@ -240,14 +226,10 @@ def summarise(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> 
 
 def main() -> None:
     """Measure, print, write JSON and the plot."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("corpus", nargs="+", type=Path, help="folders of Python files")
     ask.add_argument("--peers", type=Path, help="an interpreter with torchfix and fixit")
     ask.add_argument("--repeats", type=int, default=3)
-    ask.add_argument("--out", type=Path, default=RESULTS / "lint.json")
-    ask.add_argument("--plot", type=Path, default=PLOT)
     args = ask.parse_args()
     with tempfile.TemporaryDirectory() as temporary, peers(args.peers) as peer:
         folder = Path(temporary) / "corpus"
@@ -256,6 +238,7 @@ def main() -> None:
         found = compare(folder, files, peer, args.repeats)
         rows = growth(files, Path(temporary))
         matter = [path for path in files if _matters(path)]
+        version = version_time()
         result: dict[str, Any] = {
             "corpus": [path.name for path in args.corpus],
             "files": len(files),
@@ -264,17 +247,14 @@ def main() -> None:
             "lines that pass the prefilter": lines(matter),
             "runs": {name: [asdict(each) for each in runs] for name, runs in found.items()},
             "growth": rows,
-            "version": version_time(),
+            "version": version,
         }
-    result["goals"] = summarise(found, rows)
-    result["goals"]["--version, times an empty interpreter"] = (
-        result["version"]["version"] / result["version"]["pass"]
-    )
-    for name, value in result["goals"].items():
+    goals = summarise(found, rows)
+    goals["--version, times an empty interpreter"] = version["version"] / version["pass"]
+    for name, value in goals.items():
         print(f"  {name:40} {value:8.2f}")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    plot(found, rows, args.plot)
+    write_json("lint.json", {**result, "goals": goals})
+    plot(found, rows)
 
 
 if __name__ == "__main__":

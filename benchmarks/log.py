@@ -11,7 +11,6 @@ step and, less noisy, what of it is spent in the calls of a way. The ways:
 - ``lists``: values kept in lists, averaged and reduced name by name each 50, as torchtitan does.
 - ``metrics``: a ``MeanMetric`` of torchmetrics a name, computed each 50, as Composer does.
 - ``lightning``: what Lightning's ``self.log(sync_dist=True, on_epoch=True)`` keeps and reduces.
-- ``item``: one ``.item()`` a value and step, reduced each 50, as simple loops do.
 - ``gather``: one all_reduce a value and step, as ``accelerator.reduce`` does.
 
     python -m benchmarks.log                      # table, and JSON in benchmarks/results
@@ -20,13 +19,10 @@ step and, less noisy, what of it is spent in the calls of a way. The ways:
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,43 +33,42 @@ from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import MeanMetric
 
 import distmetrics as dm
+from benchmarks.common import parser, seconds_of, write_json
 from distmetrics.collectives.exchange import frame_size
 from distmetrics.testing import run
 
-RESULTS = Path(__file__).parent / "results"
 WINDOW = 50  # steps between two flushes
 WARM_UP = 2 * WINDOW
-WAYS = ["raw", "log", "calls", "buffer", "lists", "metrics", "lightning", "item", "gather"]
 _SLOW = 200  # names from which on only ours, by hand and the limit are measured
 
 
-class Buffer:
-    """Weighted sums by name, as trainers write them by hand."""
+Way = tuple[Callable[[Tensor], Any], Callable[[], Any]]  # for the loss of a step, at its end
 
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.weights: dict[str, float] = {}
 
-    def add(self, name: str, value: Tensor, weight: float) -> None:
-        """Add a value up."""
-        weighted = value.detach().double() * weight
-        if name in self.sums:
-            self.sums[name] += weighted
-            self.weights[name] += weight
-        else:
-            self.sums[name], self.weights[name] = weighted, weight
+def by_hand(names: list[str]) -> Way:
+    """Return weighted sums by name, as trainers write them by hand, which are reduced at once."""
+    sums: dict[str, Tensor] = {}
+    weights: dict[str, float] = {}
 
-    def flush(self) -> dict[str, float]:
-        """Reduce all names at once."""
-        names = sorted(self.sums)
-        weights = torch.tensor([self.weights[name] for name in names], dtype=torch.float64)
-        both = torch.stack([torch.stack([self.sums[name] for name in names]), weights])
+    def note(loss: Tensor) -> None:
+        for name in names:
+            weighted = loss.detach().double() * 8.0
+            if name in sums:
+                sums[name] += weighted
+                weights[name] += 8.0
+            else:
+                sums[name], weights[name] = weighted, 8.0
+
+    def flush() -> dict[str, float]:
+        order = sorted(sums)
+        counts = torch.tensor([weights[name] for name in order], dtype=torch.float64)
+        both = torch.stack([torch.stack([sums[name] for name in order]), counts])
         dist.all_reduce(both)
-        self.sums, self.weights = {}, {}
-        return dict(zip(names, (both[0] / both[1]).tolist(), strict=True))
+        sums.clear()
+        weights.clear()
+        return dict(zip(order, (both[0] / both[1]).tolist(), strict=True))
 
-
-Way = tuple[Callable[[Tensor], None], Callable[[], Any]]
+    return note, flush
 
 
 def by_lists(names: list[str]) -> Way:
@@ -130,48 +125,46 @@ def by_lightning(names: list[str]) -> Way:
     return note, flush
 
 
-def logger(way: str, names: list[str]) -> Way:
-    """Return what is done with the loss of a step, and at the end of a block."""
-    log, buffer, numbers = dm.Log(), Buffer(), dict.fromkeys(names, 0.0)
+def by_log(names: list[str]) -> Way:
+    """Return our log, a call a step."""
+    log = dm.Log()
+    return lambda loss: log.mean(dict.fromkeys(names, loss), weight=8.0), log.flush
 
-    def by_log(loss: Tensor) -> None:
-        log.mean(dict.fromkeys(names, loss), weight=8.0)
 
-    def by_calls(loss: Tensor) -> None:
+def by_calls(names: list[str]) -> Way:
+    """Return our log, a call a value."""
+    log = dm.Log()
+
+    def note(loss: Tensor) -> None:
         for name in names:
             log.mean(name, loss, weight=8.0)
 
-    def by_buffer(loss: Tensor) -> None:
-        for name in names:
-            buffer.add(name, loss, 8.0)
+    return note, log.flush
 
-    def by_item(loss: Tensor) -> None:
-        for name in names:
-            numbers[name] += loss.item()
 
-    def by_gather(loss: Tensor) -> None:
+def by_gather(names: list[str]) -> Way:
+    """Return a reduction a value."""
+    numbers = dict.fromkeys(names, 0.0)
+
+    def note(loss: Tensor) -> None:
         for name in names:
             value = loss.detach().clone()
             dist.all_reduce(value)
             numbers[name] = float(value)
 
-    def reduce_numbers() -> None:
-        dist.all_reduce(torch.tensor([*numbers.values()]))
+    return note, lambda: None
 
-    def nothing(*_: Tensor) -> None:
-        return None
 
-    if way in ("lists", "metrics", "lightning"):
-        return {"lists": by_lists, "metrics": by_metrics, "lightning": by_lightning}[way](names)
-    ways: dict[str, Way] = {
-        "raw": (nothing, nothing),
-        "log": (by_log, log.flush),
-        "calls": (by_calls, log.flush),
-        "buffer": (by_buffer, buffer.flush),
-        "item": (by_item, reduce_numbers),
-        "gather": (by_gather, nothing),
-    }
-    return ways[way]
+WAYS: dict[str, Callable[[list[str]], Way]] = {
+    "raw": lambda names: (lambda loss: None, lambda: None),
+    "log": by_log,
+    "calls": by_calls,
+    "buffer": by_hand,
+    "lists": by_lists,
+    "metrics": by_metrics,
+    "lightning": by_lightning,
+    "gather": by_gather,
+}
 
 
 def steps(count: int, width: int, rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -186,12 +179,11 @@ def steps(count: int, width: int, rounds: int) -> dict[str, dict[str, list[float
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch, labels = torch.randn(8, width), torch.arange(8)
     names = [f"train/name_{index}" for index in range(count)]
-    ways = WAYS[:4] if count >= _SLOW else WAYS
-    loggers = {way: logger(way, names) for way in ways}
+    ways = list(WAYS)[:4] if count >= _SLOW else list(WAYS)
+    loggers = {way: WAYS[way](names) for way in ways}
     order = random.Random(0)  # the same on all ranks
-    seconds: dict[str, dict[str, list[float]]] = {
-        way: {"plain": [], "flush": [], "logging plain": [], "logging flush": []} for way in ways
-    }
+    kinds = ("plain", "flush", "logging plain", "logging flush")
+    seconds: dict[str, dict[str, list[float]]] = {way: {kind: [] for kind in kinds} for way in ways}
     for index in range(-WARM_UP, rounds * WINDOW):
         is_last = bool(names) and index % WINDOW == WINDOW - 1
         for way in order.sample(ways, len(ways)):
@@ -223,21 +215,21 @@ def per_step(seconds: dict[str, list[float]], part: str = "") -> float:
 
 def flushes(count: int, rounds: int) -> dict[str, float]:
     """Return the median seconds of a flush, of a bare all_reduce, and of one by hand."""
-    log, buffer = dm.Log(), Buffer()
     names = [f"train/name_{index}" for index in range(count)]
-    bare = torch.zeros(2 * count, dtype=torch.float64)
-    value = torch.tensor(1.0)
-    taken: dict[str, list[float]] = {"flush": [], "by hand": [], "bare all_reduce": []}
+    bare, value = torch.zeros(2 * count, dtype=torch.float64), torch.tensor(1.0)
+    ours, theirs = by_calls(names), by_hand(names)
+    calls = {
+        "flush": ours[1],
+        "by hand": theirs[1],
+        "bare all_reduce": lambda: dist.all_reduce(bare),
+    }
+    taken: dict[str, list[float]] = {way: [] for way in calls}
     for _ in range(rounds):
-        for name in names:
-            log.mean(name, value, weight=8.0)
-            buffer.add(name, value, 8.0)
-        calls: list[Callable[[], Any]] = [log.flush, buffer.flush, lambda: dist.all_reduce(bare)]
-        for way, call in zip(taken, calls, strict=True):
+        ours[0](value)
+        theirs[0](value)
+        for way, call in calls.items():
             dist.barrier()
-            began = time.perf_counter()
-            call()
-            taken[way].append(time.perf_counter() - began)
+            taken[way].append(seconds_of(call))
     return {way: statistics.median(each) for way, each in taken.items()}
 
 
@@ -287,17 +279,14 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, print the tables, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--names", nargs="+", type=int, default=[0, 1, 20, 200, 2000])
     ask.add_argument("--width", type=int, default=512)
     ask.add_argument("--rounds", type=int, default=20)
-    ask.add_argument("--out", type=Path, default=RESULTS)
     args = ask.parse_args()
     per_rank = run(2, measured, args.names, args.width, args.rounds, backend="gloo")
     show(per_rank[0])
-    (args.out / "log.json").write_text(json.dumps(summary(per_rank[0]), indent=1) + "\n")
+    write_json("log.json", summary(per_rank[0]))
 
 
 if __name__ == "__main__":

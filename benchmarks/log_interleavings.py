@@ -12,23 +12,20 @@ must end, at once or with an error of ours that names it, or that says who waits
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torchmetrics import SumMetric
 
 import distmetrics as dm
+from benchmarks.common import parser, write_json
 from distmetrics.errors import DistmetricsError
 from distmetrics.testing import Outcome, outcomes, run
 
-RESULTS = Path(__file__).parent / "results"
 CALLS = ("flush", "flush later", "flush later", "sync later", "sync later", "sync", "mean", "none")
 FAULTS = ("raise", "return", "leave out")
 STEPS = 10
@@ -158,29 +155,18 @@ def judged(plan: Plan, ended: list[Outcome]) -> str:
     if any("still busy" in text for text in texts.values()):
         return "hang"
     if not plan.fault:
-        if texts:
-            return "unnamed"
-        return (
-            "right" if all(ours == blocking for ours, blocking in map(_value, ended)) else "wrong"
-        )
+        same = not texts and all(each.value[0] == each.value[1] for each in ended)
+        return "right" if same else "unnamed" if texts else "wrong"
+    others = [each for each in ended if each.rank != plan.rank]
     if plan.fault == "leave out":  # the others miss a call, and cannot all go on
         draw = random.Random(plan.seed + 1)
         left_out = [draw.choice(CALLS) for _ in range(STEPS)][plan.step]
-        others = [each for each in ended if each.rank != plan.rank]
         is_told = all(isinstance(each.error, DistmetricsError) for each in others)
         return "right" if is_told or (left_out == "none" and not texts) else "unnamed"
-    for outcome in ended:
-        if outcome.rank == plan.rank or outcome.error is None:
-            continue
-        is_named = f"rank {plan.rank}" in texts[outcome.rank]
-        if not isinstance(outcome.error, DistmetricsError) or not is_named:
+    for error in (each.error for each in others if each.error is not None):
+        if not isinstance(error, DistmetricsError) or f"rank {plan.rank}" not in str(error):
             return "unnamed"
     return "right"
-
-
-def _value(outcome: Outcome) -> tuple[str, str]:
-    ours, blocking = outcome.value
-    return ours, blocking
 
 
 def by_threads(plan: Plan) -> str:
@@ -203,49 +189,37 @@ def dying(count: int) -> list[Plan]:
     return plans
 
 
-def counted(results: list[str], plans: list[Plan]) -> dict[str, int]:
-    """Return how many ended how; print those that did not end right."""
+def counted(where: str, results: list[str], plans: list[Plan]) -> dict[str, int]:
+    """Return how many ended how; print that, and those that did not end right."""
     for how, plan in zip(results, plans, strict=True):
         if how != "right":
             print(how, plan)
-    failing = sum(bool(plan.fault) for plan in plans)
-    names = ("right", "wrong", "unnamed", "hang")
     counts = Counter(results)
-    return {"played": len(plans), "with a fault": failing} | {name: counts[name] for name in names}
+    told = {"played": len(plans), "with a fault": sum(bool(plan.fault) for plan in plans)}
+    told |= {name: counts[name] for name in ("right", "wrong", "unnamed", "hang")}
+    print(where, told, flush=True)
+    return told
 
 
 def main() -> None:
     """Play, print the counts, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--threads", type=int, default=10_000)
     ask.add_argument("--gloo", type=int, default=300)
     ask.add_argument("--dying", type=int, default=20)
-    ask.add_argument("--seconds", type=float, default=1e9, help="that the threads may take")
     args = ask.parse_args()
     torch.set_num_threads(1)
     began, result = time.perf_counter(), dict[str, Any]()
-    results, plans = [], []
-    for seed in range(args.threads):
-        if time.perf_counter() - began > args.seconds:
-            break
-        plans.append(Plan.of(seed))
-        results.append(by_threads(plans[-1]))
-    result["threads"] = counted(results, plans)
-    print("threads", result["threads"], f"{time.perf_counter() - began:.0f} s", flush=True)
+    plans = [Plan.of(seed) for seed in range(args.threads)]
+    result["threads"] = counted("threads", [by_threads(plan) for plan in plans], plans)
     plans = [Plan(seed, 2) for seed in range(args.gloo)]
     per_rank = run(2, play_all, plans, backend="gloo") if plans else []
-    results = []
-    for per_plan in zip(*per_rank, strict=True):
-        results.append("right" if all(ours == other for ours, other in per_plan) else "wrong")
-    result["gloo"] = counted(results, plans)
-    print("gloo", result["gloo"], flush=True)
-    plans = dying(args.dying)
-    result["gloo, a process ends"] = counted([by_processes(plan) for plan in plans], plans)
-    print("gloo, a process ends", result["gloo, a process ends"])
+    same = [all(ours == other for ours, other in each) for each in zip(*per_rank, strict=True)]
+    result["gloo"] = counted("gloo", ["right" if each else "wrong" for each in same], plans)
+    plans, where = dying(args.dying), "gloo, a process ends"
+    result[where] = counted(where, [by_processes(plan) for plan in plans], plans)
     result["seconds"] = round(time.perf_counter() - began)
-    (RESULTS / "log_interleavings.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json("log_interleavings.json", result)
 
 
 if __name__ == "__main__":

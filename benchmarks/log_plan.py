@@ -16,8 +16,6 @@ all ranks had sent what this one sends, and that counts: of an all_gather of n b
 
 from __future__ import annotations
 
-import argparse
-import json
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,31 +28,29 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
+from benchmarks.common import parser, write_json
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator, Op
 from distmetrics.log.kinds import KINDS
 from distmetrics.log.merge import Known, flushed
 from distmetrics.log.names import Names, Totals
-from distmetrics.log.window import WindowSnapshot
+from distmetrics.log.window import Slot, WindowSnapshot
 
-RESULTS = Path(__file__).parent / "results"
 PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"
 COUNT = 47_000
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 257, 512, 1024, 2048, 4096, 6144)
-COLORS = {
-    "gathered": "#b91c1c",
-    "log, other names": "#b45309",
-    "log": "#15803d",
-    "bare": "#6b7280",
+WAYS = {  # color and label in the picture
+    "gathered": ("#b91c1c", "all_gather_object of dicts"),
+    "log, other names": ("#b45309", "Log, ranks log other names"),
+    "log": ("#15803d", "Log, the same names"),
+    "bare": ("#6b7280", "a bare all_reduce"),
 }
 
 
 class Counting(Communicator):
     """One rank's end of a world in which all send the same; ``sent`` counts this rank's bytes.
 
-    Args:
-        world_size: number of ranks.
-        unlike: whether the first reduction says that ranks mean different calls.
+    With ``unlike`` the first reduction says that ranks mean different calls.
     """
 
     rank = 0
@@ -103,10 +99,11 @@ def sent_in(names: Names, world_size: int, *, unlike: bool) -> tuple[float, floa
     """Return what a rank sends in the first flush, and in a later one."""
     known = Known()
     numbers = torch.ones(names.size, dtype=torch.float64)
+    slots = {name: Slot(name, kind, None) for name, kind in names.kinds.items()}
     sent = []
     for _ in range(2):
         comm = Counting(world_size, unlike=unlike and known.union is None)
-        flushed(WindowSnapshot(Totals(names, numbers), {}, {}, None, None), known, comm=comm)
+        flushed(WindowSnapshot(Totals(names, numbers), {}, slots, None, None), known, comm=comm)
         sent.append(comm.sent)
         if unlike and inline_capacity(world_size) == 0:  # the others have told of other names
             known.union = names.but(is_marked=True)
@@ -120,17 +117,10 @@ def plan(names: Names) -> list[dict[str, Any]]:
     for world_size in WORLDS:
         first, later = sent_in(names, world_size, unlike=False)
         unlike, later_unlike = sent_in(names, world_size, unlike=True)
-        rows.append(
-            {
-                "ranks": world_size,
-                "bare": reduced(8 * names.size, world_size),
-                "log, first": first,
-                "log": later,
-                "log, other names, first": unlike,
-                "log, other names": later_unlike,
-                "gathered": float((world_size - 1) * gathered),
-            }
-        )
+        row = {"ranks": world_size, "bare": reduced(8 * names.size, world_size)}
+        row |= {"log, first": first, "log": later, "log, other names, first": unlike}
+        row |= {"log, other names": later_unlike}
+        rows.append(row | {"gathered": float((world_size - 1) * gathered)})
     return rows
 
 
@@ -139,16 +129,10 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "log plan", "font.size": 11})
     figure, axes = plt.subplots(figsize=(8, 4.6))
     shown = [row for row in rows if row["ranks"] > 1]
-    labels = {
-        "gathered": "all_gather_object of dicts",
-        "log, other names": "Log, ranks log other names",
-        "log": "Log, the same names",
-        "bare": "a bare all_reduce",
-    }
-    for way, color in COLORS.items():
+    for way, (color, label) in WAYS.items():
         style = "--" if way == "bare" else "-"
         ranks, sent = [row["ranks"] for row in shown], [row[way] / 1e6 for row in shown]
-        axes.plot(ranks, sent, style, color=color, label=labels[way], linewidth=2)
+        axes.plot(ranks, sent, style, color=color, label=label, linewidth=2)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = [2, 8, 32, 128, 256, 1024, 6144]
@@ -164,17 +148,15 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Count, print the table, write JSON and the picture."""
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    parser(__doc__).parse_args()
     names = names_of(COUNT)
     rows = plan(names)
     print(f"{COUNT} means: {8 * names.size} bytes of numbers, {len(names.data)} of names")
     for row in rows:
         parts = [f"{way} {sent / 1e6:.3f}" for way, sent in row.items() if way != "ranks"]
-        print(f"{row['ranks']:5} ranks, MB: " + ", ".join(parts))
+        print(f"{row['ranks']:5} ranks, MB: {', '.join(parts)}")
     told = {"names": COUNT, "bytes of names": len(names.data), "bytes a rank sends": rows}
-    (RESULTS / "log_plan.json").write_text(json.dumps(told, indent=1) + "\n")
+    write_json("log_plan.json", told)
     draw(rows)
 
 

@@ -10,19 +10,17 @@ flushes in the background, logs that are saved and loaded in between, meshes wit
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import distmetrics as dm
+from benchmarks.common import parser, write_json
 from benchmarks.log_scripts_cases import (
     MESHES,
     Call,
@@ -39,7 +37,7 @@ from benchmarks.log_scripts_cases import (
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes, run
 
-RESULTS = Path(__file__).parent / "results"
+Verdict = tuple[str, list[str], Counter[str]]  # how it ended, what is wrong, what was compared
 
 
 def note(log: dm.Log, calls: Sequence[Call], kind: str) -> None:
@@ -154,7 +152,7 @@ def play(comm: Any, script: Script) -> list[tuple[int, Any]]:
     return Player(comm, script).play()
 
 
-def verdict(script: Script) -> tuple[str, list[str], Counter[str]]:
+def verdict(script: Script) -> Verdict:
     """Play a script by threads; return how it ended, what is wrong, how much was compared."""
     ended = outcomes(script.ranks, play, script, limit=60)
     errors = [f"{type(each.error).__name__}: {each.error}" for each in ended if each.error]
@@ -168,15 +166,10 @@ def verdict(script: Script) -> tuple[str, list[str], Counter[str]]:
 def drawn(count: int, number: int, ranks: Sequence[int]) -> list[Script]:
     """Return scripts that hypothesis draws."""
     found: list[Script] = []
+    options: dict[str, Any] = {"database": None, "deadline": None, "phases": [Phase.generate]}
 
     @seed(number)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[*HealthCheck],
-    )
+    @settings(max_examples=count, suppress_health_check=[*HealthCheck], **options)
     @given(scripts(ranks))
     def keep(script: Script) -> None:
         found.append(script)
@@ -190,7 +183,7 @@ def play_all(comm: Any, chosen: Sequence[Script]) -> list[Any]:
     return [play(comm, script) for script in chosen]
 
 
-def on_gloo(chosen: Sequence[Script], ranks: int) -> list[tuple[str, list[str], Counter[str]]]:
+def on_gloo(chosen: Sequence[Script], ranks: int) -> list[Verdict]:
     """Play scripts in one world of processes."""
     per_rank = run(ranks, play_all, chosen, backend="gloo", limit=900)
     verdicts = []
@@ -200,10 +193,8 @@ def on_gloo(chosen: Sequence[Script], ranks: int) -> list[tuple[str, list[str], 
     return verdicts
 
 
-def counted(
-    chosen: Sequence[Script], verdicts: Sequence[tuple[str, list[str], Counter[str]]]
-) -> Any:
-    """Return the counts of one backend; print what is not right."""
+def counted(where: str, chosen: Sequence[Script], verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Return the counts of one backend; print them, and what is not right."""
     total: Counter[str] = Counter(scripts=len(chosen))
     for script, (how, what, seen) in zip(chosen, verdicts, strict=True):
         total += seen
@@ -212,30 +203,29 @@ def counted(
             print(how, what, script)
     total["distinct"] = len({repr(script) for script in chosen})
     keys = ("scripts", "distinct", "right", "wrong", "hang", "error", "rows", "values", "faults")
-    return {key: total[key] for key in keys}
+    told = {key: total[key] for key in keys}
+    print(where, told, flush=True)
+    return told
 
 
 def main() -> None:
     """Play scripts by threads and by processes; print the counts, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--threads", type=int, default=10_000)
     ask.add_argument("--gloo", type=int, default=300)
     ask.add_argument("--seed", type=int, default=0)
     args = ask.parse_args()
     torch.set_num_threads(1)
-    began, result = time.perf_counter(), {}
+    began, result = time.perf_counter(), dict[str, Any]()
     if args.threads:
         chosen = drawn(args.threads, args.seed, range(1, 9))
-        result["threads"] = counted(chosen, [verdict(script) for script in chosen])
-        print("threads", result["threads"])
+        result["threads"] = counted("threads", chosen, [verdict(script) for script in chosen])
     for ranks in (2, 3, 4) if args.gloo else ():
+        where = f"gloo, {ranks} ranks"
         chosen = drawn(args.gloo // 3, args.seed + ranks, [ranks])
-        result[f"gloo, {ranks} ranks"] = counted(chosen, on_gloo(chosen, ranks))
-        print(f"gloo, {ranks} ranks", result[f"gloo, {ranks} ranks"])
+        result[where] = counted(where, chosen, on_gloo(chosen, ranks))
     result["seconds"] = round(time.perf_counter() - began)
-    (RESULTS / "log_scripts.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json("log_scripts.json", result)
 
 
 if __name__ == "__main__":

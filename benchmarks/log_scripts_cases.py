@@ -109,11 +109,8 @@ def grouped(calls: Sequence[Call], kinds: Mapping[str, str]) -> list[list[Call]]
     groups: list[list[Call]] = []
     for call in calls:
         last = groups[-1] if groups else []
-        if (
-            last
-            and kinds[last[0].name] == kinds[call.name]
-            and call.name not in {x.name for x in last}
-        ):
+        is_new = call.name not in {each.name for each in last}
+        if last and is_new and kinds[last[0].name] == kinds[call.name]:
             last.append(call)
         else:
             groups.append([call])
@@ -127,18 +124,16 @@ def elements(value: float) -> list[float]:
 
 def shown(call: Call, kind: str) -> Any:
     """Return the value as it is logged: a number, an array, or samples."""
-    many = elements(call.value)
-    if not kind.endswith("[3]"):
-        is_samples = kind in ("std", "quantile") and call.form == "list"
-        many = many if is_samples else [call.value]
+    is_samples = kind in ("std", "quantile") and call.form == "list"
+    many = elements(call.value) if is_samples or kind.endswith("[3]") else [call.value]
     if call.form == "list":
         return many
+    whole = torch.tensor(many, dtype=torch.float64)
     if call.form == "":
-        return torch.tensor(many, dtype=torch.float64).numpy() if len(many) > 1 else call.value
+        return whole.numpy() if len(many) > 1 else call.value
     if call.form == "one":
-        whole = torch.tensor(many, dtype=torch.float64)
         return whole.reshape(1, 1) if len(many) == 1 else whole
-    whole = torch.tensor(many, dtype=torch.float64).to(getattr(torch, call.form))
+    whole = whole.to(getattr(torch, call.form))
     return whole if len(many) > 1 else whole[0]
 
 

@@ -12,33 +12,24 @@ values pass None. Needs the extra ``bench-conformance``.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
-import platform
 import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
-import torchmetrics
-
+from benchmarks.common import parser, versions, write_json
 from benchmarks.conformance.__main__ import spread
 from benchmarks.conformance.case import batches
 from benchmarks.conformance.catalogue import cases, find
-from benchmarks.conformance.causes import is_possible
 from benchmarks.conformance.ranks import Ended
-from benchmarks.conformance.verdict import judge
+from benchmarks.conformance.report import is_possible, judge
 from distmetrics import layout, sync_and_compute
-from distmetrics.testing.worlds import RunWorld, worlds
+from distmetrics.testing import outcomes
 
-RESULTS = Path(__file__).parent / "results"
 DEALT = "ragged"
 
 
@@ -51,18 +42,19 @@ class Claim(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Claim:
         """Read ``dp 2 shard, tp 2 same``."""
-        sizes: dict[str, int] = {}
-        roles: dict[str, Any] = {}
-        for part in text.split(", "):
-            axis, size, role = part.split()
-            sizes[axis] = int(size)
-            roles[axis] = int(role) if role.isdigit() else role
-        return cls(sizes, roles)
+        parts = [part.split() for part in text.split(", ")]
+        roles = {axis: int(role) if role.isdigit() else role for axis, _, role in parts}
+        return cls({axis: int(size) for axis, size, _ in parts}, roles)
 
     @property
     def ranks(self) -> int:
         """Return how many there are."""
         return math.prod(self.sizes.values())
+
+    @property
+    def shards(self) -> int:
+        """Return among how many ranks the data is shared."""
+        return math.prod(n for axis, n in self.sizes.items() if self.roles[axis] == "shard")
 
 
 SMALL = (
@@ -88,13 +80,26 @@ MESHES = (
 )
 
 
-def on_rank(comm: Any, name: str, claim: Claim, shards: int) -> Any:
-    """Return a metric's value on one rank of a mesh."""
+def attempt(fn: Any, *args: Any) -> Ended:
+    """Return what a function gives, or the first line of its error."""
+    try:
+        return Ended("value", fn(*args))
+    except Exception as error:  # noqa: BLE001  (a metric may raise anything; judged)
+        return Ended("error", text=str(error).partition("\n")[0])
+
+
+def on_rank(comm: Any, asked: Sequence[tuple[str, str]]) -> list[Ended]:
+    """Return how metrics end on one rank of meshes of as many ranks."""
     warnings.simplefilter("ignore")  # most metrics warn of small samples
+    return [attempt(synced, comm, name, Claim.of(text)) for name, text in asked]
+
+
+def synced(comm: Any, name: str, claim: Claim) -> Any:
+    """Return a metric's value on one rank of a mesh."""
     ranks = layout(claim.sizes, comm=comm, **claim.roles)
-    if not ranks.mesh.owns(comm.rank):
-        return sync_and_compute(None, comm=ranks)
-    return sync_and_compute(filled(name, [ranks.rank], shards), comm=ranks)
+    has_values = ranks.mesh.owns(comm.rank)
+    metric = filled(name, [ranks.rank], claim.shards) if has_values else None
+    return sync_and_compute(metric, comm=ranks)
 
 
 def filled(name: str, chosen: Sequence[int], shards: int) -> Any:
@@ -104,6 +109,28 @@ def filled(name: str, chosen: Sequence[int], shards: int) -> Any:
         for batch in batches(find(name), DEALT, shards, shard):
             metric.update(*batch.args, **batch.kwargs)
     return metric
+
+
+def alone(name: str, shards: int) -> Any:
+    """Return the value of one process."""
+    return filled(name, range(shards), shards).compute()
+
+
+def verdicts(asked: Sequence[tuple[str, str]], backend: Any) -> Iterator[tuple[str, str]]:
+    """Yield how metrics fare on meshes, all in one world: a word, and what there is to say."""
+    claims = [Claim.of(text) for _, text in asked]
+    ended = outcomes(claims[0].ranks, on_rank, asked, backend=backend, limit=600)
+    for place, ((name, _), claim) in enumerate(zip(asked, claims, strict=True)):
+        ranks = [
+            each.value[place] if each.error is None else Ended("error", text=str(each.error))
+            for each in ended
+        ]
+        single = attempt(alone, name, claim.shards)
+        if single.kind == "error":  # told by the ranks with values to the others
+            raised = all(one.kind == "error" and single.text in one.text for one in ranks)
+            yield ("ok", "the same error") if raised else ("wrong", "no error")
+        else:
+            yield judge(single, ranks)
 
 
 def can_be_made(name: str) -> bool:
@@ -116,65 +143,38 @@ def can_be_made(name: str) -> bool:
     return True
 
 
-def verdict(name: str, text: str, run_world: RunWorld) -> tuple[str, str]:
-    """Return how a metric fares on a mesh: a word, and what there is to say."""
-    claim = Claim.of(text)
-    shards = math.prod(n for axis, n in claim.sizes.items() if claim.roles[axis] == "shard")
-    try:
-        single = Ended("value", filled(name, range(shards), shards).compute())
-    except Exception as error:  # noqa: BLE001  (a metric may raise anything)
-        single = Ended("error", text=str(error).partition("\n")[0])
-    ended = []
-    job = partial(on_rank, name=name, claim=claim, shards=shards)
-    for each in run_world(claim.ranks, job):
-        text = str(each.error).partition("\n")[0]
-        ended.append(
-            Ended("value", each.value) if each.error is None else Ended("error", text=text)
-        )
-    if single.kind == "error":  # told by the ranks with values to the others
-        raised = all(one.kind == "error" and single.text in one.text for one in ended)
-        return ("ok", "the same error") if raised else ("wrong", "no error")
-    return judge(single, ended)
-
-
 def main() -> None:
     """Run, print, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__)
+    ask = parser(__doc__)
     ask.add_argument("--only", default="")
     ask.add_argument("--backend", choices=["threads", "gloo"], default="threads")
     ask.add_argument("--sample", type=int, help="how many classes, evenly over all")
     args = ask.parse_args()
     warnings.simplefilter("ignore")
-    chosen = [case for case in cases().values() if is_possible(case.kind)]
-    names = [each.name for each in chosen if re.search(args.only, each.name)]
-    names = [name for name in names if can_be_made(name)]
+    names = [name for name, case in cases().items() if is_possible(case.kind)]
+    names = [name for name in names if re.search(args.only, name) and can_be_made(name)]
     if args.sample:
-        names = [name for name in names if name in spread(names, args.sample)]
+        sample = spread(names, args.sample)
+        names = [name for name in names if name in sample]
     meshes = SMALL if args.backend == "gloo" else MESHES
-    start = time.monotonic()
-    rows = []
-    # The first job of 8 processes, which import everything, takes long.
-    with worlds(args.backend, limit=300) as run_world:
-        for name, text in itertools.product(names, meshes):
-            word, detail = verdict(name, text, run_world)
-            rows.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
+    start, counted, bad = time.monotonic(), Counter[str](), []
+    pairs = [*itertools.product(names, meshes)]
+    groups = [[pair] for pair in pairs]  # a world of threads that hangs must not take others along
+    if args.backend == "gloo":  # processes are dear to start
+        sizes = {Claim.of(text).ranks for text in meshes}
+        groups = [[pair for pair in pairs if Claim.of(pair[1]).ranks == size] for size in sizes]
+    for group in groups:
+        for (name, text), (word, detail) in zip(group, verdicts(group, args.backend), strict=True):
+            counted[word] += 1
             if word != "ok":
+                bad.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
                 print(f"{word:6} {name}, {text}: {detail[:150]}", flush=True)
-    counted = Counter(row["verdict"] for row in rows)
     print(f"{len(names)} metrics, {len(meshes)} meshes: {dict(counted)}")
-    of_all = not args.only and args.backend == "threads" and not args.sample
-    of_gloo = args.backend == "gloo" and args.sample and not args.only
-    if of_all or of_gloo:
-        facts = {
-            "torch": torch.__version__,
-            "torchmetrics": torchmetrics.__version__,
-            "python": platform.python_version(),
-            "seconds": round(time.monotonic() - start),
-        }
-        bad = [row for row in rows if row["verdict"] != "ok"]
-        result = {**facts, "metrics": len(names), "meshes": meshes, "counts": counted, "bad": bad}
-        path = RESULTS / ("meshes_gloo.json" if of_gloo else "meshes.json")
-        path.write_text(json.dumps(result, indent=1) + "\n")
+    of_gloo = args.backend == "gloo" and args.sample
+    if not args.only and (of_gloo or not (args.sample or args.backend == "gloo")):
+        known = {**versions("torchmetrics"), "seconds": round(time.monotonic() - start)}
+        result = {**known, "metrics": len(names), "meshes": meshes, "counts": counted, "bad": bad}
+        write_json("meshes_gloo.json" if of_gloo else "meshes.json", result)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,8 @@ Context parallelism is our own: ranks hold parts of each sequence and gather key
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +23,9 @@ from torchmetrics import Accuracy
 from torchmetrics.text import Perplexity
 
 import distmetrics as dm
+from benchmarks.common import parser, versions, write_json
 from distmetrics.testing import run
 
-RESULTS = Path(__file__).parent / "results" / "parallel_lm.json"
 VOCABULARY, WIDTH, HEADS, LENGTH, SAMPLES, PADDING = 32, 16, 4, 12, 8, -100
 MESHES = {
     4: [{"dp": 2, "tp": 2}, {"dp": 2, "cp": 2}, {"pp": 2, "dp": 2}, {"fsdp": 2, "tp": 2}],
@@ -118,21 +115,16 @@ def model() -> Model:
 
 def split_over_tensors(whole: Model, mesh: Any) -> None:
     """Split the layers as torchtitan does; logits come back whole."""
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
+    from torch.distributed.tensor import Replicate, parallel
 
-    plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-    plan |= {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-    plan["attention.out"] = RowwiseParallel()
+    columns, rows = parallel.ColwiseParallel, parallel.RowwiseParallel
+    plan: dict[str, Any] = {"up": columns(), "down": rows(), "attention.out": rows()}
+    plan |= {f"attention.{name}": columns() for name in ("query", "key", "value")}
     for block in whole.blocks:
-        parallelize_module(block, mesh, plan)
+        parallel.parallelize_module(block, mesh, plan)
     if whole.head is not None:
-        head = ColwiseParallel(output_layouts=Replicate())
-        parallelize_module(whole, mesh, {"head": head})
+        head = columns(output_layouts=Replicate())
+        parallel.parallelize_module(whole, mesh, {"head": head})
 
 
 def logits_of(mesh: Any, tokens: Tensor) -> Tensor | None:
@@ -169,15 +161,8 @@ def through_stages(part: Model, mesh: Any, stage: int, tokens: Tensor) -> Tensor
     micro = torch.zeros(2, LENGTH, WIDTH, dtype=torch.float64)
     example = torch.zeros(2, LENGTH, dtype=torch.int64) if stage == 0 else micro
     output = micro if stage == 0 else torch.zeros(2, LENGTH, VOCABULARY, dtype=torch.float64)
-    own = PipelineStage(
-        part,
-        stage,
-        group.size(),
-        torch.device("cpu"),
-        input_args=(example,),
-        output_args=(output,),
-        group=group,
-    )
+    shapes: Any = {"input_args": (example,), "output_args": (output,), "group": group}
+    own = PipelineStage(part, stage, group.size(), torch.device("cpu"), **shapes)
     schedule = ScheduleGPipe(own, n_microbatches=len(tokens) // 2)
     logits: Tensor | None = schedule.eval(tokens) if stage == 0 else schedule.eval()
     return logits if stage == group.size() - 1 else None
@@ -189,16 +174,14 @@ def measured(logits: Tensor | None, targets: Tensor, comm: Any) -> dict[str, flo
     loss, tokens = None, 0
     if logits is not None:
         perplexity = Perplexity(ignore_index=PADDING)
-        accuracy = Accuracy(
-            "multiclass", num_classes=VOCABULARY, ignore_index=PADDING, average="micro"
-        )
+        options: Any = {"num_classes": VOCABULARY, "ignore_index": PADDING, "average": "micro"}
+        accuracy = Accuracy("multiclass", **options)
+        flat, labels = logits.flatten(0, 1), targets.flatten()
         perplexity.update(logits, targets)
-        accuracy.update(logits.flatten(0, 1).argmax(-1), targets.flatten())
+        accuracy.update(flat.argmax(-1), labels)
         metrics = {"perplexity": perplexity, "accuracy": accuracy}
         tokens = int((targets != PADDING).sum())
-        total = functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING, reduction="sum"
-        )
+        total = functional.cross_entropy(flat, labels, ignore_index=PADDING, reduction="sum")
         loss = total / max(tokens, 1)
     values = dm.sync_and_compute(metrics, comm=comm)
     values["loss"] = dm.mean(loss, weight=tokens, comm=comm)
@@ -262,20 +245,18 @@ def compared(ranks: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run, print, write JSON."""
-    ask = argparse.ArgumentParser(description=__doc__)
+    ask = parser(__doc__)
     ask.add_argument("--ranks", type=int, choices=[4, 8])
     args = ask.parse_args()
     warnings.simplefilter("ignore")
     rows = []
     for ranks in MESHES if args.ranks is None else [args.ranks]:
         rows += compared(ranks)
-    for row in rows:
-        print(row)
     expected = alone()
-    print("one process", expected)
+    print(*rows, f"one process {expected}", sep="\n")
     if args.ranks is None:
-        result = {"torch": torch.__version__, "one process": expected, "meshes": rows}
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        result = {**versions(), "one process": expected, "meshes": rows}
+        write_json("parallel_lm.json", result)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,6 @@ def text(x: float, y: float, words: str, style: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}" {style}>{words}</text>'
 
 
-def box(x: float, y: float, width: float, colour: str) -> str:
-    """Return a batch, or a part of one."""
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{BAR}" fill="{colour}"/>'
-
-
 def panel(y: float, name: str, ranks: list[Batches]) -> list[str]:
     """Return the drawing of what one loader deals out."""
     count = sum(len(batch) for batches in ranks for batch in batches)
@@ -89,16 +84,14 @@ def panel(y: float, name: str, ranks: list[Batches]) -> list[str]:
         drawn.append(text(LEFT - 8, row + 20, f"rank {rank}", 'text-anchor="end"'))
         for batch in batches:
             for samples, again in batch:
-                width = max(len(samples) * PER_SAMPLE, 4)
-                colour = AGAIN if again else ONCE
-                drawn.append(box(x, row, width, colour))
-                words = label(samples) + " again" * again
-                if width > 30:
-                    style = 'text-anchor="middle" font-size="11"' + ' fill="white"' * again
-                    drawn.append(text(x + width / 2, row + 19, words, style))
-                else:  # too narrow for its label
-                    style = f'font-size="11" fill="{colour}"'
-                    drawn.append(text(x + width + 6, row + 19, words, style))
+                width, colour = max(len(samples) * PER_SAMPLE, 4), AGAIN if again else ONCE
+                box = f'x="{x:g}" y="{row:g}" width="{width:g}" height="{BAR}" fill="{colour}"'
+                drawn.append(f"<rect {box}/>")
+                words, place = label(samples) + " again" * again, x + width / 2
+                style = 'text-anchor="middle" font-size="11"' + ' fill="white"' * again
+                if width <= 30:  # too narrow for its label
+                    place, style = x + width + 6, f'font-size="11" fill="{colour}"'
+                drawn.append(text(place, row + 19, words, style))
                 x += width
             x += 2  # between batches
     return drawn

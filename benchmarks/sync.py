@@ -6,21 +6,15 @@ benchmarks/sync_cases.py.
 
 Before each repeat every rank computes until the same moment, as a job does before it syncs: between
 collectives that follow each other at once gloo's threads and the kernel's paths stay warm, which
-flatters the bare collective. ``--back-to-back`` leaves the computing out.
+flatters the bare collective.
 
-    python -m benchmarks.sync                      # all cases on gloo, table, JSON and plot in
-    benchmarks/results python -m benchmarks.sync --only counts        # one case, nothing written
-    python -m benchmarks.sync --only counts --back-to-back
+    python -m benchmarks.sync                      # all cases, table, JSON and plot in results/
+    python -m benchmarks.sync --only counts        # one case, nothing written
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
 import importlib
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -31,6 +25,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.common import (
+    RESULTS,
+    bind_to_core,
+    garbage_kept,
+    parser,
+    plotted,
+    versions,
+    write_json,
+)
 from benchmarks.sync_cases import CASES
 from distmetrics import Communicator, sync_and_compute, synced
 from distmetrics.testing import run
@@ -40,30 +43,21 @@ BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds
 TICK = 5e-3  # seconds
 SLOWEST = 2  # of one that takes half a minute: more than two ranks, image by image
-RESULTS = Path(__file__).parent / "results"
-OURS, BARE, BARE_AT_ONCE = "distmetrics", "bare all_gather", "bare all_to_all"
+OURS, BARE = "distmetrics", "bare all_gather"
+Way = Callable[[], Any]
 
 
-def meet(work: Tensor | None) -> None:
+def meet(work: Tensor) -> None:
     """Return on all ranks at about the same moment: after a barrier and a little computing."""
     dist.barrier()
-    if work is not None:
-        moment = (
-            time.perf_counter() // TICK + 2
-        ) * TICK  # the clock is the same for all processes of a machine
-        while time.perf_counter() < moment:
-            work @ work
+    moment = (time.perf_counter() // TICK + 2) * TICK  # all processes have the same clock
+    while time.perf_counter() < moment:
+        work @ work
 
 
-def measure(
-    comm: Communicator, name: str, repeats: int, back_to_back: bool = False
-) -> dict[str, Any]:
+def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
     """Time each way in turn; return start and end of each repeat, collectives and bytes."""
-    if hasattr(
-        os, "sched_setaffinity"
-    ):  # one core a rank, as launchers bind them: a rank must not run on another's
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+    bind_to_core(comm.rank)
     case = CASES[name]
     metrics = case.make(comm.rank, comm.world_size)
     recording = RecordingCommunicator(comm)
@@ -73,10 +67,13 @@ def measure(
     theirs, ours = (_torcheval if case.theirs == "torcheval" else _torchmetrics)(metrics, comm)
     with counted_torch_calls() as calls:
         theirs()
-    ways = {case.theirs: theirs, OURS: ours} | _bare(nbytes, comm.world_size)
+    payload = torch.zeros(nbytes, dtype=torch.uint8)
+    rows = [torch.empty_like(payload) for _ in range(comm.world_size)]
+    ways = {case.theirs: theirs, OURS: ours, BARE: lambda: dist.all_gather(rows, payload)}
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
-    work = None if back_to_back else torch.randn(128, 128)
+    few = SLOWEST if case.slow and comm.world_size > 2 else SLOW
+    work = torch.randn(128, 128)
     for _ in range(-(-repeats // BLOCK)):
         for way, act in ways.items():
             once = slow and act is theirs
@@ -84,40 +81,21 @@ def measure(
                 continue
             if not once:
                 act()  # the slow one was warmed up when its calls were counted
-            gc.collect()
-            gc.disable()  # as timeit does: when it falls due is no matter of what is measured
-            for _ in range(
-                BLOCK if not once else SLOWEST if case.slow and comm.world_size > 2 else SLOW
-            ):
-                meet(work)
-                start = time.perf_counter()
-                act()
-                spans[way].append((start, time.perf_counter()))
-            gc.enable()
-    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1, BARE_AT_ONCE: 1}
+            with garbage_kept():
+                for _ in range(few if once else BLOCK):
+                    meet(work)
+                    start = time.perf_counter()
+                    act()
+                    spans[way].append((start, time.perf_counter()))
+    collectives = {case.theirs: calls.total(), OURS: len(recording.calls), BARE: 1}
     return {"spans": spans, "collectives": collectives, "bytes": nbytes}
 
 
-def _bare(nbytes: int, world_size: int) -> dict[str, Callable[[], Any]]:
-    """Return the limits: the same bytes to every rank, in a ring's steps and in one."""
-    payload = torch.zeros(nbytes, dtype=torch.uint8)
-    rows = [torch.empty_like(payload) for _ in range(world_size)]
-    sent, received = payload.repeat(world_size), torch.empty(world_size * nbytes, dtype=torch.uint8)
-    return {
-        BARE: lambda: dist.all_gather(rows, payload),
-        BARE_AT_ONCE: lambda: dist.all_to_all_single(received, sent),
-    }
-
-
-def _torchmetrics(
-    metrics: Any, comm: Communicator
-) -> tuple[Callable[[], None], Callable[[], None]]:
+def _torchmetrics(metrics: Any, comm: Communicator) -> tuple[Way, Way]:
     """Return their sync, and ours: state put in and put back."""
-    each = (
-        [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
-        if hasattr(metrics, "items")
-        else [metrics]
-    )
+    each = [metrics]
+    if hasattr(metrics, "items"):
+        each = [metric for _, metric in metrics.items(keep_base=True, copy_state=False)]
 
     def act() -> None:
         for metric in each:
@@ -132,12 +110,11 @@ def _torchmetrics(
     return act, ours
 
 
-def _torcheval(metrics: Any, comm: Communicator) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _torcheval(metrics: Any, comm: Communicator) -> tuple[Way, Way]:
     """Return their sync, and ours; both compute."""
     toolkit = importlib.import_module("torcheval.metrics.toolkit")
-    return lambda: toolkit.sync_and_compute_collection(metrics), lambda: sync_and_compute(
-        metrics, comm=comm
-    )
+    theirs = toolkit.sync_and_compute_collection
+    return lambda: theirs(metrics), lambda: sync_and_compute(metrics, comm=comm)
 
 
 def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -146,17 +123,17 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
     The ranks begin at different times, after a bare barrier by as much as a bare collective takes,
     which is no part of the sync; the monotonic clock is the same for all processes of a machine.
     """
-    lasted = {
-        way: [
-            max(end for _, end in spans) - max(start for start, _ in spans)
-            for spans in zip(*(rank["spans"][way] for rank in ranks), strict=True)
+    lasted = {}
+    for way in ranks[0]["spans"]:
+        repeats = zip(*(rank["spans"][way] for rank in ranks), strict=True)
+        lasted[way] = [
+            1e3 * (max(end for _, end in spans) - max(start for start, _ in spans))
+            for spans in repeats
         ]
-        for way in ranks[0]["spans"]
-    }
     median = {way: statistics.median(times) for way, times in lasted.items()}
     spread = {
-        way: {"median": 1e3 * median[way], "min": 1e3 * min(t), "max": 1e3 * max(t)}
-        for way, t in lasted.items()
+        way: {"median": median[way], "min": min(times), "max": max(times)}
+        for way, times in lasted.items()
     }
     return {
         "case": name,
@@ -168,94 +145,60 @@ def summary(name: str, world_size: int, ranks: list[dict[str, Any]]) -> dict[str
         "ms": spread,
         "times_theirs": median[CASES[name].theirs] / median[OURS],
         "times_bare": median[OURS] / median[BARE],
-        "times_bare_at_once": median[OURS] / median[BARE_AT_ONCE],
     }
 
 
 def show(case: dict[str, Any]) -> None:
     """Print one case as a table."""
-    print(
-        f"\n{CASES[case['case']].title}, {case['world_size']} gloo ranks, {case['bytes']} bytes, "
-        "median (min–max) of the repeats",
-        flush=True,
-    )
+    head = f"{CASES[case['case']].title}, {case['world_size']} gloo ranks, {case['bytes']} bytes"
+    print(f"\n{head}, median (min–max) of the repeats", flush=True)
+    notes = {
+        OURS: f"{case['times_theirs']:.0f} × {case['theirs']}",
+        BARE: f"limit: we are at {case['times_bare']:.2f} ×",
+    }
     for way, ms in case["ms"].items():
-        count = case["collectives"][way]
-        note = {
-            OURS: f"{case['times_theirs']:.0f} × {case['theirs']}",
-            BARE: f"limit: we are at {case['times_bare']:.2f} ×",
-            BARE_AT_ONCE: f"limit: we are at {case['times_bare_at_once']:.2f} ×",
-        }.get(way, "")
         spread = f"({ms['min']:.2f}–{ms['max']:.2f})"
-        print(
-            f"  {way:16} {ms['median']:9.2f} ms  {spread:>20} {case['repeats'][way]:4} ×  "
-            f"{count:5} collective{'s' * (count > 1):1}  {note}"
-        )
+        times = f"{ms['median']:9.2f} ms  {spread:>20} {case['repeats'][way]:4} ×"
+        count = f"{case['collectives'][way]:5} collectives"
+        print(f"  {way:16} {times}  {count}  {notes.get(way, '')}")
 
 
 def plot(cases: list[dict[str, Any]], path: Path) -> None:
     """Draw the medians, on a logarithmic axis since they lie orders apart."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 0.6 * len(cases) + 1.5), layout="constrained")
-    labels = [f"{case['case']}, W={case['world_size']}" for case in cases]
-    labelled = [("the library's own", ""), (OURS, OURS), (BARE, BARE), (BARE_AT_ONCE, BARE_AT_ONCE)]
-    for offset, (label, way) in enumerate(labelled):
-        places = [index + 0.2 * (offset - 1.5) for index in range(len(cases))]
-        bars = axes.barh(
-            places,
-            [case["ms"][way or case["theirs"]]["median"] for case in cases],
-            height=0.19,
-            label=label,
-        )
-        axes.bar_label(bars, fmt="%.3g", fontsize=7)
-    axes.set_yticks(range(len(cases)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlabel("milliseconds a sync (median), gloo")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, dpi=120)
+    with plotted(path, figsize=(9, 0.6 * len(cases) + 1.5)) as axes:
+        for offset, way in enumerate(("", OURS, BARE)):
+            places = [index + 0.25 * (offset - 1) for index in range(len(cases))]
+            medians = [case["ms"][way or case["theirs"]]["median"] for case in cases]
+            bars = axes.barh(places, medians, height=0.24, label=way or "the library's own")
+            axes.bar_label(bars, fmt="%.3g", fontsize=7)
+        labels = [f"{case['case']}, W={case['world_size']}" for case in cases]
+        axes.set_yticks(range(len(cases)), labels, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_xlabel("milliseconds a sync (median), gloo")
+        axes.legend(loc="lower right", fontsize=8)
 
 
 def main() -> None:
     """Run the cases, print them, write JSON and plot."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--repeats", type=int, default=50)
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
     ask.add_argument("--only", choices=list(CASES), nargs="+")
-    ask.add_argument(
-        "--back-to-back", action="store_true", help="leave out the computing before each repeat"
-    )
-    ask.add_argument("--out", type=Path, help="default benchmarks/results, or nothing with --only")
     args = ask.parse_args()
     cases = []
     for name in args.only or CASES:
         for world_size in [size for size in args.world_sizes if size in CASES[name].worlds]:
             try:
-                ranks = run(
-                    world_size, measure, name, args.repeats, args.back_to_back, backend="gloo"
-                )
+                ranks = run(world_size, measure, name, args.repeats, backend="gloo")
             except ModuleNotFoundError as error:
                 print(f"\n{CASES[name].title}: not run, {error}")
                 break
             cases.append(summary(name, world_size, ranks))
             show(cases[-1])
-    out = args.out or (None if args.only else RESULTS)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
-        (out / "sync.json").write_text(
-            json.dumps(
-                {"versions": versions, "back_to_back": args.back_to_back, "cases": cases}, indent=1
-            )
-            + "\n"
-        )
-        plot(cases, out / "sync.png")
+    if not args.only:
+        write_json("sync.json", {"versions": versions(), "cases": cases})
+        plot(cases, RESULTS / "sync.png")
 
 
 if __name__ == "__main__":

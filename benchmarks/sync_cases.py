@@ -8,63 +8,39 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.conformance.vision import prepare
+from benchmarks.conformance import prepare
 
 prepare()  # before torchmetrics, which looks for it once
 from torchmetrics import MetricCollection, classification  # noqa: E402
 
-__all__ = ["CASES", "CLASSES", "Case", "collection"]
-
 CLASSES = 10
 _ROWS = 192  # on each rank, for the collections
-_NAMES = (
-    "Accuracy",
-    "Precision",
-    "Recall",
-    "F1Score",
-    "Specificity",
-    "StatScores",
-    "FBetaScore",
-    "HammingDistance",
-)
+_NAMES = "Accuracy Precision Recall F1Score Specificity StatScores FBetaScore HammingDistance"
+_WORDS = "the a cat dog sat lay on in mat house and then slept ran"
 
 
 class Case(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        title: for people.
-        make: ``make(rank, world_size)`` returns the metrics, updated.
-        theirs: "torchmetrics" or "torcheval": who else syncs them.
-        slow: the other takes seconds a sync, and gets few repeats.
-        worlds: sizes at which it is run.
-    """
-
-    title: str
-    make: Callable[[int, int], Any]
-    theirs: str = "torchmetrics"
-    slow: bool = False
-    worlds: tuple[int, ...] = (2, 4, 8)
+    title: str  # for people
+    make: Callable[[int, int], Any]  # ``make(rank, world_size)`` returns the metrics, updated
+    theirs: str = "torchmetrics"  # "torchmetrics" or "torcheval": who else syncs them
+    slow: bool = False  # the other takes seconds a sync, and gets few repeats
+    worlds: tuple[int, ...] = (2, 4, 8)  # sizes at which it is run
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
     """Twenty metrics of ten classes with sum states; ``exact`` adds two that keep lists."""
     made: dict[str, Any] = {}
+    options: dict[str, Any] = {"num_classes": CLASSES, "validate_args": False}
     for average in ("macro", "micro"):
-        for name in _NAMES:
+        for name in _NAMES.split():
             extra = {"beta": 2.0} if name == "FBetaScore" else {}
             kind = getattr(classification, f"Multiclass{name}")
-            made[f"{average}_{name}"] = kind(
-                num_classes=CLASSES, average=average, validate_args=False, **extra
-            )
-    for name in ("ConfusionMatrix", "CohenKappa", "MatthewsCorrCoef", "JaccardIndex"):
-        made[name] = getattr(classification, f"Multiclass{name}")(
-            num_classes=CLASSES, validate_args=False
-        )
-    for name in ("AUROC", "AveragePrecision") if exact else ():
-        made[name] = getattr(classification, f"Multiclass{name}")(
-            num_classes=CLASSES, validate_args=False
-        )
+            made[f"{average}_{name}"] = kind(average=average, **options, **extra)
+    names = ["ConfusionMatrix", "CohenKappa", "MatthewsCorrCoef", "JaccardIndex"]
+    for name in [*names, "AUROC", "AveragePrecision"] if exact else names:
+        made[name] = getattr(classification, f"Multiclass{name}")(**options)
     return MetricCollection(made, compute_groups=compute_groups)
 
 
@@ -72,22 +48,19 @@ def _collected(compute_groups: bool, exact: bool) -> Callable[[int, int], Metric
     def make(rank: int, world_size: int) -> MetricCollection:
         torch.manual_seed(rank)
         metrics = collection(compute_groups=compute_groups, exact=exact)
+        rows = _ROWS // 3
         for _ in range(3):
-            metrics.update(
-                torch.randn(_ROWS // 3, CLASSES).softmax(1), torch.randint(CLASSES, (_ROWS // 3,))
-            )
+            metrics.update(torch.randn(rows, CLASSES).softmax(1), torch.randint(CLASSES, (rows,)))
         return metrics
 
     return make
 
 
 def _boxes(generator: torch.Generator) -> Tensor:
-    corner = (
-        torch.rand(int(torch.randint(1, 8, (), generator=generator)), 2, generator=generator) * 300
-    )
-    return torch.cat(
-        [corner, corner + 1 + torch.rand(len(corner), 2, generator=generator) * 300], dim=1
-    )
+    count = int(torch.randint(1, 8, (), generator=generator))
+    corner = torch.rand(count, 2, generator=generator) * 300
+    size = 1 + torch.rand(len(corner), 2, generator=generator) * 300
+    return torch.cat([corner, corner + size], dim=1)
 
 
 def mean_average_precision(rank: int, world_size: int) -> Any:
@@ -100,10 +73,8 @@ def mean_average_precision(rank: int, world_size: int) -> Any:
         found, truth = _boxes(generator), _boxes(generator)
         labels = [torch.randint(5, (len(boxes),), generator=generator) for boxes in (found, truth)]
         scores = torch.rand(len(found), generator=generator)
-        metric.update(
-            [{"boxes": found, "scores": scores, "labels": labels[0]}],
-            [{"boxes": truth, "labels": labels[1]}],
-        )
+        found_boxes = {"boxes": found, "scores": scores, "labels": labels[0]}
+        metric.update([found_boxes], [{"boxes": truth, "labels": labels[1]}])
     return metric
 
 
@@ -112,28 +83,12 @@ def rouge(rank: int, world_size: int) -> Any:
     from torchmetrics.text import ROUGEScore
 
     metric = ROUGEScore(rouge_keys=("rouge1", "rouge2", "rougeL"))
-    words = [
-        "the",
-        "a",
-        "cat",
-        "dog",
-        "sat",
-        "lay",
-        "on",
-        "in",
-        "mat",
-        "house",
-        "and",
-        "then",
-        "slept",
-        "ran",
-    ]
+    words = _WORDS.split()
     generator = torch.Generator().manual_seed(rank)
 
     def sentence() -> str:
-        return " ".join(
-            words[i] for i in torch.randint(len(words), (8,), generator=generator).tolist()
-        )
+        chosen = torch.randint(len(words), (8,), generator=generator).tolist()
+        return " ".join(words[place] for place in chosen)
 
     count = 1000 // world_size
     metric.update([sentence() for _ in range(count)], [sentence() for _ in range(count)])
@@ -148,14 +103,12 @@ def torcheval(rank: int, world_size: int) -> Any:
     made: dict[str, Any] = {}
     for average in ("macro", "micro", "weighted", None):
         for name in ("F1Score", "Precision", "Recall"):
-            made[f"{average} {name}"] = getattr(te, f"Multiclass{name}")(
-                num_classes=CLASSES, average=average
-            )
+            kind = getattr(te, f"Multiclass{name}")
+            made[f"{average} {name}"] = kind(num_classes=CLASSES, average=average)
     for average in ("macro", "micro"):
         for k in (1, 2, 3):
-            made[f"{average} accuracy at {k}"] = te.MulticlassAccuracy(
-                num_classes=CLASSES, average=average, k=k
-            )
+            accuracy = te.MulticlassAccuracy(num_classes=CLASSES, average=average, k=k)
+            made[f"{average} accuracy at {k}"] = accuracy
     made["confusion"] = te.MulticlassConfusionMatrix(CLASSES)
     made["normalized"] = te.MulticlassConfusionMatrix(CLASSES, normalize="true")
     scores, labels = torch.rand(_ROWS, CLASSES), torch.randint(CLASSES, (_ROWS,))

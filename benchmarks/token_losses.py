@@ -10,13 +10,12 @@ norm, the table has the largest difference of any weight to one process's.
 
 from __future__ import annotations
 
-import argparse
+import logging
 import os
-import platform
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,12 +23,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from benchmarks.common import RESULTS, parser, table, versions
 from distmetrics import Runner
 from distmetrics.comm.verdict import settle
 from distmetrics.launch.spawn import launch
 from distmetrics.train import Module, Trainer
 
-RESULTS = Path(__file__).parent / "results"
 STEPS, SEQUENCES, LONGEST, CLIP = 10, 24, 9, 0.1
 IGNORED = -100
 WORLDS = ((1, 1), (1, 4), (2, 1), (2, 2), (3, 4))
@@ -109,9 +108,8 @@ def one_process() -> Weights:
 
 def by_runner(comm: Any, accumulated: int) -> Weights:
     """Train with ``runner.backward(loss, weight=...)``."""
-    return Runner(strategy="ddp", devices=comm.world_size, accelerator="cpu").launch(
-        _run, accumulated
-    )
+    runner = Runner(strategy="ddp", devices=comm.world_size, accelerator="cpu")
+    return runner.launch(_run, accumulated)
 
 
 def _run(runner: Runner, accumulated: int) -> Weights:
@@ -129,33 +127,47 @@ def _run(runner: Runner, accumulated: int) -> Weights:
     return weights_of(net)
 
 
-class _Tokens(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Net()
+def module_of(base: Any, step: Callable[[Tensor, Tensor], Any]) -> Any:
+    """Return a module of a trainer's class, whose training step is made of logits and labels."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        x, y = batch
-        return {"loss": loss_of(self.net(x), y), "weight": (y != IGNORED).sum()}
+    class Tokens(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
 
-    def configure_optimizers(self) -> Any:
-        return adamw(self)
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            return step(self.net(x), y)
+
+        def configure_optimizers(self) -> Any:
+            return adamw(self)
+
+    return Tokens()
+
+
+def options_of(comm: Any, accumulated: int) -> dict[str, Any]:
+    """Return the flags of both trainers."""
+    return {
+        "strategy": "ddp",
+        "devices": comm.world_size,
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "accumulate_grad_batches": accumulated,
+        "gradient_clip_val": CLIP,
+        "use_distributed_sampler": False,
+        "enable_checkpointing": False,
+    }
 
 
 def by_trainer(comm: Any, accumulated: int) -> Weights:
     """Train with a ``training_step`` that returns the loss and its weight."""
-    module = _Tokens()
-    trainer = Trainer(
-        strategy="ddp",
-        devices=comm.world_size,
-        accelerator="cpu",
-        max_epochs=1,
-        accumulate_grad_batches=accumulated,
-        gradient_clip_val=CLIP,
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-    )
-    trainer.fit(module, list(micro_batches(comm.rank, comm.world_size, accumulated)))
+
+    def step(logits: Tensor, y: Tensor) -> Any:
+        return {"loss": loss_of(logits, y), "weight": (y != IGNORED).sum()}
+
+    module = module_of(Module, step)
+    batches = list(micro_batches(comm.rank, comm.world_size, accumulated))
+    Trainer(**options_of(comm, accumulated)).fit(module, batches)
     return weights_of(module.net)
 
 
@@ -177,49 +189,21 @@ def by_lightning(comm: Any, accumulated: int) -> Weights:
     """Train with Lightning, as its documentation has a training step."""
     import lightning.pytorch as pl
 
-    class Tokens(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            x, y = batch
-            return mean_or_zero(self.net(x), y)
-
-        def configure_optimizers(self) -> Any:
-            return adamw(self)
-
     _join(comm)
-    module = Tokens()
-    trainer = pl.Trainer(
-        strategy="ddp" if comm.world_size > 1 else "auto",
-        accelerator="cpu",
-        devices=comm.world_size,
-        max_epochs=1,
-        accumulate_grad_batches=accumulated,
-        gradient_clip_val=CLIP,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    batches = list(micro_batches(comm.rank, comm.world_size, accumulated))
-    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    module = module_of(pl.LightningModule, mean_or_zero)
+    options = options_of(comm, accumulated)
+    options |= {} if comm.world_size > 1 else {"strategy": "auto"}
+    off = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    batches: Any = list(micro_batches(comm.rank, comm.world_size, accumulated))
+    pl.Trainer(**options, **off).fit(module, DataLoader(batches, batch_size=None))
     return weights_of(module.net)
 
 
-def by_accelerate(comm: Any, accumulated: int) -> Weights:
-    """Train with ``accelerator.accumulate``, as its quick tour does."""
-    return _accelerated(comm, accumulated, by_hand=False)
+def by_accelerate(comm: Any, accumulated: int, *, by_hand: bool = False) -> Weights:
+    """Train with ``accelerator.accumulate``, as its quick tour does.
 
-
-def by_accelerate_by_hand(comm: Any, accumulated: int) -> Weights:
-    """Train as Accelerate's page on accumulation says for losses over tokens: 30 lines by hand."""
-    return _accelerated(comm, accumulated, by_hand=True)
-
-
-def _accelerated(comm: Any, accumulated: int, *, by_hand: bool) -> Weights:
+    ``by_hand``: as its page on accumulation says for losses over tokens.
+    """
     from accelerate import Accelerator
 
     _join(comm)
@@ -297,15 +281,12 @@ TOOLS: dict[str, Callable[[Any, int], Weights]] = {
     "DistributedDataParallel": by_ddp,
     "Lightning": by_lightning,
     "Accelerate, `accumulate`": by_accelerate,
-    "Accelerate, tokens gathered by hand": by_accelerate_by_hand,
+    "Accelerate, tokens gathered by hand": partial(by_accelerate, by_hand=True),
     "Hugging Face, `num_items_in_batch`": by_hugging_face,
 }
 
 
 def _quiet(comm: Any, tool: Callable[[Any, int], Weights], accumulated: int) -> Weights:
-    import logging
-    import warnings
-
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     return tool(comm, accumulated)
@@ -315,34 +296,26 @@ def difference(tool: Callable[[Any, int], Weights], world_size: int, accumulated
     """Return the largest difference of any weight on any rank to one process's."""
     expected = one_process()
     found = settle(launch(_quiet, world_size, tool, accumulated, start_method="spawn"))
-    return max(
-        float((weights[name] - value).abs().max())
-        for weights in found
-        for name, value in expected.items()
-    )
+    pairs = ((weights[name], value) for weights in found for name, value in expected.items())
+    return max(float((own - value).abs().max()) for own, value in pairs)
 
 
 def main() -> None:
     """Measure, print, and write the table."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--dry", action="store_true", help="print, and write nothing")
     is_dry = ask.parse_args().dry
     heads = [f"W = {world_size}, {accumulated} micro-batches" for world_size, accumulated in WORLDS]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    rows = []
     for name, tool in TOOLS.items():
-        cells = [f"{difference(tool, *world):.1e}" for world in WORLDS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    names = ("torch", "lightning", "accelerate", "transformers")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
-    about = (
-        "`python -m benchmarks.token_losses`: the largest difference of any weight to one "
-        f"process's, after {STEPS} steps; Python {platform.python_version()}, {versions}."
-    )
+        rows.append([name, *(f"{difference(tool, *world):.1e}" for world in WORLDS)])
+        print(*rows[-1], sep=" | ", flush=True)
+    known = versions("lightning", "accelerate", "transformers")
+    about = "`python -m benchmarks.token_losses`: the largest difference of any weight to one "
+    about += f"process's, after {STEPS} steps; "
+    about += ", ".join(f"{name} {found}" for name, found in known.items())
     if not is_dry:
-        text = "\n\n".join(["# Losses over tokens", about, "\n".join(lines)])
+        text = "\n\n".join(["# Losses over tokens", f"{about}.", table(["", *heads], rows)])
         (RESULTS / "token_losses.md").write_text(text + "\n")
 
 

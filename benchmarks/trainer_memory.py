@@ -9,22 +9,18 @@ parameter.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.common import parser, versions, write_json
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.strategies import FSDPSpawn
 from distmetrics.train import Callback, Module, RunContext, Trainer
 
-RESULTS = Path(__file__).parent / "results"
 WIDTH, LAYERS, BATCH, STEPS = 512, 8, 8, 3
 STRATEGIES = ("ddp", "ddp_sharded", "fsdp")
 WORLDS = (1, 2, 4)
@@ -65,9 +61,7 @@ class Weigh(Callback):
         self.most: Bytes = {}
         self.gradients = 0
 
-    def on_before_optimizer_step(
-        self, trainer: RunContext, module: Module, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: RunContext, module: Module, optimizer: Any) -> None:
         """Count the gradients while they are there."""
         self.gradients = held(p.grad for p in module.parameters() if p.grad is not None)
 
@@ -75,19 +69,10 @@ class Weigh(Callback):
         self, trainer: RunContext, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the rest when the step is over."""
-        states = (
-            entry.values() for optimizer in trainer.optimizers for entry in optimizer.state.values()
-        )
-        mine = {
-            "parameters": held(module.parameters()),
-            "gradients": self.gradients,
-            "optimizer": held(
-                value
-                for entry in states
-                for value in entry
-                if isinstance(value, Tensor) and value.ndim
-            ),
-        }
+        entries = [each for optimizer in trainer.optimizers for each in optimizer.state.values()]
+        states = [value for entry in entries for value in entry.values()]
+        mine = {"parameters": held(module.parameters()), "gradients": self.gradients}
+        mine["optimizer"] = held(each for each in states if isinstance(each, Tensor) and each.ndim)
         ranks: list[Bytes] = all_gather_object(mine, comm=trainer.strategy.comm(), name="bytes")
         self.most = {kind: max(rank[kind] for rank in ranks) for kind in KINDS}
 
@@ -129,21 +114,15 @@ def show(found: dict[str, dict[int, Bytes]]) -> None:
 
 def main() -> None:
     """Measure each strategy in each world, print the table, write JSON."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     ask.add_argument("--worlds", nargs="+", type=int, default=list(WORLDS))
-    ask.add_argument("--out", type=Path, default=RESULTS)
     args = ask.parse_args()
     found = {
         name: {count: measure(name, count) for count in args.worlds} for name in args.strategies
     }
     show(found)
-    args.out.mkdir(parents=True, exist_ok=True)
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    content = {"versions": versions, "bytes": found}
-    (args.out / "trainer_memory.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json("trainer_memory.json", {"versions": versions(), "bytes": found})
 
 
 if __name__ == "__main__":

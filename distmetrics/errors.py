@@ -20,7 +20,8 @@ A text has one shape: what is wrong; a line a rank; what became of the data; why
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple
 
 __all__ = [
@@ -230,6 +231,20 @@ class MissingDependencyError(DistmetricsError, ImportError):
     def of(cls, package: str, why: str) -> MissingDependencyError:
         """Build the error for ``package``, as pip calls it, which ``why`` needs."""
         return cls(f"{why} needs {package}, which is not installed.", do=f"pip install {package}")
+
+
+@contextmanager
+def optional(module: str, why: str, package: str = "") -> Iterator[None]:
+    """Turn a failed import of a module in the block into the error that says what to install.
+
+    ``package`` is what pip calls it, if by another name. Other imports fail as they do.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module:
+            raise
+        raise MissingDependencyError.of(package or module, why) from error
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:

@@ -24,7 +24,6 @@ PUBLIC = (
     "distmetrics.integrations.accelerate",
     "distmetrics.integrations.fabric",
     "distmetrics.integrations.lightning",
-    "distmetrics.integrations.lightning_log",
     "distmetrics.integrations.transformers",
     "distmetrics.launch",
     "distmetrics.log",

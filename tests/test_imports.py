@@ -20,20 +20,18 @@ def loaded_by(statement: str, *, prelude: str = "") -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_import_loads_no_third_party_but_torch() -> None:
-    modules = "distmetrics, distmetrics.train, distmetrics.launch.spawn"
-    # Torch itself may bring some along: what counts is what we add to it.
-    assert not (loaded_by(f"import {modules}") - loaded_by("import torch, torch.distributed")) & set(HEAVY)
-
-
-@pytest.mark.parametrize("module", ["distlint", "distlint.cli"])
-def test_import_of_the_linter_loads_no_torch(module: str) -> None:
-    assert not loaded_by(f"import {module}") & {"torch", "distmetrics", "torchmetrics"}
-
-
-def test_pytest_s_plugin_is_cheap() -> None:
-    """Every run of pytest loads it, also those without a distributed test."""
-    assert not loaded_by("import pytest_distmetrics") & {"torch", "distmetrics", "cloudpickle", *HEAVY}
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("distmetrics, distmetrics.train, distmetrics.launch.spawn", HEAVY),
+        ("distlint, distlint.cli", ("torch", "distmetrics", "torchmetrics")),
+        ("pytest_distmetrics", ("torch", "distmetrics", "cloudpickle", *HEAVY)),  # every run of pytest loads it
+    ],
+)
+def test_an_import_is_cheap(modules: str, heavy: tuple[str, ...]) -> None:
+    """Torch itself may bring some along: what counts is what we add to it."""
+    of_torch = loaded_by("import torch, torch.distributed") if "torch" not in heavy else set()
+    assert not (loaded_by(f"import {modules}") - of_torch) & set(heavy)
 
 
 def test_the_import_test_can_fail() -> None:

@@ -50,15 +50,11 @@ ROOMS = {
     "metrics/adapters/torcheval.py": {"torcheval"},
     "testing/inputs.py": {"hypothesis"},
     "integrations/accelerate.py": {"accelerate"},
-    "integrations/accelerate_log.py": {"accelerate"},
+    "integrations/fabric.py": {"lightning", "lightning_fabric"},
     "integrations/lightning.py": {"lightning", "pytorch_lightning", "torchmetrics"},
-    "integrations/lightning_log.py": {"lightning", "pytorch_lightning"},
-    "integrations/lightning_numbers.py": {"torchmetrics"},
     "integrations/transformers.py": {"transformers"},
-    "integrations/transformers_loss.py": {"transformers"},
-    "integrations/transformers_steps.py": {"transformers"},
     "testing/plugin.py": {"pytest", "_pytest"},
-    "cli/demo_train.py": {"torchmetrics"},
+    "cli/demo.py": {"torchmetrics"},
     "cli/data/bad_training.py": {"lightning", "sklearn"},
 }
 

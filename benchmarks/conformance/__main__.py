@@ -10,64 +10,33 @@ python -m benchmarks.conformance --backend gloo --sample 60      # do threads an
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import platform
 import re
-import shlex
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.conformance.absent import absent
-from benchmarks.conformance.case import LAYOUTS, Case
-from benchmarks.conformance.catalogue import cases
-from benchmarks.conformance.causes import is_possible
-from benchmarks.conformance.measure import Plan, measure
-from benchmarks.conformance.report import Report, counts, disagreements
-from benchmarks.conformance.verdict import Row
+from benchmarks.common import RESULTS, facts, parser
+from benchmarks.conformance.case import Case
+from benchmarks.conformance.catalogue import absent, cases
+from benchmarks.conformance.pool import Plan, measure
+from benchmarks.conformance.report import Row, counts, disagreements, is_possible, write
 
-RESULTS = Path(__file__).parents[1] / "results"
+PACKAGES = ("numpy", "scipy", "torchvision", "pycocotools")
+PACKAGES += ("pesq", "pystoi", "vmaf-torch")
 
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    ask.add_argument(
-        "--only", default="", help="run the cases whose name matches this regular expression"
-    )
+    ask = parser(__doc__)
+    ask.add_argument("--only", default="", help="cases whose name matches this regular expression")
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    ask.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS))
     ask.add_argument(
-        "--backend",
-        choices=["threads", "gloo"],
-        default="threads",
-        help="gloo: the sample, and no peer",
+        "--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample alone"
     )
-    ask.add_argument(
-        "--sample",
-        type=int,
-        default=60,
-        help="classes that distmetrics also syncs on gloo, 3 ranks",
-    )
+    ask.add_argument("--sample", type=int, default=60, help="classes that are run on gloo too")
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
-    ask.add_argument(
-        "--epochs",
-        type=int,
-        default=1,
-        help="fill, sync, compute and reset as often; every value counts",
-    )
-    ask.add_argument("--limit", type=float, default=20.0, help="seconds after which a case hangs")
-    ask.add_argument("--jobs", type=int, default=1, help="cases at a time")
-    ask.add_argument(
-        "--out",
-        type=Path,
-        help=f"folder of the results; default {RESULTS.name}/ if everything is run",
-    )
+    ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute, reset as often")
+    ask.add_argument("--out", type=Path, help="folder; default results/ if everything is run")
     return ask.parse_args(words)
 
 
@@ -87,79 +56,46 @@ def main() -> int:
         chosen = [case for case in chosen if case.name in sample]
     sizes = [] if args.backend == "gloo" else args.world_sizes
     peer = args.backend == "threads" and not args.no_peer
-    plan = Plan(sizes, args.layouts, peer, sample, [3], args.limit, args.epochs)
+    plan = Plan(sizes, peer, sample, args.epochs)
     start = time.monotonic()
-    rows, missing = _run(chosen, plan, args.jobs)
+    rows, missing = _run(chosen, plan)
     took = time.monotonic() - start
-    report = Report(rows, absent() | missing, facts("benchmarks.conformance", took))
-    if args.out or args == options(
-        ["--jobs", str(args.jobs)]
-    ):  # a part does not replace the results of the whole
-        report.write(args.out or RESULTS)
-    return _summary(report, took)
+    if args.out or args == options([]):  # a part does not replace the results of the whole
+        said = facts("benchmarks.conformance", took, *PACKAGES)
+        write(rows, absent() | missing, said, args.out or RESULTS)
+    return _summary(rows, took)
 
 
-def _run(chosen: Sequence[Case], plan: Plan, jobs: int) -> tuple[list[Row], dict[str, str]]:
+def _run(chosen: Sequence[Case], plan: Plan) -> tuple[list[Row], dict[str, str]]:
     """Run the cases; return the rows, and the classes that cannot be constructed here."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
-    for number, (case, found, why) in enumerate(measure(chosen, plan, jobs), 1):
+    for number, (case, found, why) in enumerate(measure(chosen, plan), 1):
         rows += found
         if why:
             missing[case.name] = why
-        words = [
-            f"{library}: {_tally(found, library)}" for library in ("distmetrics", "torchmetrics")
-        ]
-        print(f"{number:4} of {len(chosen)}  {case.name:48} {why or '   '.join(words)}", flush=True)
+        said = why or f"{_tally(found, 'distmetrics')}   {_tally(found, 'torchmetrics')}"
+        print(f"{number:4} of {len(chosen)}  {case.name:48} {said}", flush=True)
     return rows, missing
 
 
 def _tally(rows: Sequence[Row], library: str) -> str:
     found = counts(row for row in rows if row.package == library)
-    return ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n) or "–"
+    said = ", ".join(f"{n} {verdict}" for verdict, n in found.items() if n)
+    return f"{library}: {said or '–'}"
 
 
-def facts(module: str, took: float) -> dict[str, str]:
-    """Return what a reader must know of a run: command, versions, machine and duration."""
-    words = ["python", "-m", module, *sys.argv[1:]]
-    return {
-        "command": f"`{shlex.join(words)}`",
-        "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
-        "machine": f"{os.cpu_count()} cores",
-        "duration": f"{took / 60:.0f} min",
-    }
-
-
-def _versions() -> Iterator[str]:
-    """Yield the packages that the values depend on, as far as they are installed."""
-    for name in (
-        "torch",
-        "torchmetrics",
-        "numpy",
-        "scipy",
-        "torchvision",
-        "pycocotools",
-        "pesq",
-        "pystoi",
-        "vmaf-torch",
-    ):
-        with contextlib.suppress(PackageNotFoundError):  # its classes are among those not run
-            yield f"{name} {version(name)}"
-
-
-def _summary(report: Report, took: float) -> int:
+def _summary(rows: Sequence[Row], took: float) -> int:
     """Print the totals and what is not right; return the exit code."""
     for library in ("distmetrics", "torchmetrics"):
-        found = [row for row in report.rows if row.package == library]
-        print(f"{library}: {_tally(found, library)}, {len({row.kind for row in found})} classes")
-    bad = [row for row in report.rows if row.package == "distmetrics" and row.verdict != "ok"]
+        kinds = {row.kind for row in rows if row.package == library}
+        print(f"{_tally(rows, library)}, {len(kinds)} classes")
+    bad = [row for row in rows if row.package == "distmetrics" and row.verdict != "ok"]
     mendable = [row for row in bad if is_possible(row.kind)]
     for row in mendable:
-        print(
-            f"  {row.verdict:6} {row.name}, {row.transport}, W = {row.world_size}, "
-            f"{row.layout}: {row.detail}"
-        )
-    apart = disagreements(report.rows)
+        where = f"{row.transport}, W = {row.world_size}, {row.layout}"
+        print(f"  {row.verdict:6} {row.name}, {where}: {row.detail}")
+    apart = disagreements(rows)
     print(f"threads and gloo disagree {len(apart)} times", *apart, sep="\n  ")
     print(f"took {took:.0f} s")
     return 1 if mendable or apart else 0

@@ -25,20 +25,14 @@ Source = Callable[[torch.Generator, int], Batch | list[Batch]]
 
 @dataclass(frozen=True)
 class Case:
-    """A metric as it is constructed, and a source of batches for it.
+    """A metric as it is constructed, and a source of batches for it."""
 
-    Attributes:
-        name: the class, with what is special about this construction in brackets:
-            ``BinaryAUROC[thresholds=8]``.
-        group: torchmetrics' subpackage.
-        make: constructs the metric.
-        batch: makes a batch of n samples, or several where one batch takes several updates.
-    """
-
+    # the class, with what is special about this construction in brackets:
+    # ``BinaryAUROC[thresholds=8]``
     name: str
-    group: str
-    make: Callable[[], Any]
-    batch: Source
+    group: str  # torchmetrics' subpackage
+    make: Callable[[], Any]  # constructs the metric
+    batch: Source  # makes a batch of n samples, or several where one batch takes several updates
 
     @property
     def kind(self) -> str:
@@ -46,35 +40,19 @@ class Case:
         return self.name.partition("[")[0]
 
 
-def _even(rank: int) -> list[int]:
-    return [4, 4, 4]
-
-
 def _ragged(rank: int) -> list[int]:
     return [3 + rank % 3, 1 + (2 * rank + 1) % 4, 2]
 
 
-def _uneven_counts(rank: int) -> list[int]:
-    return [3] * (1 + (2 * rank + 1) % 3)
-
-
-def _ones(rank: int) -> list[int]:
-    return [1] * (3 + rank % 2)
-
-
-def _one(world_size: int) -> int:
-    return world_size // 2
-
-
 # Name → sizes of one rank's batches, and whether the rank has any.
 LAYOUTS: dict[str, tuple[Callable[[int], list[int]], Callable[[int, int], bool]]] = {
-    "even": (_even, lambda rank, size: True),
+    "even": (lambda rank: [4, 4, 4], lambda rank, size: True),
     "ragged": (_ragged, lambda rank, size: True),
-    "batch counts": (_uneven_counts, lambda rank, size: True),
-    "size 1": (_ones, lambda rank, size: True),
+    "batch counts": (lambda rank: [3] * (1 + (2 * rank + 1) % 3), lambda rank, size: True),
+    "size 1": (lambda rank: [1] * (3 + rank % 2), lambda rank, size: True),
     "empty first": (_ragged, lambda rank, size: rank != 0),
     "empty last": (_ragged, lambda rank, size: rank != size - 1),
-    "empty but one": (_ragged, lambda rank, size: rank == _one(size)),
+    "empty but one": (_ragged, lambda rank, size: rank == size // 2),
 }
 
 

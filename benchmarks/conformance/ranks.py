@@ -15,12 +15,9 @@ from benchmarks.conformance.catalogue import find
 from distmetrics import sync_and_compute
 from distmetrics.testing import outcomes
 
-__all__ = ["PLACE", "Ended", "by_distmetrics", "by_threads", "by_torchmetrics", "missing"]
-
 _LONG = 200
-PLACE = re.compile(
-    r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+"
-)  # gloo's source line and the peer's port: other ones each time
+# Gloo's source line and the peer's port: other ones each time.
+PLACE = re.compile(r"\[/[^\]]*\] ?| ?\[[\d.:]+\]:\d+")
 
 
 @dataclass(frozen=True)
@@ -35,26 +32,24 @@ class Ended:
 def by_threads(name: str, layout: str, world_size: int, epochs: int) -> tuple[Ended, list[Ended]]:
     """Return how the single process ended, and how each rank of a world of threads did."""
     case = find(name)
+    ways = case, layout, world_size
     try:
-        single = Ended(
-            "value",
-            _epochs(case, layout, world_size, range(world_size), epochs, lambda m: m.compute()),
-        )
-    except Exception as error:  # noqa: BLE001  (a metric may raise anything from compute; told to the caller)
-        single = _raised(error)
-    ended = outcomes(
-        world_size,
-        lambda comm: _synced(case, layout, world_size, comm.rank, epochs),
-        backend="threads",
-    )
+        single = Ended("value", _epochs(*ways, range(world_size), epochs, _computed))
+    except Exception as error:  # noqa: BLE001  (a metric may raise anything; told to the caller)
+        single = raised(error)
+
+    def on_rank(comm: Any) -> Any:
+        return _epochs(*ways, [comm.rank], epochs, sync_and_compute)
+
+    ended = outcomes(world_size, on_rank, backend="threads")
     return single, [
-        Ended("value", rank.value) if rank.error is None else _raised(rank.error) for rank in ended
+        Ended("value", rank.value) if rank.error is None else raised(rank.error) for rank in ended
     ]
 
 
 def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
     """Be one rank of an initialised process group: sync with distmetrics."""
-    return _attempt(_synced, name, layout, epochs)
+    return _attempt(sync_and_compute, name, layout, epochs)
 
 
 def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
@@ -62,21 +57,17 @@ def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
     return _attempt(_computed, name, layout, epochs)
 
 
-def _attempt(way: Any, name: str, layout: str, epochs: int) -> Ended:
+def _computed(metric: Any) -> Any:
+    return metric.compute()
+
+
+def _attempt(value_of: Callable[[Any], Any], name: str, layout: str, epochs: int) -> Ended:
     world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     try:
-        value = way(find(name), layout, world_size, rank, epochs)
+        value = _epochs(find(name), layout, world_size, [rank], epochs, value_of)
     except Exception as error:  # noqa: BLE001  (told to the caller)
-        return _raised(error)
+        return raised(error)
     return Ended("value", value)
-
-
-def _synced(case: Case, layout: str, world_size: int, rank: int, epochs: int) -> Any:
-    return _epochs(case, layout, world_size, [rank], epochs, sync_and_compute)
-
-
-def _computed(case: Case, layout: str, world_size: int, rank: int, epochs: int) -> Any:
-    return _epochs(case, layout, world_size, [rank], epochs, lambda metric: metric.compute())
 
 
 def _epochs(
@@ -89,14 +80,10 @@ def _epochs(
 ) -> Any:
     """Return the value of each epoch on these ranks' data, in a list if there are several.
 
-    One metric is used for all, and reset between them.
-
-    The second of more than two has its data dealt in another way, so that what was learned of the
-    first is not enough.
+    One metric is used for all, and reset between them. The second of more than two has its data
+    dealt in another way, so that what was learned of the first is not enough.
     """
-    warnings.simplefilter(
-        "ignore"
-    )  # most metrics warn of small or one-sided samples, which these are
+    warnings.simplefilter("ignore")  # most metrics warn of small or one-sided samples
     metric, values = case.make(), []
     for epoch in range(epochs):
         dealt = "batch counts" if epoch == 1 < epochs - 1 else layout
@@ -109,19 +96,16 @@ def _epochs(
     return values if epochs > 1 else values[0]
 
 
-def _raised(error: BaseException) -> Ended:
+def raised(error: BaseException) -> Ended:
+    """Return how a rank ended that raised."""
     first = PLACE.sub("", str(error).strip().partition("\n")[0])
     short = first if len(first) < _LONG else f"{first[:_LONG]}…"
-    return Ended(
-        "error", text=f"{type(error).__name__}: {short}" if short else type(error).__name__
-    )
+    kind = type(error).__name__
+    return Ended("error", text=f"{kind}: {short}" if short else kind)
 
 
 def missing(name: str) -> str:
-    """Return why the metric cannot be constructed, or "".
-
-    Only a package that is not installed is a reason.
-    """
+    """Return why the metric cannot be constructed, or "": a package that is not installed."""
     try:
         find(name).make()
     except ModuleNotFoundError as error:

@@ -1,162 +1,118 @@
-"""The results as CSV, one row a case, world size and layout, and as Markdown, one row a class."""
+"""From how the ranks ended to a verdict, and the verdicts as a page: a line a class."""
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from benchmarks.conformance.causes import cause_of
-from benchmarks.conformance.verdict import VERDICTS, Row
+from benchmarks.common import table
+from benchmarks.conformance.ranks import Ended
+from distmetrics.testing.equality import CLOSE, EXACT
 
-__all__ = ["Report", "counts", "disagreements"]
+VERDICTS = ("ok", "wrong", "error", "hang", "abort")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that a run has found.
+class Row:
+    """One verdict: a case in one layout, synced by one library."""
 
-    Attributes:
-        rows: the verdicts.
-        absent: class → why it was not run.
-        facts: name → value, shown at the top: command, versions, duration.
+    name: str
+    group: str
+    package: str
+    transport: str
+    world_size: int
+    layout: str
+    verdict: str
+    detail: str
+
+    @property
+    def kind(self) -> str:
+        """The class alone."""
+        return self.name.partition("[")[0]
+
+    @property
+    def said(self) -> str:
+        """The detail without what differs from case to case."""
+        if self.verdict == "wrong":
+            return "another value"
+        return re.sub(r"^rank \d+: |; \d other.*$", "", self.detail)
+
+
+def judge(single: Ended, ranks: Sequence[Ended]) -> tuple[str, str]:
+    """Return the verdict and what there is to say about it.
+
+    An abort outweighs an error, since the error of the other ranks follows from it, and an error a
+    hang. Where the single process raises too, the right outcome is the same error on every rank.
     """
+    kinds = [one.kind for one in ranks]
+    for kind in ("abort", "error", "hang"):
+        if kind not in kinds:
+            continue
+        if kind == "error" and {(kind, single.text)} == {(one.kind, one.text) for one in ranks}:
+            return "ok", f"same error: {single.text}"
+        rank = kinds.index(kind)
+        waits = kinds.count("hang") if kind == "error" else 0
+        rest = f"; {waits} other{'s wait' if waits > 1 else ' waits'} for it" if waits else ""
+        return kind, f"rank {rank}: {ranks[rank].text}{rest}"
+    if single.kind == "error":
+        return "wrong", f"a value where the single process raises {single.text}"
+    for rank, one in enumerate(ranks):
+        if found := CLOSE.difference(single.value, one.value):
+            return "wrong", f"rank {rank}: {found}"
+    for rank, one in enumerate(ranks):
+        if found := EXACT.difference(ranks[0].value, one.value):
+            return "wrong", f"rank {rank} is not as rank 0: {found}"
+    return "ok", ""
 
-    rows: Sequence[Row]
-    absent: Mapping[str, str]
-    facts: Mapping[str, str]
 
-    def write(self, folder: Path) -> None:
-        """Write ``conformance.csv`` and ``conformance.md``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "conformance.csv").open("w", newline="") as file:
-            sheet = csv.writer(file, lineterminator="\n")
-            sheet.writerow([field.name for field in dataclasses.fields(Row)])
-            sheet.writerows(dataclasses.astuple(row) for row in self.rows)
-        (folder / "conformance.md").write_text(self.markdown())
+# Why classes fail, as far as torchmetrics' code tells.
+_ATTRIBUTE = (
+    "compute() reads `{}`, which update() sets and which is no state: a rank without data does "
+    "not have it"
+)
+_BY_ORDER = r"KernelInceptionDistance|InceptionScore"
+_CAUSES = {
+    r"(Memorization.*)?FrechetInceptionDistance|FeatureShare": _ATTRIBUTE.format("orig_dtype"),
+    r"RootMeanSquaredErrorUsingSlidingWindow": _ATTRIBUTE.format("rmse_map"),
+    r"BERTScore": _ATTRIBUTE.format("ref_group_boundaries")
+    + "; and it is that of the last batch, so that the single process applies it to batches that "
+    "are not its own",
+    r"NormalizedRootMeanSquaredError": "the metric joins the ranks' moments in a loop that "
+    "overwrites the totals it still needs: wrong or out of bounds from the third rank on",
+    _BY_ORDER: "the random subsets depend on the order of the images; those of another "
+    "order than the ranks' are as good, but not the single process's",
+    r"(MultiScale)?StructuralSimilarityIndexMeasure|VisualInformationFidelity": "a value a sample, "
+    "in another order than the ranks'",
+    r"ExtendedEditDistance": "compute() counts the items of a list state that is declared to be "
+    "concatenated: a list of one joined tensor counts as one sentence, and a joined tensor cannot "
+    "be stacked",
+}
+# What no sync can mend.
+_IMPOSSIBLE = {
+    r"Running(Mean|Sum)?": "it is the value of the last updates, and each rank has last updates "
+    "of its own: which of all the updates came last is known to no rank",
+    r"PerceptualPathLength": "it measures the last generator that it was given and has no state: "
+    "a rank without one has nothing to measure",
+}
 
-    def markdown(self) -> str:
-        """Return the report for reading."""
-        parts = [
-            "# Conformance",
-            _INTRODUCTION,
-            "\n".join(f"- {name}: {value}" for name, value in self.facts.items()),
-            "## Totals",
-            self._totals(),
-            "## Where distmetrics is not right",
-            self._exceptions("distmetrics"),
-            "## Where torchmetrics' own sync is not right",
-            _PEER,
-            self._kinds("torchmetrics"),
-            self._exceptions("torchmetrics"),
-            "## Threads and processes",
-            self._transports(),
-            "## Classes",
-            self._classes(),
-            "## Not run",
-            "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(self.absent.items()))
-            or "None.",
-        ]
-        return "\n\n".join(parts) + "\n"
 
-    def _totals(self) -> str:
-        lines = [
-            f"| | classes | constructions | cases | {' | '.join(VERDICTS)} |",
-            "|---" * 9 + "|",
-        ]
-        for library, transport in sorted(
-            {(row.package, row.transport) for row in self.rows}, reverse=True
-        ):
-            rows = [
-                row for row in self.rows if (row.package, row.transport) == (library, transport)
-            ]
-            kinds, names = len({row.kind for row in rows}), len({row.name for row in rows})
-            cells = [f"{library}, {transport}", kinds, names, len(rows), *counts(rows).values()]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-        return "\n".join(lines)
+def cause_of(kind: str, verdict: str) -> str:
+    """Return why a class gives a wrong value or an error, or "" where nothing is known of it."""
+    if verdict in ("wrong", "error") and not (verdict == "error" and re.fullmatch(_BY_ORDER, kind)):
+        for pattern, text in (_CAUSES | _IMPOSSIBLE).items():
+            if re.fullmatch(pattern, kind):
+                return text
+    return ""
 
-    def _exceptions(self, library: str) -> str:
-        """List what is not ok, those together that fail alike.
 
-        That is: the same verdict in the same layouts for one cause.
-        """
-        failed: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-        for row in self.rows:
-            if row.package == library and row.verdict != "ok":
-                failed[row.name, row.verdict].append(row)
-        alike: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-        for (_, verdict), rows in sorted(failed.items()):
-            where = ", ".join(
-                f"{layout} × {n}" for layout, n in Counter(row.layout for row in rows).items()
-            )
-            alike[verdict, where, _said(rows[0]), cause_of(rows[0].kind, verdict)].append(rows[0])
-        lines = []
-        for (verdict, where, _, cause), firsts in sorted(alike.items()):
-            first, names = firsts[0], ", ".join(f"`{row.name}`" for row in firsts)
-            example = f"W = {first.world_size}, {first.layout}: {first.detail.rstrip('. ')}"
-            lines.append(
-                f"- **{verdict}** ({where}): {names}. "
-                f"{example}.{f' Cause: {cause}.' if cause else ''}"
-            )
-        return "\n".join(lines) or "Nowhere."
-
-    def _kinds(self, library: str) -> str:
-        """Count the failures of a library by what was said."""
-        tally: Counter[tuple[str, str]] = Counter()
-        where: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        for row in self.rows:
-            if row.package == library and row.verdict != "ok":
-                said = (
-                    "another value"
-                    if row.verdict == "wrong"
-                    else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
-                )
-                tally[row.verdict, said] += 1
-                where[row.verdict, said].add(row.kind)
-        lines = ["| verdict | what is said | cases | classes |", "|---" * 4 + "|"]
-        for key, count in tally.most_common():
-            lines.append(f"| {key[0]} | {_cell(key[1])} | {count} | {len(where[key])} |")
-        return "\n".join(lines)
-
-    def _transports(self) -> str:
-        apart = disagreements(self.rows)
-        asked = [
-            row for row in self.rows if row.package == "distmetrics" and row.transport == "gloo"
-        ]
-        kinds = len({row.kind for row in asked})
-        head = (
-            f"{len(asked)} cases of {kinds} classes were also synced by distmetrics between "
-            "processes; "
-        )
-        return head + (
-            "the verdicts that differ:\n\n" + "\n".join(f"- {line}" for line in apart)
-            if apart
-            else "every verdict is that of the threads."
-        )
-
-    def _classes(self) -> str:
-        lines = [
-            f"| class | group | distmetrics ok | torchmetrics {' | '.join(VERDICTS)} |",
-            "|---" * 8 + "|",
-        ]
-        kinds: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-        for row in self.rows:
-            kinds[row.group, row.kind].append(row)
-        for (group, kind), rows in kinds.items():
-            ours = [
-                row for row in rows if row.package == "distmetrics" and row.transport == "threads"
-            ]
-            theirs = counts(row for row in rows if row.package == "torchmetrics")
-            cells = [
-                f"{counts(ours)['ok']} of {len(ours)}",
-                *(str(n) if n else "" for n in theirs.values()),
-            ]
-            lines.append(f"| `{kind}` | {group} | {' | '.join(cells)} |")
-        return "\n".join(lines)
+def is_possible(kind: str) -> bool:
+    """Whether a sync could give the single process's value of this class at all."""
+    return not any(re.fullmatch(pattern, kind) for pattern in _IMPOSSIBLE)
 
 
 def counts(rows: Iterable[Row]) -> dict[str, int]:
@@ -165,33 +121,110 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
     return {verdict: tally[verdict] for verdict in VERDICTS}
 
 
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Return rows by a key, in their order."""
+    found: defaultdict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
 def disagreements(rows: Iterable[Row]) -> list[str]:
     """Say where distmetrics' verdict on gloo is another than on threads."""
-    found: defaultdict[tuple[str, int, str], dict[str, Row]] = defaultdict(dict)
-    for row in rows:
-        if row.package == "distmetrics":
-            found[row.name, row.world_size, row.layout][row.transport] = row
-    return [
-        f"{name}, W = {size}, {layout}: "
-        + "; ".join(
-            f"{transport} {row.verdict} {row.detail}".rstrip() for transport, row in both.items()
-        )
-        for (name, size, layout), both in found.items()
-        if len({row.verdict for row in both.values()}) > 1
+    ours = (row for row in rows if row.package == "distmetrics")
+    lines = []
+    for where, both in grouped(ours, lambda row: (row.name, row.world_size, row.layout)).items():
+        if len({row.verdict for row in both}) > 1:
+            said = (f"{row.transport} {row.verdict} {row.detail}".rstrip() for row in both)
+            lines.append("{}, W = {}, {}: ".format(*where) + "; ".join(said))
+    return lines
+
+
+def write(
+    rows: Sequence[Row], absent: Mapping[str, str], facts: Mapping[str, str], folder: Path
+) -> None:
+    """Write ``conformance.md``: ``absent``: class → why it was not run; ``facts``: of the run."""
+    theirs = [row for row in rows if row.package == "torchmetrics"]
+    parts = [
+        "# Conformance",
+        _INTRODUCTION,
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        "## Totals",
+        _totals(rows),
+        "## Where distmetrics is not right",
+        _exceptions(row for row in rows if row.package == "distmetrics"),
+        "## Where torchmetrics' own sync is not right",
+        _PEER,
+        _texts(theirs),
+        _exceptions(theirs),
+        "## Threads and processes",
+        _transports(rows),
+        "## Classes",
+        _classes(rows),
+        "## Not run",
+        "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(absent.items())) or "None.",
     ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "conformance.md").write_text("\n\n".join(parts) + "\n")
 
 
-def _said(row: Row) -> str:
-    """Return the detail without what differs from case to case."""
-    return (
-        "another value"
-        if row.verdict == "wrong"
-        else re.sub(r"^rank \d+: |; \d other.*$", "", row.detail)
-    )
+def _totals(rows: Iterable[Row]) -> str:
+    by = grouped(rows, lambda row: (row.package, row.transport))
+    lines = []
+    for key, found in sorted(by.items(), reverse=True):
+        kinds, names = ({row.kind for row in found}, {row.name for row in found})
+        cells = [len(kinds), len(names), len(found), *counts(found).values()]
+        lines.append([", ".join(key), *cells])
+    return table(["", "classes", "constructions", "cases", *VERDICTS], lines)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _exceptions(rows: Iterable[Row]) -> str:
+    """List what is not ok, together what fails alike: a verdict in the same layouts for a cause."""
+    failed = grouped((r for r in rows if r.verdict != "ok"), lambda row: (row.name, row.verdict))
+    alike: defaultdict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    for (_, verdict), found in sorted(failed.items()):
+        layouts = Counter(row.layout for row in found)
+        where = ", ".join(f"{layout} × {n}" for layout, n in layouts.items())
+        alike[verdict, where, found[0].said, cause_of(found[0].kind, verdict)].append(found[0])
+    lines = []
+    for (verdict, where, _, cause), firsts in sorted(alike.items()):
+        first, names = firsts[0], ", ".join(f"`{row.name}`" for row in firsts)
+        example = f"W = {first.world_size}, {first.layout}: {first.detail.rstrip('. ')}"
+        why = f" Cause: {cause}." if cause else ""
+        lines.append(f"- **{verdict}** ({where}): {names}. {example}.{why}")
+    return "\n".join(lines) or "Nowhere."
+
+
+def _texts(rows: Iterable[Row]) -> str:
+    """Count failures by what was said."""
+    by = grouped((r for r in rows if r.verdict != "ok"), lambda row: (row.verdict, row.said))
+    found = sorted(by.items(), key=lambda each: -len(each[1]))
+    lines = [
+        [verdict, said.replace("|", "\\|"), len(rows), len({row.kind for row in rows})]
+        for (verdict, said), rows in found
+    ]
+    return table(["verdict", "what is said", "cases", "classes"], lines)
+
+
+def _transports(rows: Sequence[Row]) -> str:
+    apart = disagreements(rows)
+    asked = [row for row in rows if row.package == "distmetrics" and row.transport == "gloo"]
+    head = f"{len(asked)} cases of {len({row.kind for row in asked})} classes were also synced by "
+    head += "distmetrics between processes; "
+    if not apart:
+        return head + "every verdict is that of the threads."
+    return head + "the verdicts that differ:\n\n" + "\n".join(f"- {line}" for line in apart)
+
+
+def _classes(rows: Iterable[Row]) -> str:
+    lines = []
+    for (group, kind), found in grouped(rows, lambda row: (row.group, row.kind)).items():
+        threads = [row for row in found if row.transport == "threads"]
+        theirs = counts(row for row in found if row.package == "torchmetrics")
+        right = f"{counts(threads)['ok']} of {len(threads)}"
+        lines.append([f"`{kind}`", group, right, *(str(n or "") for n in theirs.values())])
+    first, *others = VERDICTS
+    return table(["class", "group", "distmetrics ok", f"torchmetrics {first}", *others], lines)
 
 
 _PEER = """\

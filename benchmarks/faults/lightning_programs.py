@@ -14,27 +14,7 @@ import time
 
 import torch
 
-from benchmarks.faults.job import Job
-
-__all__ = [
-    "compute_raises",
-    "dtype_other_size",
-    "dtype_same_size",
-    "exits",
-    "extra",
-    "gather_length",
-    "gather_shape",
-    "lost",
-    "os_exits",
-    "raises",
-    "skipped",
-    "skipped_unlike",
-    "slow",
-    "stuck",
-    "subgroups",
-    "sum_max",
-    "swapped",
-]
+from benchmarks.faults.job import Job, share_of
 
 
 def skipped(job: Job) -> None:
@@ -51,7 +31,7 @@ def skipped_unlike(job: Job) -> None:
     """One rank does not gather, and goes on to what it logs."""
     if not job.faulty:
         rows = job.module.all_gather(job.mine())
-        job.check("scores", rows, [[1.0 + rank] * 4 for rank in range(job.world_size)])
+        job.check("scores", rows, job.everyone())
     job.fault()
     job.module.log("val/count", job.mine(10)[0], sync_dist=True, reduce_fx="sum")  # here
     job.later["val/count"] = job.total(10)[0]
@@ -78,9 +58,8 @@ def extra(job: Job) -> None:
 def sum_max(job: Job) -> None:
     """One rank takes the maximum where the others add."""
     job.fault()
-    job.module.log(
-        "val/loss", job.mine()[0], sync_dist=True, reduce_fx="max" if job.faulty else "sum"
-    )  # here
+    op = "max" if job.faulty else "sum"
+    job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx=op)  # here
     job.later["val/loss"] = job.total()[0]
 
 
@@ -103,17 +82,14 @@ def dtype_other_size(job: Job) -> None:
 def gather_shape(job: Job) -> None:
     """One rank gathers [3, 2] where the others gather [2, 3]."""
     job.fault()
-    rows = [
-        torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3))
-        for rank in range(job.world_size)
-    ]
+    rows = job.grids()
     job.check("scores", job.module.all_gather(rows[job.rank]), rows)  # here
 
 
 def gather_length(job: Job) -> None:
     """One rank gathers [3] where the others gather [4]."""
     job.fault()
-    rows = [torch.arange(3.0 if rank == job.wrong else 4.0) for rank in range(job.world_size)]
+    rows = job.lengths()
     job.check("scores", job.module.all_gather(rows[job.rank]), rows)  # here
 
 
@@ -170,11 +146,7 @@ def stuck(job: Job) -> None:
 
 def compute_raises(job: Job) -> None:
     """A metric that is logged raises in compute on one rank; the others go on to the next name."""
-    from benchmarks.faults.metric import Share
-
-    Share.job = job
-    job.module.share = Share()
-    job.module.share.update(job.mine())
+    job.module.share = share_of(job)
     job.module.log("val/share", job.module.share)  # here
     job.later["val/share"] = job.total()[0] / job.world_size
     _log_loss(job)
@@ -187,7 +159,7 @@ def subgroups(job: Job) -> None:
     job.fault()
     for group in (second, first) if job.faulty else (first, second):
         rows = job.module.all_gather(job.mine(), group=group)  # here
-        job.check("scores", rows, [[1.0 + rank] * 4 for rank in range(job.world_size)])
+        job.check("scores", rows, job.everyone())
 
 
 def _log_loss(job: Job) -> None:

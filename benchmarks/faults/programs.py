@@ -17,33 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.faults.job import Job
-
-__all__ = [
-    "compute_raises",
-    "dtype_other_size",
-    "dtype_same_size",
-    "exits",
-    "extra",
-    "gather_length",
-    "gather_shape",
-    "interrupted",
-    "length",
-    "lost",
-    "never_called",
-    "os_exits",
-    "os_exits_first",
-    "raises",
-    "skipped",
-    "skipped_backward",
-    "skipped_ddp",
-    "skipped_unlike",
-    "slow",
-    "stuck",
-    "subgroups",
-    "sum_max",
-    "swapped",
-]
+from benchmarks.faults.job import Job, share_of
 
 
 def first_call(program: Callable[[Job], None]) -> Callable[[Job], None]:
@@ -57,7 +31,7 @@ def never_called(job: Job) -> None:
     """One rank leaves out the tool's first call, and goes on into a collective of torch's own."""
     if not job.faulty:
         rows = job.all_gather(job.mine(), name="val/scores")
-        job.check("scores", rows, [[1.0 + rank] * 4 for rank in range(job.world_size)])
+        job.check("scores", rows, job.everyone())
     job.fault()
     dist.barrier()  # here
 
@@ -119,7 +93,7 @@ def skipped_unlike(job: Job) -> None:
         job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
     job.fault()
     rows = job.all_gather(job.mine(10), name="val/scores")  # here
-    job.check("scores", rows, [[10.0 * (1 + rank)] * 4 for rank in range(job.world_size)])
+    job.check("scores", rows, job.everyone(10))
 
 
 def skipped_ddp(job: Job) -> None:
@@ -189,17 +163,14 @@ def length(job: Job) -> None:
 def gather_shape(job: Job) -> None:
     """One rank gathers [3, 2] where the others gather [2, 3]."""
     job.fault()
-    rows = [
-        torch.arange(6.0).reshape((3, 2) if rank == job.wrong else (2, 3))
-        for rank in range(job.world_size)
-    ]
+    rows = job.grids()
     job.check("scores", job.all_gather(rows[job.rank], name="val/scores"), rows)  # here
 
 
 def gather_length(job: Job) -> None:
     """One rank gathers [3] where the others gather [4]."""
     job.fault()
-    rows = [torch.arange(3.0 if rank == job.wrong else 4.0) for rank in range(job.world_size)]
+    rows = job.lengths()
     job.check("scores", job.all_gather(rows[job.rank], name="val/scores"), rows)  # here
 
 
@@ -229,9 +200,8 @@ def os_exits(job: Job) -> None:
 
 def lost(job: Job) -> None:
     """One rank gets a signal while the others wait for it."""
-    job.check(
-        "step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total()
-    )  # here: its last call
+    step = job.all_reduce(job.mine(), "sum", name="train/step")  # here: its last call
+    job.check("step", step, job.total())
     if job.faulty:
         job.rest()  # here
     job.calls()
@@ -248,9 +218,8 @@ def slow(job: Job) -> None:
 
 def stuck(job: Job) -> None:
     """One rank never leaves a loop of its own."""
-    job.check(
-        "step", job.all_reduce(job.mine(), "sum", name="train/step"), job.total()
-    )  # here: its last call
+    step = job.all_reduce(job.mine(), "sum", name="train/step")  # here: its last call
+    job.check("step", step, job.total())
     if job.faulty:
         job.fault()
         while True:  # here
@@ -260,11 +229,7 @@ def stuck(job: Job) -> None:
 
 def compute_raises(job: Job) -> None:
     """A metric's compute raises on one rank; the others go on to the next collective."""
-    from benchmarks.faults.metric import Share
-
-    Share.job = job
-    metric = Share()
-    metric.update(job.mine())
+    metric = share_of(job)
     job.check("share", job.compute(metric), job.total()[0] / job.world_size)  # here
     job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())
 

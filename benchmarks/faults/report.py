@@ -1,17 +1,251 @@
-"""The results: JSON for machines, one table to look at, and one with every figure."""
+"""What became of a job, judged from what its ranks told; and the tables. No process is started.
+
+``faults.csv`` has a line a cell, which later runs replace; ``faults.md`` has the tables.
+"""
 
 from __future__ import annotations
 
-import json
+import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from benchmarks.faults.catalogue import FAULTS, TOOLS
-from benchmarks.faults.verdict import End, Row
-from distmetrics.errors import who
+from benchmarks.common import table
+from benchmarks.faults.catalogue import FAULTS, TOOLS, Fault, title
+from benchmarks.faults.cell import ROOT, Run
 
-__all__ = ["cell", "markdown", "merged", "read", "write"]
+# One rank or several: as in "Ranks 1, 2", as in "ranks 0-1 and 3", as in "[rank1]"
+_RANKS = re.compile(
+    r"\branks?[ :=]{0,2}(\d+(?:(?:, | ?and |-| - |–)\d+)*)(?!\d|\.\d)", re.IGNORECASE
+)
+_PART = re.compile(r"(\d+)(?:(?:-| - |–)(\d+))?")
+# Where something lies on this machine, gloo's own source line, and a peer's port.
+_PLACE = re.compile(
+    rf"{re.escape(str(ROOT))}/|\[(?:enforce fail at )?/[^\]]*\] ?| ?\[[\d.:]+\]:\d+"
+)
+_WORDS, _LONG = 600, 140  # characters of what an aborted process wrote; of an error as it is kept
+
+
+class End(NamedTuple):
+    """How one rank ended."""
+
+    how: str  # "error", "abort", "hang" or "done"; "lost" for the rank that the fault took away
+    seconds: float = 0.0  # from the fault to the end
+    text: str = ""  # of the error, or the end of what an aborted process wrote
+    wrong: bool = False  # whether a value was not what it should have been
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault with one tool."""
+
+    fault: str  # its name
+    tool: str  # its name
+    outcome: str  # "right", "silent", "error", "abort", "hang", "not expressible" or "not measured"
+    survivors: int = 0  # how many ranks count
+    # seconds to the first and the last error or abort among them; "" without one
+    first: float | str = ""
+    last: float | str = ""
+    ended: int = 0  # how many of them ended with an error or an abort
+    hung: int = 0  # how many of them hang
+    aborted: int = 0  # how many of them were aborted
+    wrong: bool = False  # whether a program was given a wrong number, whatever happened later
+    told: int = 0  # how many of the ranks that did nothing wrong ended with an error
+    rank_named: int = 0  # how many of those name the rank that did
+    line_named: int = 0  # how many name its line
+    reports: int = 0  # how many ranks left a report
+    all_report: bool = False  # whether all survivors did
+    dumped: bool = False  # whether a dump of stacks has the line of the rank at fault
+    words: str = ""  # the error of a survivor, best of one that did nothing wrong
+
+    @property
+    def was_run(self) -> bool:
+        """Whether the job came to its fault."""
+        return self.outcome not in ("not expressible", "not measured")
+
+
+def names_rank(text: str, rank: int) -> bool:
+    """Whether a text speaks of a rank by its number.
+
+    >>> names_rank("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 8000 ms", 3)
+    True
+    >>> names_rank("Timed out waiting 8000ms for recv operation to complete", 1)
+    False
+    """
+    for found in _RANKS.finditer(text):
+        for first, last in _PART.findall(found[1]):
+            if int(first) <= rank <= int(last or first):
+                return True
+    return False
+
+
+def names_line(text: str, places: Iterable[tuple[str, int]]) -> bool:
+    """Whether a text has one of some places, as ``file.py:12`` or as tracebacks say it.
+
+    >>> names_line("rank 1 is at  faults/programs.py:42 in skipped", [("programs.py", 42)])
+    True
+    """
+    return any(
+        re.search(rf'\b{re.escape(file)}(?::|", line |:? line ){line}(?!\d)', text) is not None
+        for file, line in places
+    )
+
+
+def tidy(text: str) -> str:
+    """Take out of a text what differs from one machine, or from one run, to the next.
+
+    >>> tidy("[/src/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:19867.")
+    'Connection closed by peer.'
+    """
+    return _PLACE.sub("", text)
+
+
+def judge(fault: Fault, tool: str, run: Run | None) -> Row:
+    """Say what became of a job; ``run`` is None where the fault cannot be expressed."""
+    if run is None or run.fault_at is None:
+        return Row(fault.name, tool, "not expressible" if run is None else "not measured")
+    places = fault.places(tool)
+    ends = [_end(fault, run, run.fault_at, rank) for rank in range(fault.ranks)]
+    kinds = [ends[rank].how for rank in fault.survivors]
+    wrong = any(end.wrong for end in ends)
+    failed = [ends[rank] for rank in fault.survivors if ends[rank].how in ("error", "abort")]
+    seconds = sorted(round(end.seconds, 4) for end in failed)
+    others = [ends[rank] for rank in (*fault.others, fault.wrong)]
+    texts = [end.text for end in others if end.how in ("error", "abort")]
+    told = [end.text for end in others[:-1] if end.how in ("error", "abort")]
+    said = " ".join(texts[0].split()) if texts else ""
+    worst = next((how for how in ("hang", "abort", "error") if how in kinds), "")
+    return Row(
+        fault.name,
+        tool,
+        worst or ("silent" if any(ends[rank].wrong for rank in fault.survivors) else "right"),
+        len(kinds),
+        seconds[0] if seconds else "",
+        seconds[-1] if seconds else "",
+        len(seconds),
+        kinds.count("hang"),
+        kinds.count("abort"),
+        wrong,
+        len(told),
+        sum(names_rank(text, fault.wrong) for text in told),
+        sum(names_line(text, places) for text in told),
+        len(run.reported),
+        {*run.reported}.issuperset(fault.survivors),
+        names_line(run.dump, places),
+        said if len(said) <= _LONG else f"{said[: _LONG - 1]}…",
+    )
+
+
+def _end(fault: Fault, run: Run, since: float, rank: int) -> End:
+    events = run.events[rank]
+    # All values are whole numbers, or halves: the right one is equal, shape and all.
+    wrong = any(event["got"] != event["right"] for event in events if event["kind"] == "value")
+    for event in events:
+        if event["kind"] == "raised":
+            return End("error", event["time"] - since, tidy(event["text"]), wrong)
+        if event["kind"] == "done":
+            return End("done", event["time"] - since, "", wrong)
+    if rank not in fault.survivors:
+        return End("lost", wrong=wrong)
+    if rank in run.died:
+        at, how = run.died[rank]
+        written = run.stderr[min(rank, len(run.stderr) - 1)].strip()  # a launcher's, if it started
+        return End("abort", at - since, f"{how}: {tidy(written[-_WORDS:])}", wrong)
+    return End("hang", wrong=wrong)
+
+
+def cell(row: Row, limit: str = "20 s") -> str:
+    """Say in a few words what became of a job."""
+    if not row.was_run:
+        return row.outcome
+    if row.outcome in ("right", "silent"):
+        return {"right": "right value", "silent": "**wrong number**, no error"}[row.outcome]
+    said = "**wrong number**, then " if row.wrong else ""
+    if row.hung:
+        whose = "" if row.hung == row.survivors else f"{row.hung} of {row.survivors} "
+        said += f"{whose}**hang** (> {limit})"
+        said += "; its dump of stacks has the line" if row.dumped else ""
+        said += "; " if row.ended else ""
+    if row.ended:
+        kinds = "abort" if row.aborted == row.ended else "abort and error"
+        first, last = f"{row.first:.1f}", f"{row.last:.1f}"
+        span = first if first == last else f"{first}–{last}"
+        said += f"{kinds if row.aborted else 'error'} {span} s{_named(row)}"
+    return said
+
+
+def _named(row: Row) -> str:
+    """Say what the errors of those who did nothing wrong name."""
+    said = []
+    for what, count in (("rank", row.rank_named), ("line", row.line_named)):
+        if count:
+            said.append(what if count == row.told else f"{what} ({count} of {row.told})")
+    return f", names {' and '.join(said)}" if said else ""
+
+
+def read(folder: Path) -> list[Row]:
+    """Return the rows of earlier runs."""
+    path = folder / "faults.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [Row(**{key: _value(text) for key, text in line.items()}) for line in _lines(file)]
+
+
+def _lines(file: Any) -> list[dict[str, str]]:
+    return [*csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    """Read a cell: a number, True or False, or a text."""
+    if text in ("True", "False"):
+        return text == "True"
+    if re.fullmatch(r"-?\d+(\.\d+)?", text):
+        return float(text) if "." in text else int(text)
+    return text
+
+
+def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """Return all rows in the order of the catalogue, the new ones in place of the old."""
+    rows = {(row.fault, row.tool): row for row in [*old, *new]}
+    return [rows[fault, tool] for fault in FAULTS for tool in TOOLS if (fault, tool) in rows]
+
+
+def write(rows: Sequence[Row], facts: Mapping[str, str], folder: Path) -> None:
+    """Write ``faults.csv`` and ``faults.md``; ``facts`` are those of the last run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "faults.csv").open("w", newline="") as file:
+        sheet = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        sheet.writeheader()
+        sheet.writerows(asdict(row) for row in rows)
+    (folder / "faults.md").write_text(markdown(rows, facts))
+
+
+def markdown(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
+    """Tell it for reading."""
+    tools = [tool for tool in TOOLS if any(row.tool == tool for row in rows)]
+    patience = facts.get("patience", "8 s").removesuffix(" s")
+    about = [f"- **{title(tool)}**: {TOOLS[tool][1].format(timeout=patience)}." for tool in tools]
+    found = {(row.fault, row.tool): cell(row, facts.get("limit", "20 s")) for row in rows}
+    lines = [
+        [fault.title, *(found.get((fault.name, tool), "not run") for tool in tools)]
+        for fault in FAULTS.values()
+        if any((fault.name, tool) in found for tool in tools)
+    ]
+    parts = [
+        "# What tools do when a job goes wrong",
+        _INTRODUCTION,
+        "\n".join(about),
+        table(["fault", *map(title, tools)], lines),
+        "## In numbers",
+        table(_COUNTED, [_totals(tool, rows) for tool in tools]),
+        "## The last run",
+        ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
 
 _COUNTED = (
     "tool",
@@ -26,219 +260,32 @@ _COUNTED = (
     "a process aborts",
     "every survivor leaves a report",
 )
-_FIGURES = (
-    "fault",
-    "tool",
-    "first",
-    "last",
-    "names the rank",
-    "the line",
-    "wrong number",
-    "hang",
-    "abort",
-    "report written by",
-    "a survivor's words",
-)
-_LONG = 140  # characters of an error in the table
 
 
-def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """Return all rows in the order of the catalogue, the new ones in place of the old."""
-    rows = {(row.fault, row.tool): row for row in [*old, *new]}
-    return [rows[fault, tool] for fault in FAULTS for tool in TOOLS if (fault, tool) in rows]
-
-
-def read(folder: Path) -> tuple[list[Row], dict[str, dict[str, str]]]:
-    """Return the rows of earlier runs, and the facts about the run of each tool."""
-    path = folder / "faults.json"
-    if not path.exists():
-        return [], {}
-    content = json.loads(path.read_text())
-    rows = [Row(**{**row, "ends": [End(**end) for end in row["ends"]]}) for row in content["rows"]]
-    return rows, content["facts"]
-
-
-def write(rows: Sequence[Row], facts: Mapping[str, Mapping[str, str]], folder: Path) -> None:
-    """Write ``faults.json`` and ``faults.md``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"facts": facts, "rows": [asdict(row) for row in rows]}
-    (folder / "faults.json").write_text(json.dumps(content, indent=1) + "\n")
-    (folder / "faults.md").write_text(markdown(rows, facts))
-
-
-def cell(row: Row) -> str:
-    """Say in a few words what became of a job."""
-    if row.outcome in ("not expressible", "not measured"):
-        return row.outcome
-    if row.outcome == "right":
-        return "right value"
-    if row.outcome == "silent":
-        return "**wrong number**, no error"
-    hung = sum(end.how == "hang" for end in row.counted)
-    aborts = [end for end in row.counted if end.how == "abort"]
-    parts = []
-    if row.wrong:
-        parts.append("**wrong number**, then")
-    if hung:
-        whose = "" if hung == len(row.counted) else f"{hung} of {len(row.counted)} "
-        parts.append(f"{whose}**hang** (> {row.limit:g} s)")
-        if row.dumped:
-            parts.append("; its dump of stacks has the line")
-    if row.seconds:
-        kinds = (
-            "abort" if len(aborts) == len(row.seconds) else "abort and error" if aborts else "error"
-        )
-        parts.append(f"{'; ' if hung else ''}{kinds} {_span(row.seconds)} s{_named(row)}")
-    return " ".join(parts).replace(" ;", ";")
-
-
-def _span(seconds: Sequence[float]) -> str:
-    first, last = f"{seconds[0]:.1f}", f"{seconds[-1]:.1f}"
-    return first if first == last else f"{first}–{last}"
-
-
-def _named(row: Row) -> str:
-    """Say what the errors of those who did nothing wrong name."""
-    said = [
-        what if count == row.told else f"{what} ({count} of {row.told})"
-        for what, count in (("rank", row.rank_named), ("line", row.line_named))
-        if count
+def _totals(tool: str, rows: Sequence[Row]) -> list[Any]:
+    """Count what became of the faults with a tool; what is no fault is left out."""
+    ran = [row for row in rows if row.tool == tool and row.outcome != "not expressible"]
+    mine = [row for row in ran if not FAULTS[row.fault].harmless]
+    whole = [row for row in mine if row.was_run and row.ended == row.survivors]
+    return [
+        title(tool),
+        len(mine),
+        len(whole),
+        sum(float(row.last) <= 1 for row in whole),
+        sum(0 < row.told == row.rank_named for row in mine),
+        sum(0 < row.told == row.line_named for row in mine),
+        sum(row.wrong for row in mine),
+        sum(row.outcome == "silent" for row in mine),
+        sum(row.hung > 0 for row in mine),
+        sum(row.aborted > 0 for row in mine),
+        sum(row.all_report for row in mine),
     ]
-    return f", names {' and '.join(said)}" if said else ""
-
-
-def markdown(rows: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Tell it for reading."""
-    tools = [tool for tool in TOOLS.values() if any(row.tool == tool.name for row in rows)]
-    patience = rows[0].timeout if rows else 0.0
-    parts = [
-        "# What tools do when a job goes wrong",
-        _INTRODUCTION,
-        "\n".join(
-            f"- **{tool.title}**: {tool.about.format(timeout=f'{patience:g}')}." for tool in tools
-        ),
-        _overview(rows),
-        "## In numbers",
-        _totals(rows),
-        "## Every figure",
-        _KEY,
-        _details(rows),
-        "## The runs",
-        _runs(facts),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _runs(facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Say how the tools were run, those together that were run alike."""
-    alike: dict[str, list[str]] = {}
-    for tool, known in facts.items():
-        said = ", ".join(f"{name} {value}" for name, value in known.items())
-        alike.setdefault(said, []).append(TOOLS[tool].title)
-    return "\n".join(f"- {'; '.join(titles)}: {said}" for said, titles in alike.items())
-
-
-def _overview(rows: Sequence[Row]) -> str:
-    tools = [name for name in TOOLS if any(row.tool == name for row in rows)]
-    lines = [
-        f"| fault | {' | '.join(TOOLS[name].title for name in tools)} |",
-        "|---" * (1 + len(tools)) + "|",
-    ]
-    for fault in FAULTS.values():
-        found = {row.tool: cell(row) for row in rows if row.fault == fault.name}
-        if found:
-            lines.append(
-                f"| {fault.title} | {' | '.join(found.get(name, 'not run') for name in tools)} |"
-            )
-    return "\n".join(lines)
-
-
-def _totals(rows: Sequence[Row]) -> str:
-    """Count, for each tool, what became of the faults; what is no fault is left out."""
-    lines = [
-        f"| {' | '.join(_COUNTED)} |",
-        "|---" * len(_COUNTED) + "|",
-    ]
-    for name, tool in TOOLS.items():
-        mine = [
-            row for row in rows if row.tool == name and row.ends and not FAULTS[row.fault].harmless
-        ]
-        if not mine:
-            continue
-        whole = [row for row in mine if row.seconds and len(row.seconds) == len(row.counted)]
-        counts = [
-            len(mine),
-            len(whole),
-            sum(row.seconds[-1] <= 1 for row in whole),
-            sum(0 < row.told == row.rank_named for row in mine),
-            sum(0 < row.told == row.line_named for row in mine),
-            sum(row.wrong for row in mine),
-            sum(row.outcome == "silent" for row in mine),
-            sum(any(end.how == "hang" for end in row.counted) for row in mine),
-            sum(any(end.how == "abort" for end in row.counted) for row in mine),
-            sum({*(row.reported or ())}.issuperset(row.survivors) for row in mine),
-        ]
-        lines.append(f"| {tool.title} | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines)
-
-
-def _details(rows: Sequence[Row]) -> str:
-    lines = [
-        f"| {' | '.join(_FIGURES)} |",
-        "|---" * len(_FIGURES) + "|",
-    ]
-    for row in rows:
-        ends = row.counted
-        hung, told = sum(end.how == "hang" for end in ends), row.told
-        first, last = (
-            (f"{row.seconds[0]:.2f} s", f"{row.seconds[-1]:.2f} s") if row.seconds else ("–", "–")
-        )
-        aborts = ", ".join(end.text.partition(":")[0] for end in ends if end.how == "abort")
-        cells = [
-            row.fault,
-            TOOLS[row.tool].title,
-            first,
-            f"> {row.limit:g} s" if hung else last,
-            f"{row.rank_named} of {told}" if told else "–",
-            f"{row.line_named} of {told}" if told else "–",
-            "–"
-            if not ends
-            else "silent"
-            if row.outcome == "silent"
-            else "yes"
-            if row.wrong
-            else "no",
-            f"{hung} of {len(ends)}" if ends else "–",
-            aborts or ("no" if ends else "–"),
-            _reported(row),
-            _words(row),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _reported(row: Row) -> str:
-    """Say which ranks left a report: not known of earlier runs, nor where nothing was run."""
-    if row.reported is None or not row.ends:
-        return "–"
-    return who(row.reported) if row.reported else "none"
-
-
-def _words(row: Row) -> str:
-    """Quote an error, best of a rank that did nothing wrong, or say why there is none."""
-    fault = FAULTS[row.fault]
-    first = [row.ends[rank] for rank in [*fault.others, fault.wrong]] if row.ends else []
-    texts = [end.text for end in first if end.how in ("error", "abort")]
-    if not texts:
-        return cell(row).replace("**", "")
-    said = " ".join(texts[0].split()).replace("|", "\\|")
-    return said if len(said) <= _LONG else said[: _LONG - 1] + "…"
 
 
 _INTRODUCTION = """\
 Real processes over gloo on one machine: 2 ranks, or 3 where one of them is lost. No agent such as
 torchrun's watches over them. Each fault is the same program for every tool, but for Lightning,
-whose own calls are used.
+whose own calls are used. `faults.csv` has every figure, and a survivor's words.
 
 - Seconds are from the fault to the error on the first and on the last *survivor*: a rank that the
   fault has not taken away. All tools but the first have the same patience. A signal is sent when
@@ -248,9 +295,5 @@ whose own calls are used.
 - *names rank*, *names line*: the text of the error, on ranks that did nothing wrong, has the
   number of the rank that did, or file and line of what that rank did. A rank's own traceback,
   which has the line where it waits itself, is not counted.
-- *report written by*: the ranks that left a file of what they did last (`DISTMETRICS_REPORT`),
-  which no other tool writes by default."""
-_KEY = (
-    "*first* and *last*: seconds from the fault to the first and to the last error or abort among "
-    "the survivors."
-)
+- *report*: a file of what a rank did last (`DISTMETRICS_REPORT`), which no other tool writes by
+  default."""

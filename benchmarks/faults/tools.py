@@ -1,10 +1,15 @@
-"""The tools' own calls, and the start of a job with each of them."""
+"""The tools' own calls, and what runs in the processes.
+
+``python -m benchmarks.faults.tools TOOL FAULT FOLDER TIMEOUT``: the environment says which rank it
+is. For distmetrics' own launch it is the one program that starts the ranks.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,33 +21,26 @@ import torch.distributed as dist
 import torch.distributed.debug as debug
 from torch import Tensor
 
-from benchmarks.faults.events import Log, text_of
-from benchmarks.faults.job import Job
-
-__all__ = ["JOBS", "Program"]
+from benchmarks.faults.catalogue import FAULTS, program_of
+from benchmarks.faults.cell import LAUNCH
+from benchmarks.faults.job import ENDS, Job, Log, text_of
 
 DUMP_EVERY = 2.0  # seconds
-
 Program = Callable[[Job], None]
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 def plain(
-    program: Program,
-    wrong: int,
-    log: Log,
-    patience: timedelta | None,
-    *,
-    monitored: bool = False,
-    dumps: Path | None = None,
+    program: Program, wrong: int, log: Log, patience: timedelta | None, *, how: str = ""
 ) -> None:
     """Run with torch.distributed alone; its functions work in place and know no names.
 
-    With ``dumps``, its debug server writes the stacks of all ranks into that folder.
+    ``how``: "monitored", with a monitored_barrier before each collective, or "debug-server", which
+    writes the stacks of all ranks (it needs tabulate, aiohttp and Jinja2).
     """
 
     def before(group: Any) -> None:
-        if monitored:
+        if how == "monitored":
             dist.monitored_barrier(group, timeout=patience, wait_all_ranks=True)
 
     def all_reduce(x: Tensor, op: str, *, name: str = "", comm: Any = None) -> Tensor:
@@ -62,70 +60,31 @@ def plain(
         return metric.compute()
 
     dist.init_process_group("gloo", timeout=patience)
-    if dumps is not None:
-        debug.start_debug_server(
-            port=0, start_method="spawn", dump_dir=str(dumps), dump_interval=DUMP_EVERY
-        )
+    if how == "debug-server":
+        dumps: dict[str, Any] = {"dump_interval": DUMP_EVERY}
+        dumps["dump_dir"] = str(log.path.parent / "dumps")
+        debug.start_debug_server(port=0, start_method="spawn", **dumps)
     group = functools.partial(dist.new_group, timeout=patience)
-    _run(program, Job(_rank(), _size(), wrong, log, all_reduce, all_gather, compute, group))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    _run(program, Job(rank, size, wrong, log, all_reduce, all_gather, compute, group))
     dist.destroy_process_group()
 
 
-def default(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
-    """Run with torch.distributed as it is."""
-    plain(program, wrong, log, None)
-
-
-def debug_server(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
-    """Run as it is, with torch's debug server, which needs tabulate, aiohttp and Jinja2."""
-    plain(program, wrong, log, None, dumps=log.path.parent / "dumps")
-
-
-def monitored(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
-    """Run with a monitored_barrier before each collective."""
-    plain(program, wrong, log, patience, monitored=True)
-
-
-def distmetrics(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
+def with_distmetrics(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
     """Run with distmetrics in a job that somebody else has started."""
-    import distmetrics as dm
-
-    def group(ranks: list[int]) -> Any:
-        return dm.GroupCommunicator(dist.new_group(ranks))
-
     dist.init_process_group("gloo")
-    _run(
-        program,
-        Job(_rank(), _size(), wrong, log, dm.all_reduce, dm.all_gather, dm.sync_and_compute, group),
-    )
+    _ours(program, wrong, log)
     dist.destroy_process_group()
 
 
-def launched(comm: Any, program: Program, wrong: int, folder: Path) -> None:
-    """Be one rank that distmetrics has started."""
+def _ours(program: Program, wrong: int, log: Log) -> None:
     import distmetrics as dm
 
     def group(ranks: list[int]) -> Any:
         return dm.GroupCommunicator(dist.new_group(ranks))
 
-    log = Log(folder, comm.rank)
-    log.write("start", pid=os.getpid())
-    job = Job(
-        comm.rank,
-        comm.world_size,
-        wrong,
-        log,
-        dm.all_reduce,
-        dm.all_gather,
-        dm.sync_and_compute,
-        group,
-    )
-    try:
-        _run(program, job)
-    except Exception as error:
-        log.write("raised", text=text_of(error))
-        raise
-    log.write("done")
+    calls = (dm.all_reduce, dm.all_gather, dm.sync_and_compute, group)
+    _run(program, Job(dist.get_rank(), dist.get_world_size(), wrong, log, *calls))
 
 
 def lightning(program: Program, wrong: int, log: Log, patience: timedelta) -> None:
@@ -147,16 +106,14 @@ def lightning(program: Program, wrong: int, log: Log, patience: timedelta) -> No
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     group = functools.partial(dist.new_group, timeout=patience)
     job = Job(rank, size, wrong, log, _absent, _absent, _absent, group, module)
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     trainer = pl.Trainer(
         accelerator="cpu",
         strategy=DDPStrategy(process_group_backend="gloo", timeout=patience),
         devices=size,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         use_distributed_sampler=False,
         default_root_dir=str(log.path.parent),
+        **dict.fromkeys(quiet, False),  # type: ignore[arg-type]
     )
     samples: Any = [torch.zeros(1)]
     trainer.validate(module, torch.utils.data.DataLoader(samples), verbose=False)
@@ -177,20 +134,52 @@ def _run(program: Program, job: Job) -> None:
     program(job)
 
 
-def _rank() -> int:
-    return dist.get_rank()
+def _told(log: Log, run: Callable[[], None]) -> None:
+    """Run a job on this rank, and tell how it ended."""
+    log.write("start", pid=os.getpid())
+    try:
+        run()
+    except Exception as error:
+        log.write("raised", text=text_of(error))
+        raise
+    log.write("done")
 
 
-def _size() -> int:
-    return dist.get_world_size()
+def launched(comm: Any, program: Program, wrong: int, folder: Path) -> None:
+    """Be one rank that distmetrics has started."""
+    log = Log(folder, comm.rank)
+    _told(log, functools.partial(_ours, program, wrong, log))
 
 
-JOBS: dict[str, Callable[[Program, int, Log, timedelta], None]] = {
-    "torch": default,
-    "torch-timeout": plain,
-    "detail": plain,
-    "monitored": monitored,
-    "debug-server": debug_server,
-    "lightning": lightning,
-    "distmetrics": distmetrics,
-}
+def _launch(program: Program, ranks: int, wrong: int, folder: Path) -> None:
+    """Start the ranks, and tell of those that could not do so themselves."""
+    from distmetrics.launch.spawn import launch
+
+    for outcome in launch(launched, ranks, program, wrong, folder):
+        log = Log(folder, outcome.rank)
+        told = any(event["kind"] in ENDS for event in log.read())
+        if outcome.error is not None and not told:
+            log.write("raised", text=text_of(outcome.error))
+
+
+def main() -> None:
+    """Be one rank, and tell how it ended."""
+    tool, name, place, patience = sys.argv[1:]
+    fault, folder = FAULTS[name], Path(place)
+    program: Program = getattr(program_of(tool), fault.program)
+    if tool == LAUNCH:
+        _launch(program, fault.ranks, fault.wrong, folder)
+        return
+    log, limit = Log(folder, int(os.environ["RANK"])), timedelta(seconds=float(patience))
+    job = {"lightning": lightning, "distmetrics": with_distmetrics}.get(tool)
+    if job is None:
+        has_patience = tool not in ("torch", "debug-server")
+        _told(
+            log, lambda: plain(program, fault.wrong, log, limit if has_patience else None, how=tool)
+        )
+    else:
+        _told(log, functools.partial(job, program, fault.wrong, log, limit))
+
+
+if __name__ == "__main__":
+    main()

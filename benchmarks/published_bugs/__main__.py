@@ -7,16 +7,14 @@ python -m benchmarks.published_bugs --backend gloo     # those of at most 4 rank
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-from pathlib import Path
 from typing import Any
 
+from benchmarks.common import RESULTS, parser, write_json
 from benchmarks.published_bugs import counted_twice, left_out
 from benchmarks.published_bugs.bug import Bug, Seen, look
 
-RESULTS = Path(__file__).parents[1] / "results" / "published_bugs.json"
+KEPT = RESULTS / "published_bugs.json"
 BUGS: tuple[Bug, ...] = (
     counted_twice.EvalLoss(),
     counted_twice.Predictions(),
@@ -55,17 +53,14 @@ def _written(number: float | str) -> str:
 
 def main() -> int:
     """Run, print, write JSON; the exit code says whether every rank was right."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ask = parser(__doc__)
     ask.add_argument("--only", default="")
     ask.add_argument("--backend", choices=["threads", "gloo"], default="threads")
     args = ask.parse_args()
     chosen = [bug for bug in BUGS if re.search(args.only, bug.thread)]
     if args.backend == "gloo":
         chosen = [bug for bug in chosen if bug.claim.ranks <= 4]
-    rows = []
-    right = True
+    rows, right = [], True
     for bug in chosen:
         seen = look(bug, args.backend)
         right = right and seen.is_right
@@ -76,7 +71,7 @@ def main() -> int:
         if bug.held_twice:
             print(f"  flat sync: {told['warning']}; said to be shards: refused {told['refused']}")
     if args.backend == "threads" and not args.only:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(KEPT.name, rows)
     return 0 if right else 1
 
 

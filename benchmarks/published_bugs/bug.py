@@ -27,23 +27,20 @@ Place = Mapping[str, int]
 
 
 class Bug:
-    """A published bug; the docstring of a subclass says what was seen.
+    """A published bug; the docstring of a subclass says what was seen."""
 
-    Attributes:
-        thread: where it was published.
-        mesh: axes, sizes and what they really hold, as ``layout`` is told.
-        ratio: of the wrong number to the right one, where the thread has numbers.
-        held_twice: whether what ranks hold shows that some hold the same.
-    """
-
-    thread: ClassVar[str]
-    mesh: ClassVar[str]
+    thread: ClassVar[str]  # where it was published
+    mesh: ClassVar[str]  # axes, sizes and what they really hold, as ``layout`` is told
+    # the number of one process that has all samples, where it is no more than that
+    right: ClassVar[float]
+    key: ClassVar[str] = ""  # which of the metrics is logged, where there are several
+    # of the wrong number to the right one, where the thread has numbers
     ratio: ClassVar[float | None] = None
-    held_twice: ClassVar[bool] = False
+    held_twice: ClassVar[bool] = False  # whether what ranks hold shows that some hold the same
 
     def single(self) -> float:
         """Return the number of one process that has all samples."""
-        raise NotImplementedError
+        return self.right
 
     def naive(self, comm: Any, place: Place) -> float:
         """Return what a rank logs in the way of the thread."""
@@ -55,7 +52,7 @@ class Bug:
 
     def read(self, values: Any) -> float:
         """Return the number that is logged, of what the metrics give."""
-        raise NotImplementedError
+        return float(values[self.key] if self.key else values)
 
     def ours(self, comm: Any, place: Place) -> float:
         """Return what a rank logs with a layout, or with a flat communicator."""
@@ -73,23 +70,15 @@ class Bug:
 
 
 class Seen(NamedTuple):
-    """What the ranks of a program have logged.
+    """What the ranks of a program have logged."""
 
-    Attributes:
-        bug: the program.
-        single: the number of one process.
-        naive: of each rank; the text of an error where it has raised one.
-        ours: of each rank.
-        warned: the warnings of the same metrics, synced without a layout.
-        refused: errors of each rank of the same metrics, over a layout in which every axis holds
-            shards; None where a rank has got a number.
-    """
-
-    bug: Bug
-    single: float
-    naive: list[float | str]
-    ours: list[float | str]
-    warned: list[str]
+    bug: Bug  # the program
+    single: float  # the number of one process
+    naive: list[float | str]  # of each rank; the text of an error where it has raised one
+    ours: list[float | str]  # of each rank
+    warned: list[str]  # the warnings of the same metrics, synced without a layout
+    # errors of each rank of the same metrics, over a layout in which every axis holds shards;
+    # None where a rank has got a number
     refused: list[str | None]
 
     @property

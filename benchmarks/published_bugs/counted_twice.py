@@ -15,14 +15,11 @@ from distmetrics import all_reduce, layout
 
 
 class EvalLoss(Bug):
-    """eval_loss 27.92 for 6.98 at context parallel 4.
-
-    The evaluation did not split sequences, so that each rank had all of one and added up the
-    losses of all its tokens; the count was divided by the ranks that share a sequence.
-    """
+    """eval_loss 27.92 for 6.98 at context parallel 4."""
 
     thread = "huggingface/transformers#48167"
     mesh = "cp 4 same"
+    key = "loss"
     ratio = 27.9219 / 6.9805
     held_twice = True
 
@@ -49,30 +46,19 @@ class EvalLoss(Bug):
             each.update(self._losses().mean(1))
         return kept
 
-    def read(self, values: Any) -> float:
-        """Return the loss."""
-        return float(values["loss"])
-
 
 class Predictions(Bug):
-    """16 rows predicted of 8 at context parallel 2.
-
-    Each rank of a context-parallel group returns the rows of its batch, and what all ranks return
-    is gathered as if each had other rows.
-    """
+    """16 rows predicted of 8 at context parallel 2."""
 
     thread = "huggingface/transformers#48842"
     mesh = "dp 2 shard, cp 2 same"
+    right = 8.0
     ratio = 2.0
     held_twice = True
 
     def _rows(self, shard: int) -> tuple[Tensor, Tensor]:
         scores = random(4, seed=shard)
         return scores, (random(4, seed=9 - shard) > 0.5).long()
-
-    def single(self) -> float:
-        """Return the number of rows."""
-        return 8.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Gather the rows of all ranks."""
@@ -92,23 +78,15 @@ class Predictions(Bug):
 
 
 class TokensSeen(Bug):
-    """655 360 tokens seen for 327 680 at data parallel 2, context parallel 2.
-
-    Tokens were counted before the sequences were split along the context, and the counts of all
-    ranks added up. All ranks have the same count, which may be so by nature: nothing but the
-    layout can tell.
-    """
+    """655 360 tokens seen for 327 680 at data parallel 2, context parallel 2."""
 
     thread = "pytorch/torchtitan#2983"
     mesh = "dp 2 shard, cp 2 same"
+    right = 5 * 32 * 2048
     ratio = 655360 / 327680
 
     def _tokens(self) -> int:
         return 5 * 16 * 2048  # steps, sequences and tokens of one of two data-parallel ranks
-
-    def single(self) -> float:
-        """Return the tokens of all steps."""
-        return 5 * 32 * 2048
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the counts of all ranks."""
@@ -120,26 +98,16 @@ class TokensSeen(Bug):
         seen.update(self._tokens())
         return seen
 
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values)
-
 
 class NumTokens(Bug):
-    """10 tokens for 5 at tensor parallel 2, and 32 times as many at 32.
-
-    Every rank of a tensor-parallel group gets the same batch; the number of tokens was gathered
-    from all ranks and added up.
-    """
+    """10 tokens for 5 at tensor parallel 2, and 32 times as many at 32."""
 
     thread = "huggingface/trl#7100"
     mesh = "tp 2 same"
+    key = "num_tokens"
+    right = 5.0
     ratio = 2.0
     held_twice = True
-
-    def single(self) -> float:
-        """Return the tokens of the one sample."""
-        return 5.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the counts of all ranks."""
@@ -154,20 +122,13 @@ class NumTokens(Bug):
         tokens.update(5)
         return {**logged, "num_tokens": tokens}
 
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values["num_tokens"])
-
 
 class StepTokens(Bug):
-    """1 143 000 tokens of a step for 285 750 on 4 learners.
-
-    One process hands the same global lengths to every learner, and the lengths of all learners
-    were joined as if each had a part.
-    """
+    """1 143 000 tokens of a step for 285 750 on 4 learners."""
 
     thread = "allenai/open-instruct#1808"
     mesh = "learner 4 same"
+    right = 285_750.0
     ratio = 1.143e6 / 285_750
     held_twice = True
 
@@ -175,10 +136,6 @@ class StepTokens(Bug):
         lengths = 2000 + torch.arange(128) * 3  # of 128 samples
         lengths[-1] += 285_750 - lengths.sum()
         return lengths
-
-    def single(self) -> float:
-        """Return the tokens of the step."""
-        return 285_750.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Join the lengths of all learners."""
@@ -196,14 +153,11 @@ class StepTokens(Bug):
 
 
 class RepeatedWeights(Bug):
-    """A gradient norm of 3.763 for 2.472 at tensor parallel 8 (also NVIDIA-NeMo/RL#3788).
-
-    Tensor parallelism splits some weights and repeats others, such as those of norms. The squares
-    of all gradients were added up over its ranks, so that those of repeated weights count 8 times.
-    """
+    """A gradient norm of 3.763 for 2.472 at tensor parallel 8 (also NVIDIA-NeMo/RL#3788)."""
 
     thread = "ROCm/TransformerEngine#715"
     mesh = "tp 8 same"
+    right = math.sqrt(4.9608 + 1.15)
     ratio = 3.763 / 2.472
 
     def _split(self, rank: int) -> Tensor:
@@ -211,10 +165,6 @@ class RepeatedWeights(Bug):
 
     def _repeated(self) -> Tensor:
         return _of_norm(random(20, seed=9), math.sqrt(1.15))
-
-    def single(self) -> float:
-        """Return the norm over each weight once."""
-        return math.sqrt(4.9608 + 1.15)
 
     def naive(self, comm: Any, place: Place) -> float:
         """Add up the squares of everything that a rank has."""

@@ -14,19 +14,13 @@ from distmetrics import all_reduce, mean
 
 
 class EvalSequences(Bug):
-    """A validation loss of 168 of 10 752 sequences.
-
-    The loss was reduced over one of two axes along which ranks read other sequences: over 6 of
-    384 ranks (here 2 of 128). The number was plausible, and scattered eight times as much.
-    """
+    """A validation loss of 168 of 10 752 sequences."""
 
     thread = "NVIDIA/Megatron-LM#6717"
     mesh = "gtp_remat 64 shard, dp 2 shard"
+    key = "sequences"
+    right = 14 * 768
     ratio = 168 / 10_752
-
-    def single(self) -> float:
-        """Return the sequences of 14 iterations."""
-        return 14 * 768
 
     def naive(self, comm: Any, place: Place) -> float:
         """Count along the other axis alone."""
@@ -39,16 +33,9 @@ class EvalSequences(Bug):
         loss.update(random(84, seed=2 * place["gtp_remat"] + place["dp"]))
         return {"sequences": sequences, "loss": loss}
 
-    def read(self, values: Any) -> float:
-        """Return the count."""
-        return float(values["sequences"])
-
 
 class MinusOne(Bug):
-    """A loss of -1.0 in the log of a pipeline (also pytorch/torchtitan#1232).
-
-    Only the last stage has a loss. The others filled in -1, and theirs is the one that is logged.
-    """
+    """A loss of -1.0 in the log of a pipeline (also pytorch/torchtitan#1232)."""
 
     thread = "pytorch/torchtitan#547"
     mesh = "pp 2 last, dp 2 shard"
@@ -73,26 +60,16 @@ class MinusOne(Bug):
         loss.update(self._loss(place["dp"]))
         return loss
 
-    def read(self, values: Any) -> float:
-        """Return it."""
-        return float(values)
-
 
 class NoLoss(Bug):
-    """AttributeError: 'NoneType' object has no attribute 'item' on the first of 2 stages.
-
-    The loss of a stage without one is None, and the code that logs takes its value on every stage.
-    """
+    """AttributeError: 'NoneType' object has no attribute 'item' on the first of 2 stages."""
 
     thread = "huggingface/nanotron#405"
     mesh = "pp 2 last"
+    right = 12.1
 
     def _loss(self, stage: int) -> Tensor | None:
         return torch.tensor(12.1) if stage == 1 else None
-
-    def single(self) -> float:
-        """Return the loss of the step."""
-        return 12.1
 
     def naive(self, comm: Any, place: Place) -> float:
         """Take the value wherever this runs."""
@@ -106,19 +83,12 @@ class NoLoss(Bug):
 
 
 class LossScale(Bug):
-    """A loss of 0.125 for 1.0 at sequence parallel 8.
-
-    Ranks divide their losses by the tokens of all ranks, and the sum was scaled back by the
-    number of data-parallel ranks, of which there is one, in place of all that hold other tokens.
-    """
+    """A loss of 0.125 for 1.0 at sequence parallel 8."""
 
     thread = "ByteDance-Seed/VeOmni#338"
     mesh = "dp 1 shard, sp 8 shard"
+    right = 1.0
     ratio = 0.125
-
-    def single(self) -> float:
-        """Return the loss of every token."""
-        return 1.0
 
     def naive(self, comm: Any, place: Place) -> float:
         """Scale by the data-parallel ranks."""
@@ -131,21 +101,14 @@ class LossScale(Bug):
 
 
 class PromptAlone(Bug):
-    """eval_loss nan at context parallel 2, where it was 0.379.
-
-    The part of a sequence that one rank has may be all prompt, of which no loss is taken. Its mean
-    is 0 / 0, and the mean over ranks is NaN as well.
-    """
+    """eval_loss nan at context parallel 2, where it was 0.379."""
 
     thread = "axolotl-ai-cloud/axolotl#3026"
     mesh = "cp 2 shard"
+    right = 0.37890625
 
     def _losses(self, part: int) -> Tensor:
         return torch.tensor([]) if part == 0 else torch.full((32,), 0.37890625)
-
-    def single(self) -> float:
-        """Return the mean over the tokens that have a loss."""
-        return 0.37890625
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the means."""
@@ -158,21 +121,14 @@ class PromptAlone(Bug):
 
 
 class MeanOfMeans(Bug):
-    """One token that counts as much as five: 2.5 for 1.5 here.
-
-    Each rank takes the mean over its own part of a sequence, of which prompts fill the first; then
-    the mean over ranks. With 5 tokens on one rank and 1 on the other, the one counts five times.
-    """
+    """One token that counts as much as five: 2.5 for 1.5 here."""
 
     thread = "PrimeIntellect-ai/prime-rl#1957"
     mesh = "cp 2 shard"
+    right = 1.5
 
     def _losses(self, part: int) -> Tensor:
         return torch.tensor([4.0]) if part == 0 else torch.ones(5)
-
-    def single(self) -> float:
-        """Return the mean over all tokens."""
-        return 1.5
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the means."""
@@ -184,27 +140,17 @@ class MeanOfMeans(Bug):
         loss.update(self._losses(place["cp"]))
         return loss
 
-    def read(self, values: Any) -> float:
-        """Return it."""
-        return float(values)
-
 
 class ExpertNorm(Bug):
-    """A gradient norm of 7.236 for 10.954 with half of four experts on each of 2 ranks.
-
-    Norms of ranks were averaged, as if each had the gradients of all experts.
-    """
+    """A gradient norm of 7.236 for 10.954 with half of four experts on each of 2 ranks."""
 
     thread = "deepspeedai/DeepSpeed#8475"
     mesh = "ep 2 shard"
+    right = math.sqrt(120)
     ratio = 7.236068 / 10.954452
 
     def _norms(self, rank: int) -> Tensor:
         return torch.tensor([[2.0, 4.0], [6.0, 8.0]][rank])  # of a rank's experts
-
-    def single(self) -> float:
-        """Return the norm over all experts."""
-        return math.sqrt(120)
 
     def naive(self, comm: Any, place: Place) -> float:
         """Average the norms."""

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import parser
 from benchmarks.strategies.tables import Verdict, judge, tables
 from distmetrics.strategies.registry import available
 
@@ -31,24 +31,10 @@ _SECONDS = 1500
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    ask.add_argument(
-        "--strategies",
-        type=strategies,
-        default=strategies("all"),
-        metavar="NAMES",
-        help="names with commas between, or all (default)",
-    )
-    ask.add_argument(
-        "--devices",
-        type=int,
-        nargs="+",
-        default=[1, 2, 3, 4],
-        metavar="N",
-        help="world sizes; replicas for a strategy with one process; default 1 2 3 4",
-    )
+    ask = parser(__doc__)
+    every, worlds = strategies("all"), [1, 2, 3, 4]
+    ask.add_argument("--strategies", type=strategies, default=every, help="a,b or all (default)")
+    ask.add_argument("--devices", type=int, nargs="+", default=worlds, help="world sizes")
     ask.add_argument("--update", type=Path, metavar="PAGE.md", help="write the tables into a page")
     ask.add_argument(
         "--python",
@@ -58,7 +44,6 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME=EXE",
         help="an interpreter for a strategy: xla=/venv/bin/python",
     )
-    ask.add_argument("--json", action="store_true", help="print JSON instead of lines")
     return ask.parse_args(words)
 
 
@@ -69,10 +54,8 @@ def strategies(text: str) -> list[str]:
     if text == "all":
         return [name for name in known if name != "ddp_notebook"]
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(
-            f"there is no strategy {', '.join(unknown)}; there are {', '.join(known)}"
-        )
+    if unknown := ", ".join(name for name in names if name not in known):
+        raise argparse.ArgumentTypeError(f"there is no strategy {unknown}; there are {known}")
     return names
 
 
@@ -94,11 +77,8 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for verdict in judged(args.strategies, args.devices, pythons, Path(folder)):
             verdicts.append(verdict)
-            if not args.json:
-                print(f"{verdict.strategy:18} {verdict.devices}  {verdict}", flush=True)
-                print("".join(f"{'':21} {line}\n" for line in verdict.differ), end="")
-    if args.json:
-        print(json.dumps([asdict(verdict) for verdict in verdicts], indent=1))
+            print(f"{verdict.strategy:18} {verdict.devices}  {verdict}", flush=True)
+            print("".join(f"{'':21} {line}\n" for line in verdict.differ), end="")
     if args.update is not None:
         args.update.write_text(replaced(args.update.read_text(), tables(verdicts)))
     return int(any(verdict.wrong for verdict in verdicts))

@@ -82,9 +82,7 @@ class Judged(Module):
         """Note whose batch it is: the end of a step is not told."""
         self.loader = dataloader_idx
 
-    def validation_step(
-        self, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Tensor]:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return scores and labels, for the end of the step, which sees the whole batch."""
         return {"logits": self.net(batch[0]), "labels": batch[1]}
 
@@ -93,14 +91,14 @@ class Judged(Module):
         kept: Any = self.kept[self.loader]
         scores, labels = outputs["logits"].float().softmax(1), outputs["labels"]
         for name, metric in kept.logged.items():
+            is_error = name == "RMSE"
             metric.update(
-                *((scores[:, 0], (labels == 0).float()) if name == "RMSE" else (scores, labels))
+                scores[:, 0] if is_error else scores, (labels == 0).float() if is_error else labels
             )
             self.log(name, metric)
         kept.confusion.update(scores, labels)
-        self.log(
-            "weighted loss", nn.functional.nll_loss(scores.log(), labels), batch_size=len(labels)
-        )
+        loss = nn.functional.nll_loss(scores.log(), labels)
+        self.log("weighted loss", loss, batch_size=len(labels))
         kept.margins.append(scores.max(1).values)
 
     def on_validation_epoch_end(self) -> None:
@@ -147,10 +145,7 @@ class InParts(Judged):
 class Keep(Callback):
     """Writes the trained weights, whole, from rank 0; ranks may be copies in other processes.
 
-    Args:
-        path: of the file.
-        ranks: number of ranks that there must be: fewer would have the single process's weights,
-            and prove nothing.
+    Fewer ranks than there must be would have the single process's weights, and prove nothing.
     """
 
     def __init__(self, path: Path, ranks: int) -> None:
@@ -164,20 +159,14 @@ class Keep(Callback):
         """Called on every rank: weights may have to be gathered."""
         weights = trainer.strategy.weights(module)
         if trainer.is_global_zero:
-            values = [
-                value
-                for name in sorted(weights)
-                for value in weights[name].flatten().double().tolist()
-            ]
+            values: list[float] = []
+            for name in sorted(weights):
+                values += weights[name].flatten().double().tolist()
             self.path.write_text(json.dumps(values))
 
 
 def require_count(count: int, wanted: int) -> None:
-    """Refuse to compare another world than the one asked for.
-
-    Raises:
-        ConfigurationError: the numbers of ranks or devices differ.
-    """
+    """Refuse to compare another world than the one asked for."""
     if count != wanted:
         raise ConfigurationError(f"{count} ranks or devices are at work, not {wanted}")
 
@@ -189,16 +178,14 @@ def trainer_of(strategy: str, devices: int, out: Path, **flags: Any) -> Trainer:
         from distmetrics.strategies.xla import XLA
 
         chosen = XLA(spmd=True)
-    # A process for each device there is, which 1 does not say.
-    every = -1 if devices == 1 else devices
+    every = -1 if devices == 1 else devices  # a process for each device there is: 1 says it not
+    ranks = 1 if strategy in ONE_PROCESS else devices
     return Trainer(
         strategy=chosen,
         devices={"single": 1, "tpu_spawn": every, SPMD: -1}.get(strategy, devices),
         accelerator="cpu",
         max_epochs=1,
-        callbacks=[
-            Keep(out.with_suffix(".weights.json"), 1 if strategy in ONE_PROCESS else devices)
-        ],
+        callbacks=[Keep(out.with_suffix(".weights.json"), ranks)],
         use_distributed_sampler=False,
         enable_progress_bar=False,
         default_root_dir=out.parent,
@@ -222,9 +209,8 @@ def run(part: str, strategy: str, devices: int, out: Path) -> Cell:
     if part == "float32":
         cell["logged"] = logged(trainer, layouts)
     if part == "bf16" and strategy == "single":
-        trainer = trainer_of(
-            strategy, devices, out, precision="bf16", accumulate_grad_batches=devices
-        )
+        flags = {"precision": "bf16", "accumulate_grad_batches": devices}
+        trainer = trainer_of(strategy, devices, out, **flags)
         trainer.fit(InParts(devices), datamodule=Shards(devices, apart=True))
         cell[IN_PARTS] = _weights(out)
     return cell

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.common import table
+
 EXACT, CLOSE = 0.0, 1e-6
 LIMITS = {"float32": CLOSE, "uneven": CLOSE, "bf16": 2e-3}  # of a weight's difference, by part
 _IN_PARTS = "bf16 in parts"  # of cell.py, which imports torchmetrics
@@ -16,25 +18,19 @@ _HEADS = {"float32": "weights", "uneven": "uneven training", "bf16": "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One strategy in one world.
+    """One strategy in one world."""
 
-    Attributes:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        equal: for each metric the layouts in which it is the single process's.
-        differ: ``layout/name`` of each value that is not, with both values.
-        weights: the largest difference of a trained weight from the single process's, by part.
-        in_parts: that in bf16 from the single process that has the gradients of the ranks' parts
-            one after the other; None where that was not run.
-        problems: why a part could not be run, by part.
-    """
-
-    strategy: str
-    devices: int
+    strategy: str  # its name
+    devices: int  # processes, or replicas in one
+    # for each metric the layouts in which it is the single process's
     equal: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    differ: Sequence[str] = ()
+    differ: Sequence[str] = ()  # ``layout/name`` of each value that is not, with both values
+    # the largest difference of a trained weight from the single process's, by part
     weights: Mapping[str, float] = field(default_factory=dict)
+    # that in bf16 from the single process that has the gradients of the ranks' parts one after
+    # the other; None where that was not run
     in_parts: float | None = None
+    # why a part could not be run, by part
     problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,13 +64,9 @@ class Verdict:
 def judge(
     strategy: str, devices: int, cell: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Verdict:
-    """Compare one cell with the single process: counts exactly, the rest to 1e-6.
+    """Compare one cell with that of one process: counts exactly, the rest to 1e-6.
 
-    Args:
-        strategy: its name.
-        devices: processes, or replicas in one.
-        cell: what was run; ``cell["problems"]`` has why a part was not run.
-        expected: the cell of one process with the same batches.
+    ``cell["problems"]`` has why a part was not run.
     """
     wanted = expected["logged"]["even"]
     equal: dict[str, list[str]] = {}
@@ -110,18 +102,13 @@ def tables(verdicts: Iterable[Verdict]) -> str:
     for verdict in verdicts:
         by.setdefault(verdict.strategy, []).append(verdict)
     limits = [f"{head} (≤ {LIMITS[part]:.0e})" for part, head in _HEADS.items()]
-    lines = [_line("strategy", "processes", "equal values", *limits), "|---|---|---|---|---|---|"]
     names: dict[tuple[str, ...], list[str]] = {}
     for strategy, row in by.items():
         run = [str(verdict.devices) for verdict in row if verdict.equal or verdict.differ]
         weights = [_weight_cell(part, row) for part in _HEADS]
         names.setdefault((", ".join(run), _values_cell(row), *weights), []).append(f"`{strategy}`")
-    lines += [_line(", ".join(alike), *cells) for cells, alike in names.items()]
-    return "\n".join(lines)
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+    lines = [[", ".join(alike), *cells] for cells, alike in names.items()]
+    return table(["strategy", "processes", "equal values", *limits], lines)
 
 
 def _values_cell(row: Sequence[Verdict]) -> str:

@@ -9,6 +9,7 @@ metric that was given a ``dist_sync_fn`` of its own uses that.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,8 +22,6 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from distmetrics import GroupCommunicator, synced
 
-__all__ = ["install", "syncs"]
-
 _Context = Callable[..., AbstractContextManager[None]]
 
 
@@ -33,10 +32,8 @@ def install(tally: Path) -> None:
     Metric._synced_by = "distmetrics"  # type: ignore[attr-defined]
     Metric.sync_context = _context(Metric.sync_context, tally)  # type: ignore[assignment, method-assign]
     kinds: list[Any] = [Metric, *_below(Metric)]
-    for kind in kinds:
-        if (
-            "_sync_dist" in vars(kind) and kind is not CompositionalMetric
-        ):  # which overrides it to do nothing
+    for kind in kinds:  # one overrides it to do nothing
+        if "_sync_dist" in vars(kind) and kind is not CompositionalMetric:
             kind._sync_dist = _exchange(kind._sync_dist, tally)
 
 
@@ -52,30 +49,26 @@ def syncs(tally: Path) -> int:
 
 
 def _context(own: _Context, tally: Path) -> _Context:
-    """Return what takes the place of ``Metric.sync_context``, with the same arguments.
+    """Return what takes the place of ``Metric.sync_context``; where that would raise, it is called.
 
-    Where that would raise, it is called itself.
+    The arguments are those of the original, all but the metric by their names in ``asked``.
     """
+    known = inspect.signature(own)
 
     @functools.wraps(own)
     @contextmanager
-    def sync_context(
-        self: Metric,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any = None,
-        should_sync: bool = True,
-        should_unsync: bool = True,
-        distributed_available: Callable[[], bool] | None = None,
-    ) -> Iterator[None]:
-        available = distributed_available or self.distributed_available_fn
-        wanted = should_sync and available is not None and available()
-        if not wanted or self._is_synced or not should_unsync or dist_sync_fn is not None:
-            with own(
-                self, dist_sync_fn, process_group, should_sync, should_unsync, distributed_available
-            ):
+    def sync_context(self: Metric, *args: Any, **kwargs: Any) -> Iterator[None]:
+        bound = known.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        asked = bound.arguments
+        available = asked["distributed_available"] or self.distributed_available_fn
+        is_wanted = asked["should_sync"] and available is not None and available()
+        is_plain = asked["should_unsync"] and asked["dist_sync_fn"] is None
+        if not is_wanted or self._is_synced or not is_plain:
+            with own(self, *args, **kwargs):
                 yield
             return
-        with _synced(self, process_group, tally):
+        with _synced(self, asked["process_group"], tally):
             yield
 
     return sync_context

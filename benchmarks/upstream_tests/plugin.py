@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.conformance import vision
+from benchmarks import conformance
 from benchmarks.upstream_tests import patched
 
 SYNCS = ("theirs", "ours")
@@ -29,12 +29,7 @@ _made = pytest.StashKey[int]()  # syncs before the test
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that the benchmark passes."""
     parser.addoption("--sync", choices=SYNCS, required=True, help="whose sync the metrics use")
-    parser.addoption(
-        "--tally",
-        type=Path,
-        required=True,
-        help="a folder where each sync by distmetrics is counted",
-    )
+    parser.addoption("--tally", type=Path, required=True, help="a folder where ours are counted")
     parser.addoption("--each", type=int, default=0, help="cases of each test function; 0 for all")
     parser.addoption("--sample-seed", type=int, default=0)
 
@@ -46,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def begin(sync: str, tally: Path) -> None:
     """Prepare a process before it runs a test."""
-    vision.prepare()
+    conformance.prepare()
     if sync == "ours":
         patched.install(tally)
 

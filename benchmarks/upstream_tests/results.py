@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import re
 import xml.etree.ElementTree as ET
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.upstream_tests.causes import cause_of
+from benchmarks.common import table
 
 OUTCOMES = ("passed", "failed", "error", "skipped")
+_WORST = ("error", "failed", "skipped", "passed")
 _ELEMENTS = {"failure": "failed", "error": "error", "skipped": "skipped"}
+_SHOWN = 6  # tests of one cause that are named
+# Why a test ends otherwise: matched against its name and what it said; read, and looked into.
+CAUSES: dict[str, str] = {
+    r"test_ddp\[_test_ddp_(sum|cat)\]": "the test calls the private `_sync_dist` of a metric that "
+    "was never updated, whose state was never given to `add_state`; to distmetrics that is a "
+    "metric without data, which stays as it is. Updated once, it is merged",
+    r"test_ddp\[_test_ddp_sum_cat\]": "the test replaces the private `_reductions` by two names "
+    "that were never given to `add_state`, of which `_defaults` has none; distmetrics reads the "
+    "two side by side, and raises a ValueError before data moves",
+    r"test_sync_on_compute\[_test_sync_on_compute_list_state-True\]"
+    r"|test_sync_with_(empty|unequal_size)_lists": "`compute` returns the list state itself; in "
+    "one process that is a list, and so it is on every rank with distmetrics, where torchmetrics' "
+    "sync makes one tensor of it, which the test asserts",
+}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one test ended.
-
-    Attributes:
-        kind: one of ``OUTCOMES``.
-        said: what it failed with, in one line.
-        syncs: how many syncs through distmetrics its processes made.
-    """
+    """How one test ended: one of ``OUTCOMES``, what it failed with, syncs through distmetrics."""
 
     kind: str
     said: str = ""
@@ -38,6 +45,17 @@ class Run:
 
     tests: Mapping[str, Outcome]
     uncollected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many tests ended how."""
+        tally = Counter(outcome.kind for outcome in self.tests.values())
+        return [tally[kind] for kind in OUTCOMES]
+
+    @property
+    def syncs(self) -> int:
+        """How many syncs through distmetrics there were."""
+        return sum(outcome.syncs for outcome in self.tests.values())
 
 
 @dataclass(frozen=True)
@@ -59,19 +77,24 @@ class Pair:
         lost = Outcome("error", "not run")
         return self.theirs.tests.get(name, lost), self.ours.tests.get(name, lost)
 
+    def kinds(self, name: str) -> set[str]:
+        """Return the ways in which a test ended."""
+        return {outcome.kind for outcome in self.of(name)}
+
     @property
     def differ(self) -> list[str]:
         """The tests that end otherwise with distmetrics' sync."""
-        return [name for name in self.names if len({outcome.kind for outcome in self.of(name)}) > 1]
+        return [name for name in self.names if len(self.kinds(name)) > 1]
 
     @property
     def alike(self) -> list[str]:
         """The tests that fail with both."""
-        return [
-            name
-            for name in self.names
-            if {outcome.kind for outcome in self.of(name)} in ({"failed"}, {"error"})
-        ]
+        return [name for name in self.names if self.kinds(name) in ({"failed"}, {"error"})]
+
+    @property
+    def cells(self) -> list[int]:
+        """The figures of a line of the table."""
+        return [self.cases, len(self.names), *self.theirs.counts, *self.ours.counts]
 
 
 def read(text: str) -> Run:
@@ -87,14 +110,10 @@ def read(text: str) -> Run:
         if not place:  # the place of a test that was collected is its module
             uncollected[name] = found.said
             continue
-        full = f"{place}::{name}"
-        before = tests.get(full)
+        before = tests.get(f"{place}::{name}")
         if before is None or _WORST.index(found.kind) < _WORST.index(before.kind):
-            tests[full] = found
+            tests[f"{place}::{name}"] = found
     return Run(tests, uncollected)
-
-
-_WORST = ("error", "failed", "skipped", "passed")
 
 
 def _outcome(case: ET.Element) -> Outcome:
@@ -105,19 +124,11 @@ def _outcome(case: ET.Element) -> Outcome:
         if element is not None:
             said = element.get("message", "")
             if said == "collection failure":
-                said = _last_error(element.text or "")
-            return Outcome(kind, _line(said), syncs)
+                lines = (element.text or "").splitlines()
+                said = [said, *(line[1:] for line in lines if line.startswith("E "))][-1]
+            said = re.sub(r"\s+", " ", said).strip()
+            return Outcome(kind, said if len(said) <= 240 else f"{said[:239]}…", syncs)
     return Outcome("passed", "", syncs)
-
-
-def _last_error(text: str) -> str:
-    lines = [line[1:] for line in text.splitlines() if line.startswith("E ")]
-    return lines[-1] if lines else "collection failure"
-
-
-def _line(said: str, length: int = 240) -> str:
-    said = re.sub(r"\s+", " ", said).strip()
-    return said if len(said) <= length else said[: length - 1] + "…"
 
 
 def part(run: Run, place: str) -> Run:
@@ -134,101 +145,39 @@ def part(run: Run, place: str) -> Run:
     )
 
 
-def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one document of those of several runs; facts that differ follow one another."""
-    found: dict[str, Any] = {"facts": {}, "totals": {}, "families": {}}
-    for one in parts:
-        for name, said in one["facts"].items():
-            known = found["facts"].get(name)
-            found["facts"][name] = said if known in (None, said) else f"{known}; {said}"
-        found["families"].update(one["families"])
-    for sync in ("theirs", "ours"):
-        tally = Counter[str]()
-        for family in found["families"].values():
-            tally.update(family[sync])
-        found["totals"][sync] = {kind: tally[kind] for kind in OUTCOMES}
-    for key in ("differ", "fail_with_both"):
-        found[key] = [row for one in parts for row in one[key]]
-    return found
+def cause_of(said: str) -> str:
+    """Return the cause of a failure, empty where none is known."""
+    return next((cause for pattern, cause in CAUSES.items() if re.search(pattern, said)), "")
 
 
-def counts(run: Run) -> dict[str, int]:
-    """Return how many tests ended how."""
-    tally = Counter(outcome.kind for outcome in run.tests.values())
-    return {kind: tally[kind] for kind in OUTCOMES}
+def write(pairs: Sequence[Pair], facts: Mapping[str, str], folder: Path) -> None:
+    """Write ``upstream_tests.md``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "upstream_tests.md").write_text(markdown(pairs, facts))
 
 
-def totals(pairs: Iterable[Pair]) -> dict[str, dict[str, int]]:
-    """Return the counts of all families together, for each sync."""
-    found = {"theirs": Counter[str](), "ours": Counter[str]()}
-    for pair in pairs:
-        found["theirs"].update(counts(pair.theirs))
-        found["ours"].update(counts(pair.ours))
-    return {sync: {kind: tally[kind] for kind in OUTCOMES} for sync, tally in found.items()}
-
-
-def document(pairs: Sequence[Pair], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that was found, as what becomes JSON."""
-    families = {
-        pair.family: {
-            "distributed_cases": pair.cases,
-            "theirs": counts(pair.theirs),
-            "ours": counts(pair.ours),
-            "tests_synced_by_ours": sum(outcome.syncs > 0 for outcome in pair.ours.tests.values()),
-            "syncs_by_ours": sum(outcome.syncs for outcome in pair.ours.tests.values()),
-            "syncs_by_ours_in_their_run": sum(
-                outcome.syncs for outcome in pair.theirs.tests.values()
-            ),
-            "uncollected": dict(pair.ours.uncollected),
-            "tests": pair.names,
-        }
-        for pair in pairs
-    }
-    return {
-        "facts": dict(facts),
-        "totals": totals(pairs),
-        "families": families,
-        "differ": [_row(pair, name) for pair in pairs for name in pair.differ],
-        "fail_with_both": [_row(pair, name) for pair in pairs for name in pair.alike],
-    }
-
-
-def _row(pair: Pair, name: str) -> dict[str, Any]:
-    theirs, ours = pair.of(name)
-    return {
-        "family": pair.family,
-        "test": name,
-        "theirs": asdict(theirs),
-        "ours": asdict(ours),
-        "cause": "",
-    }
-
-
-def explain(found: Mapping[str, Any]) -> None:
-    """Put in the causes that are known."""
-    for row in (*found["differ"], *found["fail_with_both"]):
-        worse = row["ours"] if row["ours"]["kind"] in ("failed", "error") else row["theirs"]
-        row["cause"] = cause_of(f"{row['test']} {worse['said']}")
-
-
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(pairs: Sequence[Pair], facts: Mapping[str, str]) -> str:
     """Tell it for reading."""
+    first, *others = OUTCOMES
+    ended = [f"theirs: {first}", *others, f"ours: {first}", *others]
+    sums = map(sum, zip(*(pair.cells for pair in pairs), strict=True))
+    lines = [[pair.family, *pair.cells] for pair in pairs] + [["all", *sums]]
+    tests = sum(each.syncs > 0 for pair in pairs for each in pair.ours.tests.values())
+    ours, theirs = (sum(getattr(pair, of).syncs for pair in pairs) for of in ("ours", "theirs"))
+    synced = f"With distmetrics' sync, {tests} tests made {ours} syncs through distmetrics; with "
+    lost = [f"- `{name}`: {said}" for pair in pairs for name, said in pair.ours.uncollected.items()]
     parts = [
         "# torchmetrics' own distributed tests",
         _INTRODUCTION,
-        "\n".join(f"- {name}: {value}" for name, value in found["facts"].items()),
-        _table(found),
-        _SYNCED.format(
-            tests=sum(family["tests_synced_by_ours"] for family in found["families"].values()),
-            syncs=sum(family["syncs_by_ours"] for family in found["families"].values()),
-            none=sum(family["syncs_by_ours_in_their_run"] for family in found["families"].values()),
-        ),
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        table(["family", "distributed cases", "run", *ended], lines),
+        f"{synced}torchmetrics' own, {theirs}.",
         "## Tests that end otherwise",
-        _listed(found["differ"], "ours"),
+        _listed((pair, name) for pair in pairs for name in pair.differ),
         "## Tests that fail with both",
-        _listed(found["fail_with_both"], "ours"),
+        _listed((pair, name) for pair in pairs for name in pair.alike),
         "## Files whose tests could not be collected",
-        _uncollected(found["families"]),
+        "\n".join(lost) or "None.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -239,78 +188,23 @@ processes: as they are, and with metrics that sync through distmetrics. Both run
 tests, and a new pool after every test that failed. A test that does not end in its time has
 failed."""
 
-_SYNCED = """\
-With distmetrics' sync, {tests} tests made {syncs} syncs through distmetrics; with torchmetrics'
-own, {none}."""
 
-
-def _table(found: Mapping[str, Any]) -> str:
-    ended = " | ".join(OUTCOMES)
-    lines = [
-        f"| family | distributed cases | run | theirs: {ended} | ours: {ended} |",
-        "|---" * 11 + "|",
-    ]
-    families = found["families"]
-    for name, family in families.items():
-        lines.append(_cells(name, family["distributed_cases"], len(family["tests"]), family))
-    cases = sum(family["distributed_cases"] for family in families.values())
-    lines.append(
-        _cells(
-            "all", cases, sum(len(family["tests"]) for family in families.values()), found["totals"]
-        )
-    )
-    return "\n".join(lines)
-
-
-def _cells(name: str, cases: int, run: int, syncs: Mapping[str, Mapping[str, int]]) -> str:
-    ended = [syncs[sync][kind] for sync in ("theirs", "ours") for kind in OUTCOMES]
-    return f"| {' | '.join(map(str, [name, cases, run, *ended]))} |"
-
-
-def _listed(rows: Sequence[Mapping[str, Any]], sync: str) -> str:
+def _listed(tests: Iterable[tuple[Pair, str]]) -> str:
     """List tests, those together that end alike for one cause."""
-    alike: defaultdict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        said = "" if row["cause"] else row["test"]
-        alike[row["family"], row["theirs"]["kind"], row["ours"]["kind"], row["cause"], said].append(
-            row
-        )
+    alike: dict[tuple[str, ...], list[str]] = {}
+    words: dict[tuple[str, ...], str] = {}
+    for pair, name in tests:
+        theirs, ours = pair.of(name)
+        worse = ours if ours.kind in ("failed", "error") else theirs
+        cause = cause_of(f"{name} {worse.said}")
+        key = (pair.family, theirs.kind, ours.kind, cause, "" if cause else name)
+        alike.setdefault(key, []).append(f"`{name.removeprefix('tests.unittests.')}`")
+        words.setdefault(key, ours.said or theirs.said)
     lines = []
-    for (family, theirs, ours, cause, _), group in alike.items():
-        names = ", ".join(
-            f"`{row['test'].removeprefix('tests.unittests.')}`" for row in group[:_SHOWN]
-        )
-        more = f" and {len(group) - _SHOWN} more" if len(group) > _SHOWN else ""
-        said = group[0][sync]["said"] or group[0]["theirs"]["said"]
+    for key, names in alike.items():
+        family, theirs_kind, ours_kind, cause, _ = key
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        said = f"{', '.join(names[:_SHOWN])}{more}. Says: `{words[key]}`."
         why = f" Cause: {cause}." if cause else ""
-        lines.append(
-            f"- {family}, theirs {theirs}, ours {ours}: {names}{more}. Says: `{said}`.{why}"
-        )
+        lines.append(f"- {family}, theirs {theirs_kind}, ours {ours_kind}: {said}{why}")
     return "\n".join(lines) or "None."
-
-
-_SHOWN = 6  # tests of one cause that are named; the JSON has all
-
-
-def _uncollected(families: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [
-        f"- `{name}`: {said}"
-        for family in families.values()
-        for name, said in family["uncollected"].items()
-    ]
-    return "\n".join(lines) or "None."
-
-
-def write(pairs: Sequence[Pair], facts: Mapping[str, Any], folder: Path) -> None:
-    """Write ``upstream_tests.json`` and ``upstream_tests.md``."""
-    tell(document(pairs, facts), folder)
-
-
-def tell(found: Mapping[str, Any], folder: Path) -> None:
-    """Write what was found, with its causes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    explain(found)
-    (folder / "upstream_tests.json").write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    )
-    (folder / "upstream_tests.md").write_text(markdown(found))

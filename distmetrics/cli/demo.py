@@ -1,128 +1,47 @@
-"""``python -m distmetrics demo``: the main job, end to end, on real data and real processes."""
+"""``python -m distmetrics demo``: the main job, end to end, on real data and real processes.
 
-from __future__ import annotations
+A network is trained, and metrics of its validation set are computed in the ways in which people
+get such numbers.
+"""
 
 import importlib.util
 import itertools
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from distmetrics.cli.console import console, progress, table
-from distmetrics.errors import MissingDependencyError
+from distmetrics.comm.communicator import Communicator
+from distmetrics.errors import MissingDependencyError, optional
+from distmetrics.metrics.sync import sync_and_compute
 from distmetrics.testing import run
+from distmetrics.train import Module, Trainer
 
+with optional("torchmetrics", "the demo"):
+    from torchmetrics import MeanMetric, Metric
+    from torchmetrics.classification import (
+        MulticlassAccuracy,
+        MulticlassAUROC,
+        MulticlassConfusionMatrix,
+        MulticlassF1Score,
+    )
+
+RUNS = (("breast cancer", 2), ("digits", 4))
+EPOCHS, BATCH = 8, 32
+# What is imported, and what pip calls it: distlint is a folder of the checkout.
+NEEDS = {"sklearn": "scikit-learn", "rich": "rich", "distlint": "./lint"}
+BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
 _TOLERANCE = 1e-6  # relative, as float32 metrics allow; counts must be equal
 _LEGEND = (
     "Padded sampler: torchmetrics' sync over what a DistributedSampler deals out, as most trainers "
-    "evaluate. Of the matrix, the number of samples in it."
+    "evaluate. Of the matrix, the number of samples in it.\n"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What one way makes of a metric.
-
-    Attributes:
-        value: a number, or a matrix of counts.
-        difference: from the single process's; of a matrix that in samples.
-        equal: counts exactly, floats to 1e-6 of them.
-    """
-
-    value: Any
-    difference: float
-    equal: bool
-
-    @classmethod
-    def of(cls, value: Any, truth: Any) -> Value:
-        """Compare a value with that of a single process."""
-        expected = torch.tensor(truth, dtype=torch.float64)
-        gap = torch.tensor(value, dtype=torch.float64) - expected
-        allowed = 0.0 if expected.ndim else _TOLERANCE * abs(truth)
-        equal = bool((gap.abs() <= allowed).all())
-        return cls(value, float(gap.sum()), equal)
-
-    def __str__(self) -> str:
-        """Return it for a cell of the table: green where it is right."""
-        if isinstance(self.value, float):
-            text = f"{self.value:.5f}"
-        else:
-            text = f"{sum(map(sum, self.value)):g}"
-        if self.equal:
-            return f"[green]{text}\nequal[/]"
-        return f"[red]{text}\n{self.difference:+.3g}[/]"
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One training run, and what each way of syncing made of each metric of its validation."""
-
-    data: str
-    world_size: int
-    shards: list[int]
-    metrics: dict[str, dict[str, Value]]
-    collectives: dict[str, int]
-    logged: dict[str, float]
-    seconds: float
-
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        shards = " + ".join(map(str, self.shards))
-        return f"{self.data}: {self.world_size} processes, shards of {shards} samples"
-
-    @property
-    def held(self) -> bool:
-        """True if every number of distmetrics is the single process's."""
-        return all(ways["distmetrics"].equal for ways in self.metrics.values())
-
-
-def show(sections: Sequence[Section], findings: Sequence[dict[str, Any]], script: Path) -> None:
-    """Print the tables and the linter's findings."""
-    screen = console()
-    for section in sections:
-        screen.print(_table(section))
-        calls = ", ".join(f"{way} {count}" for way, count in section.collectives.items())
-        screen.print(f"{_LEGEND}\nCollectives for all metrics: {calls}.\n")
-    screen.print(f"[bold]distlint check {script.name}[/]: the kind of script that logs such:\n")
-    lines = script.read_text().splitlines()
-    for finding in findings:
-        line = finding["line"]
-        screen.print(f"line {line}  {finding['code']} {finding['message']}", markup=False)
-        screen.print(f"  {lines[line - 1].strip()}", markup=False)
-    verdict = "every number of distmetrics is the single process's"
-    if not all(section.held for section in sections):
-        verdict = "distmetrics is WRONG somewhere"
-    seconds = sum(section.seconds for section in sections)
-    screen.print(f"\n{verdict}; {seconds:.0f} s in all.")
-
-
-def _table(section: Section) -> Any:
-    grid = table("metric", title=section.title, padding=0)
-    for way in section.metrics["loss"]:
-        grid.add_column(way, justify="right")
-    for name, ways in section.metrics.items():
-        grid.add_row(name, *map(str, ways.values()))
-    return grid
-
-
-RUNS = (("breast cancer", 2), ("digits", 4))
-EPOCHS = 8
-# What is imported, and what pip calls it: distlint is a folder of the checkout.
-NEEDS = {
-    "sklearn": "scikit-learn",
-    "rich": "rich",
-    "torchmetrics": "torchmetrics",
-    "distlint": "./lint",
-}
-BAD_SCRIPT = Path(__file__).parent / "data" / "bad_training.py"
 
 
 def demo(*, as_json: bool) -> int:
@@ -136,87 +55,188 @@ def demo(*, as_json: bool) -> int:
     for module, package in NEEDS.items():
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError.of(package, "the demo")
-    sections = []
-    for data, world_size in RUNS:
-        with progress(f"training on {data} with {world_size} processes", quiet=as_json):
-            sections.append(run_section(data, world_size))
+    sections = [run_section(data, world_size) for data, world_size in RUNS]
     findings = lint(BAD_SCRIPT)
+    metrics = [ways for section in sections for ways in section["metrics"].values()]
+    is_right = all(ways["distmetrics"]["equal"] for ways in metrics)
     if as_json:
-        report = {
-            "sections": [asdict(section) for section in sections],
-            "findings": findings,
-        }
-        print(json.dumps(report, indent=1))  # noqa: T201
+        print(json.dumps({"sections": sections, "findings": findings}, indent=1))  # noqa: T201
     else:
-        show(sections, findings, BAD_SCRIPT)
-    return int(not all(section.held for section in sections))
+        _show(sections, findings)
+        verdict = "every number of distmetrics is the single process's"
+        print(f"\n{verdict if is_right else 'distmetrics is WRONG somewhere'}.")  # noqa: T201
+    return int(not is_right)
 
 
-def run_section(data: str, world_size: int) -> Section:
+def run_section(data: str, world_size: int) -> dict[str, Any]:
     """Train with ddp_spawn, validate on uneven shards, and compute the truth in this process."""
-    from distmetrics.cli import demo_train
-
-    started = time.perf_counter()
     torch.manual_seed(0)
-    source = demo_train.ShardedData(data)
-    x, y = source.val_set.tensors
-    module = demo_train.Classifier(x.shape[1], source.classes)
-    trainer = _trained(module, source, world_size)
-    ranks = run(world_size, demo_train.compare, module.net, data, backend="gloo")
-    own = [rank["alone"] for rank in ranks]
-    bounds = demo_train.shard_bounds(len(y), world_size)
-    shards = [last - first for first, last in itertools.pairwise(bounds)]
-    whole = demo_train.evaluated(module.net, source.classes, [(x, y)])
-    truth = demo_train.values(whole)
-    ways = {"one process": truth, "rank 0 alone": own[0], "mean of ranks": _mean(own)}
-    ways |= ranks[0]["ways"]
-    metrics: dict[str, dict[str, Value]] = {}
-    for name, true in truth.items():
-        metrics[name] = {}
-        for way, values in ways.items():
-            metrics[name][way] = Value.of(values[name], true)
-    return Section(
-        data=data,
-        world_size=world_size,
-        shards=shards,
-        metrics=metrics,
-        collectives=ranks[0]["collectives"],
-        logged={name: float(value) for name, value in trainer.callback_metrics.items()},
-        seconds=time.perf_counter() - started,
-    )
-
-
-def _trained(module: Any, source: Any, world_size: int) -> Any:
-    """Return the trainer that has trained a module."""
-    from distmetrics.train import Trainer
-
+    train_set, (x, y), classes = load(data)
+    module = Classifier(x.shape[1], classes)
     trainer = Trainer(
         strategy="ddp_spawn",
         devices=world_size,
         max_epochs=EPOCHS,
-        use_distributed_sampler=False,
         enable_progress_bar=False,
         seed=0,
     )
-    trainer.fit(module, datamodule=source)
-    return trainer
+    trainer.fit(module, DataLoader(train_set, batch_size=BATCH, shuffle=True))
+    ranks = run(world_size, compare, module.net, data, backend="gloo")
+    truth = values(evaluated(module.net, x, y, classes))
+    alone = [rank["rank 0 alone"] for rank in ranks]
+    means = {name: _mean([each[name] for each in alone]) for name in truth}
+    ways = {"one process": truth, "mean of ranks": means, **ranks[0]}
+    metrics = {
+        name: {way: judged(found[name], true) for way, found in ways.items()}
+        for name, true in truth.items()
+    }
+    shards = [last - first for first, last in itertools.pairwise(shard_bounds(len(y), world_size))]
+    return {"data": data, "world_size": world_size, "shards": shards, "metrics": metrics}
 
 
-def _mean(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean over ranks of each value."""
-    means = {}
-    for name in ranks[0]:
-        every = torch.tensor([values[name] for values in ranks], dtype=torch.float64)
-        means[name] = every.mean(dim=0).tolist()
-    return means
+def judged(value: Any, truth: Any) -> dict[str, Any]:
+    """Compare a number, or a matrix of counts, with that of a single process."""
+    expected = torch.tensor(truth, dtype=torch.float64)
+    gap = torch.tensor(value, dtype=torch.float64) - expected
+    allowed = 0.0 if expected.ndim else _TOLERANCE * abs(truth)
+    is_equal = bool((gap.abs() <= allowed).all())
+    return {"value": value, "difference": float(gap.sum()), "equal": is_equal}
+
+
+def _mean(of_ranks: Sequence[Any]) -> Any:
+    return torch.tensor(of_ranks, dtype=torch.float64).mean(dim=0).tolist()
 
 
 def lint(script: Path) -> list[dict[str, Any]]:
     """Run distlint over a script; return its findings."""
-    check = [sys.executable, "-m", "distlint", "check"]
-    command = [*check, str(script), "--output-format", "json"]
+    command = [sys.executable, "-m", "distlint", "check", str(script), "--output-format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode not in (0, 1):
         raise RuntimeError(f"distlint ended with exit code {done.returncode}: {done.stderr}")
     findings: list[dict[str, Any]] = json.loads(done.stdout)
     return findings
+
+
+def _show(sections: Sequence[dict[str, Any]], findings: Sequence[dict[str, Any]]) -> None:
+    """Print the tables and the linter's findings."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    screen = Console(highlight=False)
+    screen.width = screen.width if screen.is_terminal else 120  # a file has no edge
+    for section in sections:
+        shards = " + ".join(map(str, section["shards"]))
+        title = f"{section['data']}: {section['world_size']} processes, shards of {shards} samples"
+        grid = Table("metric", title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+        for way in section["metrics"]["loss"]:
+            grid.add_column(way, justify="right")
+        for name, ways in section["metrics"].items():
+            grid.add_row(name, *map(_cell, ways.values()))
+        screen.print(grid, _LEGEND)
+    screen.print(f"[bold]distlint check {BAD_SCRIPT.name}[/]: the kind of script that logs such:\n")
+    lines = BAD_SCRIPT.read_text().splitlines()
+    for each in findings:
+        screen.print(f"line {each['line']}  {each['code']} {each['message']}", markup=False)
+        screen.print(f"  {lines[each['line'] - 1].strip()}", markup=False)
+
+
+def _cell(found: Mapping[str, Any]) -> str:
+    """Return a value as rich shows it: green where it is right."""
+    value = found["value"]
+    text = f"{value:.5f}" if isinstance(value, float) else f"{sum(map(sum, value)):g}"
+    if found["equal"]:
+        return f"[green]{text}\nequal[/]"
+    return f"[red]{text}\n{found['difference']:+.3g}[/]"
+
+
+def load(name: str) -> tuple[TensorDataset, tuple[Tensor, Tensor], int]:
+    """Load a bundled data set of scikit-learn in its own order, three fifths of it to train.
+
+    Returns: training set, inputs and labels of the validation set, number of classes.
+    """
+    from sklearn import datasets
+
+    loaders = {"digits": datasets.load_digits, "breast cancer": datasets.load_breast_cancer}
+    data = loaders[name]()
+    x = torch.tensor(data.data, dtype=torch.float32)
+    y = torch.tensor(data.target, dtype=torch.int64)
+    # The validation set is of a size that no even number of ranks divides.
+    cut = len(x) * 3 // 5 + 1
+    x = (x - x[:cut].mean(0)) / x[:cut].std(0).clamp(min=1e-3)
+    return TensorDataset(x[:cut], y[:cut]), (x[cut:], y[cut:]), len(data.target_names)
+
+
+def shard_bounds(samples: int, world_size: int) -> list[int]:
+    """Return where contiguous shards in the ratio 1 : 2 : 3 … begin, and the end.
+
+    >>> shard_bounds(100, 4)
+    [0, 10, 30, 60, 100]
+    """
+    parts = [rank * (rank + 1) // 2 for rank in range(world_size + 1)]
+    return [samples * part // parts[-1] for part in parts]
+
+
+class Classifier(Module):
+    """A small network."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, classes))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Cross entropy of a batch."""
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam(self.parameters(), lr=3e-3)
+
+
+def evaluated(net: nn.Module, x: Tensor, y: Tensor, classes: int) -> dict[str, Metric]:
+    """Return metrics of samples, batch by batch."""
+    metrics = {
+        "accuracy": MulticlassAccuracy(classes, average="micro"),
+        "macro F1": MulticlassF1Score(classes, average="macro"),
+        "AUROC": MulticlassAUROC(classes),
+        "loss": MeanMetric(),
+        "confusion matrix": MulticlassConfusionMatrix(classes),
+    }
+    with torch.no_grad():
+        for inputs, labels in zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True):
+            logits = net(inputs)
+            loss = nn.functional.cross_entropy(logits, labels)
+            for name, metric in metrics.items():
+                given = (loss, len(labels)) if name == "loss" else (logits.softmax(1), labels)
+                metric.update(*given)
+    return metrics
+
+
+def values(metrics: Mapping[str, Metric], *, sync: bool = True) -> dict[str, Any]:
+    """Return what torchmetrics computes, with its own sync or none."""
+    results = {}
+    for name, metric in metrics.items():
+        copy = metric.clone()
+        copy._to_sync = sync
+        results[name] = copy.compute().tolist()
+    return results
+
+
+def compare(comm: Communicator, net: nn.Module, data: str) -> dict[str, dict[str, Any]]:
+    """Return what each way makes of the validation set, of which this rank has a shard."""
+    _, (x, y), classes = load(data)
+    first, last = shard_bounds(len(y), comm.world_size)[comm.rank : comm.rank + 2]
+    metrics = evaluated(net, x[first:last], y[first:last], classes)
+    # What most trainers evaluate: samples are repeated until all ranks have as many.
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        TensorDataset(x, y), comm.world_size, comm.rank, shuffle=False
+    )
+    repeated = torch.tensor([*sampler])
+    ours = sync_and_compute(metrics, comm=comm)
+    return {
+        "rank 0 alone": values(metrics, sync=False),
+        "padded sampler": values(evaluated(net, x[repeated], y[repeated], classes)),
+        "torchmetrics": values(metrics),
+        "distmetrics": {name: value.tolist() for name, value in ours.items()},
+    }

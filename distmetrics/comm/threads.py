@@ -73,12 +73,12 @@ class _RankThread(Tasks):
         self._awaited: threading.Event | None = None  # in the background, by its own thread
 
     def begin(self, thread: threading.Thread) -> None:
-        with self.meetings.changed:
+        with self.meetings.lock:
             self.tasks += 1
             self.meetings.going.add((self.number, True))
 
     def end(self) -> None:
-        with self.meetings.changed:
+        with self.meetings.lock:
             self.tasks -= 1
             if self._awaited is not None and self._awaited.is_set():
                 self.meetings.going.add((self.number, False))
@@ -86,7 +86,7 @@ class _RankThread(Tasks):
                 self.meetings.stops((self.number, True))
 
     def wait(self, over: threading.Event) -> None:
-        with self.meetings.changed:
+        with self.meetings.lock:
             self._awaited = over
             if not over.is_set():
                 self.meetings.stops((self.number, False))
@@ -98,7 +98,7 @@ class _RankThread(Tasks):
 
     def leave(self, error: BaseException | None) -> None:
         """Note that the rank has ended, and end the waits that need it."""
-        with self.meetings.changed:
+        with self.meetings.lock:
             self.gone = Departure(self.number, reason(error), failed=error is not None)
             self.meetings.stops((self.number, False))
 
@@ -107,7 +107,10 @@ class Rendezvous:
     """All collectives of one run of a world."""
 
     def __init__(self, world_size: int) -> None:
-        self.changed = threading.Condition()  # its lock is held at each change
+        # Held at each change. Taken by itself, and not by the condition, whose way of taking it is
+        # Python: an exception from outside that struck there would leave it taken for ever.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.ranks = [_RankThread(number, self) for number in range(world_size)]
         # Threads that go on by themselves: ranks, and whether it is their background.
         self.going = Group(tuple(range(world_size))).threads
@@ -116,7 +119,7 @@ class Rendezvous:
 
     def meet(self, rank: _RankThread, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
-        with self.changed:
+        with self.lock:
             place = group, rank.counts[group]
             meeting = self._meetings[place]
             if self._verdict is None:
@@ -170,7 +173,7 @@ class Rendezvous:
 
     def end(self, verdict: Verdict) -> None:
         """End every wait, and refuse later calls."""
-        with self.changed:
+        with self.lock:
             self._verdict = self._verdict or verdict
             self.changed.notify_all()
 

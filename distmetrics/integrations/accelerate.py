@@ -2,30 +2,40 @@
 
 Accelerate repeats samples so that all ranks get equal batches, and its ``gather_for_metrics`` cuts
 the repeats off again; a metric that is updated with such a batch counts them twice. The loader made
-here repeats nothing, so batches may be uneven, and Accelerate's ``gather`` wants equal shapes. So
-``gather_for_metrics`` is replaced, once for each ``Accelerator``, by one that joins uneven rows
-outside of loops over Accelerate's own loaders, and is Accelerate's own in those. ``gather`` is
-replaced by one that refuses uneven rows while a loader made here is being read.
+here repeats nothing, so batches may be uneven, and Accelerate's ``gather`` needs equal shapes. So
+both are replaced, once for each ``Accelerator``: ``gather_for_metrics`` joins uneven rows outside
+of loops over Accelerate's own loaders, and ``gather`` refuses them. ``attach_log`` replaces
+``accelerator.log``: Accelerate calls trackers on the main process alone, with its own values.
 """
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType
 
+from distmetrics.arguments import POSITIVE, check
 from distmetrics.collectives.ops import all_gather_cat, gather_objects
 from distmetrics.comm.communicator import Communicator, chosen
 from distmetrics.data.exact import exact_by
 from distmetrics.data.rank_loader import RankLoader, Step
-from distmetrics.errors import InputError
-from distmetrics.integrations.accelerate_log import attach_log
+from distmetrics.errors import ConfigurationError, InputError, optional
+from distmetrics.log.kinds import KINDS
+from distmetrics.log.log import Log
+from distmetrics.log.writers import numbers
 from distmetrics.tree import flatten, map_leaves
 
+with optional("accelerate", "distmetrics.integrations.accelerate"):
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedType
+
 __all__ = ["attach_log", "prepare"]
+
+_OURS = "distmetrics"
+_OTHERS = ", ".join(f'"{kind}"' for kind in KINDS if kind != "mean")
+_EXAMPLE = f'log_kwargs={{"{_OURS}": {{"weight": tokens, "same": ["lr"]}}}}'
 
 
 def prepare(
@@ -45,14 +55,12 @@ def prepare(
     row, and ``accelerator.gather`` of those is an error on every rank.
 
     Where there is no sample for each rank's last batch (batch size 1, fewer samples than ranks, a
-    batch sampler of one's own, data without an order), a rank may have one batch fewer. When it is
-    through it takes part in the others' ``gather_for_metrics``, with no rows, and its loop ends
-    when theirs do. Rank 0 always has all rows; a rank that was through has those of the other
-    rounds, and warns. Use ``equal_batches=True`` where all ranks need all rows, to stop early by
-    them, say. A loop with any other collective for each batch
-    (``accelerator.pad_across_processes``, or a model that is sharded or has buffers under DDP)
-    needs ``equal_batches=True`` then: the rank gets one more batch, which ``gather_for_metrics``
-    leaves out. For ``metric.update`` pass ``distmetrics.data.fresh(rows)``.
+    batch sampler of one's own, data without an order), a rank may have one batch fewer. It then
+    takes part in the others' ``gather_for_metrics`` with no rows. Rank 0 always has all rows; a
+    rank that was through lacks those of the last round, and warns. Loops with any other collective
+    for each batch, and those that need all rows on all ranks, need ``equal_batches=True``: the rank
+    gets one more batch, which ``gather_for_metrics`` leaves out. For ``metric.update`` pass
+    ``distmetrics.data.fresh(rows)``.
 
     Args:
         accelerator: the ``Accelerator``; all its processes must call this.
@@ -103,7 +111,9 @@ def prepare(
 class _Prepared(RankLoader):
     """A rank's part that tells ``gather_for_metrics`` what is being read."""
 
-    def __init__(self, part: RankLoader, gather: "_Gather", checked: Accelerator | None) -> None:
+    def __init__(
+        self, part: RankLoader, gather: "_GatherForMetrics", checked: Accelerator | None
+    ) -> None:
         super().__init__(part, part.device, equal_batches=part.equal_batches)
         self._gather = gather
         self._checked = checked
@@ -121,42 +131,33 @@ class _Prepared(RankLoader):
             self._gather.end(reading)
 
 
+@dataclass(eq=False)
 class _Reading:
-    """A loader that is being read.
+    """A loader that is being read."""
 
-    Attributes:
-        outer: the loader of Accelerate around it, or None.
-        step: what it gave last.
-    """
-
-    def __init__(self, outer: Any) -> None:
-        self.outer = outer
-        self.step = Step(None)
+    outer: Any  # the loader of Accelerate around it, or None
+    step: Step = field(default_factory=lambda: Step(None))  # what it gave last
 
 
-class _Gather:
+class _GatherForMetrics:
     """``gather_for_metrics`` of one accelerator, while our loaders are read and otherwise."""
 
     def __init__(self, accelerator: Accelerator, comm: Communicator) -> None:
-        self._original = accelerator.gather_for_metrics
-        self._gather = accelerator.gather
+        self._original, self._gather = accelerator.gather_for_metrics, accelerator.gather
         self._state: Any = accelerator.gradient_state
         self._comm = comm
         self._readings: list[_Reading] = []
 
     def begin(self) -> _Reading:
         """Return a new reading; rows that are gathered from now on are of its batches."""
-        reading = _Reading(self._state.active_dataloader)
-        self._readings.append(reading)
-        return reading
+        self._readings.append(_Reading(self._state.active_dataloader))
+        return self._readings[-1]
 
     def end(self, reading: _Reading) -> None:
         """Forget a reading, once no rank can gather rows of its last round any more."""
         self._readings.remove(reading)
         missed = False
-        while not reading.step.is_full:
-            if all(rows is None for rows in self._exchanged(None)):
-                break
+        while not reading.step.is_full and any(rows is not None for rows in self._ranks(None)):
             missed = True
         if missed and reading.step.is_absent:
             warnings.warn(
@@ -176,16 +177,18 @@ class _Gather:
         step = reading.step
         leaves, spec = flatten(input_data)
         if use_gather_object or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            items = [] if step.rows == 0 else list(input_data)
-            return list(itertools.chain.from_iterable(self._objects(items)))
+            ranks = self._ranks([] if step.rows == 0 else list(input_data))
+            return list(itertools.chain.from_iterable(filter(None, ranks)))
         if step.is_full:
-            rows = map_leaves(_no_rows, input_data) if step.rows == 0 else input_data
+            rows = input_data
+            if step.rows == 0:
+                rows = map_leaves(lambda leaf: leaf.new_empty(0), input_data)
             return all_gather_cat(rows, comm=self._comm, name="gather_for_metrics")
-        ranks = self._objects([leaf.reshape(1) if leaf.ndim == 0 else leaf for leaf in leaves])
-        joined = []
-        for old, *parts in zip(leaves, *ranks, strict=True):
-            joined.append(torch.cat(parts).to(old.device))
-        return spec.unflatten(joined)
+        # In a round that is not full a rank may be through, which has no tensors to join.
+        ranks = self._ranks([leaf.reshape(1) if leaf.ndim == 0 else leaf for leaf in leaves])
+        there = [parts for parts in ranks if parts is not None]
+        joined = [torch.cat(parts) for parts in zip(*there, strict=True)]
+        return spec.unflatten([new.to(old.device) for new, old in zip(joined, leaves, strict=True)])
 
     def gather(self, tensor: Any) -> Any:
         """Do what ``Accelerator.gather`` does, where the ranks' shapes are equal as it needs them.
@@ -195,7 +198,7 @@ class _Gather:
         """
         if self._readings and self._innermost() is not None:
             shapes = [list(leaf.shape) for leaf in flatten(tensor)[0] if hasattr(leaf, "shape")]
-            ranks = self._exchanged(shapes)
+            ranks = self._ranks(shapes)
             if any(theirs != shapes for theirs in ranks):
                 raise InputError(
                     "gather: the ranks have different shapes",
@@ -210,35 +213,31 @@ class _Gather:
         reading = self._readings[-1] if self._readings else _Reading(None)
         return reading if self._state.active_dataloader is reading.outer else None
 
-    def _objects(self, rows: list[Any]) -> list[Any]:
-        """Return the lists of all ranks that are not through."""
-        return [theirs for theirs in self._exchanged(rows) if theirs is not None]
-
-    def _exchanged(self, rows: list[Any] | None) -> list[Any]:
+    def _ranks(self, rows: list[Any] | None) -> list[Any]:
         """Return what each rank gathers: None if it is through."""
         return gather_objects(
             rows, lambda data: data, "gather_for_metrics", allow_pickle=True, comm=self._comm
         )
 
 
-def _gather_of(accelerator: Accelerator, comm: Communicator) -> _Gather:
+def _gather_of(accelerator: Accelerator, comm: Communicator) -> _GatherForMetrics:
     """Return the accelerator's ``gather_for_metrics``, replaced by ours the first time."""
     current: Any = accelerator.gather_for_metrics
-    if isinstance(current, _Gather):
+    if isinstance(current, _GatherForMetrics):
         return current
-    gather = _Gather(accelerator, comm)
+    gather = _GatherForMetrics(accelerator, comm)
     vars(accelerator).update(gather_for_metrics=gather, gather=gather.gather)
     return gather
 
 
-def _no_rows(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf.new_empty(0)
-
-
 def _check_models(accelerator: Accelerator) -> None:
     """Refuse to read unequal numbers of batches where a model's forward pass waits for all."""
-    for model in accelerator._models:
-        if _waits(model, accelerator):
+    kind = accelerator.distributed_type
+    is_ddp = kind.name.startswith("MULTI_")  # others are FSDP, DeepSpeed, Megatron
+    # DDP sends rank 0's buffers to all ranks, in evaluation too.
+    sends_buffers = getattr(accelerator.ddp_handler, "broadcast_buffers", True)
+    for model in accelerator._models if kind != DistributedType.NO else ():
+        if not is_ddp or (sends_buffers and any(True for _ in model.buffers())):
             raise InputError(
                 "the ranks may get unequal numbers of batches, and the forward pass of the "
                 f"prepared {type(getattr(model, 'module', model)).__name__} waits for all ranks",
@@ -247,15 +246,120 @@ def _check_models(accelerator: Accelerator) -> None:
             )
 
 
-def _waits(model: Any, accelerator: Accelerator) -> bool:
-    """True if the forward pass of a prepared model has a collective in it.
+def attach_log(accelerator: Accelerator, log: Log, *, every: int = 50) -> None:
+    """Let ``accelerator.log`` give its trackers a row each ``every`` steps, of all ranks.
 
-    DDP sends rank 0's buffers to all ranks, in evaluation too.
+    ``accelerator.log({"loss": loss}, step=step, log_kwargs={"distmetrics": {"weight": tokens}})``
+    on every rank and in every step adds up on this rank, without a collective and without waiting
+    for the device. When the first step of the next row is logged, all ranks' values are combined in
+    one exchange, and the trackers get the row, with the step that was its last; the rest they get
+    from ``accelerator.end_training()``. Calls of one ``step`` belong together.
+
+    How a value is combined has to be said. ``{"weight": tokens}`` makes all values of the call
+    means, each counted by the weight; ``{"same": ["lr"], "max": ["grad_norm"]}`` names those that
+    are combined otherwise, by "sum", "max", "min", "same", "std" or "quantile". Trackers get each
+    element of an array, as ``name/0``. What is there for other trackers in ``log_kwargs`` goes to
+    them, with the row.
+
+    Every rank calls this, and after it ``accelerator.log``: not the main process alone.
+
+    Args:
+        accelerator: the ``Accelerator``.
+        log: adds up; may have a layout, and writers of its own. What it is told by others is in
+            the same rows.
+        every: steps a row.
+
+    Raises:
+        ConfigurationError: a log is attached already, or ``every`` is not positive; in a call of
+            ``accelerator.log``: it is not said how a value is combined.
+
+    >>> from accelerate import Accelerator
+    >>> accelerator = Accelerator(cpu=True)
+    >>> attach_log(accelerator, Log(writers=[lambda row, step: print(step, row)]), every=2)
+    >>> for step, (loss, tokens) in enumerate([(0.25, 12), (0.75, 4), (1.0, 8)]):
+    ...     accelerator.log({"loss": loss}, step, {"distmetrics": {"weight": tokens}})
+    1 {'loss': 0.375}
+    >>> accelerator.end_training()
+    2 {'loss': 1.0}
     """
-    kind = accelerator.distributed_type
-    if kind == DistributedType.NO:
-        return False
-    if not kind.name.startswith("MULTI_"):  # FSDP, DeepSpeed, Megatron
-        return True
-    sends_buffers = getattr(accelerator.ddp_handler, "broadcast_buffers", True)
-    return sends_buffers and next(model.buffers(), None) is not None
+    check("attach_log", {"every": every}, {"every": POSITIVE})
+    if isinstance(accelerator.log, _RowsForTrackers):
+        raise ConfigurationError(
+            "attach_log: the accelerator has a log attached already",
+            do="use that one.",
+        )
+    logging = _RowsForTrackers(accelerator, log, every)
+    vars(accelerator).update(log=logging, end_training=logging.end)
+
+
+class _RowsForTrackers:
+    """The ``log`` of one accelerator."""
+
+    def __init__(self, accelerator: Accelerator, log: Log, every: int) -> None:
+        self._theirs = accelerator.log
+        self._end_theirs = accelerator.end_training
+        self._every = every
+        self._log = log
+        self._step: int | None = None
+        self._steps = 0  # that have begun since the last row
+        self._others: dict[str, Any] = {}  # for other trackers, with the next row
+
+    def __call__(
+        self, values: Mapping[str, Any], step: int | None = None, log_kwargs: Any = None
+    ) -> None:
+        """Add up what ``Accelerator.log`` would give to trackers."""
+        others = dict(log_kwargs or {})
+        how = others.pop(_OURS, {})
+        kinds = _kinds(values, how)
+        if step is None or step != self._step:
+            if self._steps == self._every:
+                self._write()
+            self._steps += 1
+            self._step = step
+        self._others |= others
+        for name, value in values.items():
+            weight = {"weight": how["weight"]} if kinds[name] == "mean" else {}
+            getattr(self._log, kinds[name])(name, value, **weight)
+
+    def _write(self) -> None:
+        """Give trackers a row."""
+        row = self._log.flush(self._step)
+        others, self._others, self._steps = self._others, {}, 0
+        if row:
+            self._theirs(numbers(row), self._step, others)
+
+    def end(self) -> None:
+        """Do what ``Accelerator.end_training`` does, with a last row."""
+        self._write()
+        self._end_theirs()
+
+
+def _kinds(values: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, str]:
+    """Return how each value is combined.
+
+    Raises:
+        ConfigurationError: it is not said of each, or of one in two ways, or of another name.
+    """
+    kinds: dict[str, str] = {}
+    for kind, names in how.items():
+        if kind == "weight":
+            continue
+        if kind not in KINDS or kind == "mean" or isinstance(names, str):
+            raise _refusal(f"cannot read {kind!r}: {names!r}")
+        for name in names:
+            if name not in values or name in kinds:
+                what = "in two ways" if name in kinds else "and it is not logged"
+                raise _refusal(f"says how {name!r} is combined, {what}")
+            kinds[name] = kind
+    for name in values:
+        if name not in kinds and "weight" not in how:
+            raise _refusal(f"does not say how {name!r} of all ranks is combined")
+        kinds.setdefault(name, "mean")
+    return kinds
+
+
+def _refusal(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"accelerator.log, with attach_log, {what}",
+        do=f"pass {_EXAMPLE}: a weight for means, and names under {_OTHERS}.",
+    )

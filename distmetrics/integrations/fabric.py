@@ -1,19 +1,23 @@
 """Fabric: loaders for evaluation in which every sample counts once."""
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import Any
 
 from distmetrics.comm.communicator import chosen
 from distmetrics.data.exact import exact_by
-from distmetrics.errors import InputError
+from distmetrics.errors import InputError, optional
 
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+with optional("lightning", "distmetrics.integrations.fabric"):
+    if "lightning_fabric" in sys.modules and "lightning" not in sys.modules:
+        from lightning_fabric import Fabric  # type: ignore[assignment,unused-ignore]
+    else:
+        from lightning.fabric import Fabric  # type: ignore[assignment,unused-ignore]
 
 __all__ = ["setup_dataloaders"]
 
 
 def setup_dataloaders(
-    fabric: "Fabric",
+    fabric: Fabric,
     *loaders: Any,
     move_to_device: bool = True,
     dealt: bool | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distmetrics.errors import InputError, LawViolation
+from distmetrics.errors import InputError, LawViolation, optional
 from distmetrics.testing.batches import Shards, listed
 from distmetrics.testing.law import Law, Laws, case_text, explained, shard_texts
 from distmetrics.testing.laws import DEFAULT, LAYOUTS, mesh_of
@@ -21,7 +21,6 @@ from distmetrics.testing.shards import (
     Case,
     checked_sizes,
     is_strategy,
-    need_hypothesis,
     partitions,
     shapes,
     smaller,
@@ -165,7 +164,8 @@ def check_metric(
         chosen |= LAYOUTS
     meshes = [dict(mesh_of(sizes).sizes) for sizes in layouts]  # whose axes have known names
     sizes = checked_sizes(world_sizes)
-    need_hypothesis("checking a metric")  # without hypothesis nothing is judged
+    with optional("hypothesis", "checking a metric"):
+        import hypothesis  # noqa: F401  (without it nothing is judged)
     subject = Subject.of(make, sync)
     judged: Counter[Law] = Counter()
     skipped: dict[Law, str] = {}

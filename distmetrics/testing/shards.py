@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distmetrics.errors import InputError, MissingDependencyError
+from distmetrics.errors import InputError, optional
 from distmetrics.testing.batches import (
     Batch,
     Shards,
@@ -76,8 +76,8 @@ def sharded(
     >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
     (((torch.tensor([6]),),), ())
     """
-    need_hypothesis("drawing shards")
-    from hypothesis import strategies as st
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
 
     sizes = checked_sizes(world_sizes)
     fixed = None if is_strategy(batches) else listed(batches)
@@ -99,8 +99,8 @@ def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
 
     Of large batches runs of samples are left out.
     """
-    need_hypothesis("making a case smaller")
-    from hypothesis import strategies as st
+    with optional("hypothesis", "making a case smaller"):
+        from hypothesis import strategies as st
 
     parts = [[min(count(batch) or 1, _PARTS) for batch in shard] for shard in case]
 
@@ -131,18 +131,6 @@ def _left_of(batch: Batch, wanted: Sequence[int]) -> list[Batch]:
     spans = zip(wanted, pairwise(edges), strict=True)
     kept = [row for is_kept, ends in spans if is_kept for row in range(*ends)]
     return [take(batch, kept)] if kept else []
-
-
-def need_hypothesis(purpose: str) -> None:
-    """Raise if hypothesis is not installed.
-
-    Raises:
-        MissingDependencyError: it has the command to install it.
-    """
-    try:
-        import hypothesis  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError.of("hypothesis", purpose) from error
 
 
 def is_strategy(batches: Any) -> bool:
@@ -215,8 +203,8 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
     """
-    need_hypothesis("drawing shards")
-    from hypothesis import strategies as st
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
 
     whole = [as_batch(batch) for batch in batches]
 
@@ -265,8 +253,8 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    need_hypothesis("drawing hash seeds")
-    from hypothesis import strategies as st
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
 
     seed = st.integers(0, 2**32 - 1)
     return st.lists(seed, min_size=world_size, max_size=world_size)

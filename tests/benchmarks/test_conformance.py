@@ -1,6 +1,8 @@
-"""The parts of the conformance benchmark that decide: layouts, comparison, verdicts, tables. No process is started."""
+"""The parts of the conformance benchmark that decide: layouts, verdicts, the page. No process is started."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,36 +10,29 @@ import torch
 from benchmarks.conformance.__main__ import spread
 from benchmarks.conformance.case import LAYOUTS, batches, deal
 from benchmarks.conformance.catalogue import cases, find
-from benchmarks.conformance.causes import cause_of, is_possible
 from benchmarks.conformance.ranks import Ended
-from benchmarks.conformance.report import Report, disagreements
-from benchmarks.conformance.verdict import Row, judge
+from benchmarks.conformance.report import Row, cause_of, disagreements, is_possible, judge, write
 
 
-@pytest.mark.parametrize("world_size", range(1, 6))
-def test_layouts_differ_in_what_their_names_say(world_size):
-    sizes = {layout: deal(layout, world_size) for layout in LAYOUTS}
-    assert all(len(ranks) == world_size for ranks in sizes.values())
-    assert all(sizes["even"][0] == rank for rank in sizes["even"])
-    assert {size for rank in sizes["size 1"] for size in rank} == {1}
-    assert not sizes["empty first"][0]
-    assert not sizes["empty last"][-1]
-    assert sum(bool(rank) for rank in sizes["empty but one"]) == 1
-    if world_size > 1:
-        assert len({len(rank) for rank in sizes["batch counts"]}) > 1
-        assert len({sum(rank) for rank in sizes["ragged"]}) > 1
-
-
-def test_batches_are_the_same_for_whoever_asks():
-    case = find("BinaryAUROC")
-    once, again = (batches(case, "ragged", 3, 2) for _ in range(2))
-    assert all(torch.equal(x, y) for a, b in zip(once, again, strict=True) for x, y in zip(a.args, b.args, strict=True))
-    other = batches(case, "ragged", 3, 1)
-    assert not torch.equal(once[0].args[0][:3], other[0].args[0][:3])
+def test_layouts_differ_in_what_their_names_say():
+    for world_size in range(1, 6):
+        sizes = {layout: deal(layout, world_size) for layout in LAYOUTS}
+        assert all(sizes["even"][0] == rank for rank in sizes["even"])
+        assert {size for rank in sizes["size 1"] for size in rank} == {1}
+        assert not sizes["empty first"][0]
+        assert not sizes["empty last"][-1]
+        assert sum(bool(rank) for rank in sizes["empty but one"]) == 1
+        assert (len({len(rank) for rank in sizes["batch counts"]}) > 1) == (world_size > 1)
+        assert (len({sum(rank) for rank in sizes["ragged"]}) > 1) == (world_size > 1)
+    once, again, other = (batches(find("BinaryAUROC"), "ragged", 3, rank)[0].args[0] for rank in (2, 2, 1))
+    assert torch.equal(once, again)
+    assert not torch.equal(once[:3], other[:3])
 
 
 _ONE, _TWO = Ended("value", torch.tensor(1.0)), Ended("value", torch.tensor(2.0))
-_ERROR, _HANG, _ABORT = Ended("error", text="ValueError: no"), Ended("hang"), Ended("abort", text="SIGABRT")
+_NEAR = Ended("value", torch.tensor(1.0 + 1e-6))  # near, but not as the other rank
+_ERROR, _OTHER = Ended("error", text="ValueError: no"), Ended("error", text="ValueError: other")
+_HANG, _ABORT = Ended("hang"), Ended("abort", text="SIGABRT")
 
 
 @pytest.mark.parametrize(
@@ -45,11 +40,10 @@ _ERROR, _HANG, _ABORT = Ended("error", text="ValueError: no"), Ended("hang"), En
     [
         (_ONE, [_ONE, _ONE], "ok"),
         (_ONE, [_ONE, _TWO], "wrong"),
-        (_ONE, [_ONE, Ended("value", torch.tensor(1.0 + 1e-6))], "wrong"),  # near, but not as the other rank
+        (_ONE, [_ONE, _NEAR], "wrong"),
         (_ERROR, [_ERROR, _ERROR], "ok"),
         (_ERROR, [_ONE, _ONE], "wrong"),
-        (_ONE, [_ONE, _ERROR], "error"),
-        (_ERROR, [Ended("error", text="ValueError: other"), _ERROR], "error"),
+        (_ERROR, [_OTHER, _ERROR], "error"),
         (_ONE, [_ERROR, _HANG], "error"),
         (_ONE, [_ONE, _HANG], "hang"),
         (_ONE, [_ERROR, _ABORT], "abort"),
@@ -59,44 +53,23 @@ def test_verdict(single, ranks, verdict):
     assert judge(single, ranks)[0] == verdict
 
 
-def _row(transport: str, verdict: str) -> Row:
-    return Row(
-        "SumMetric[numbers]",
-        "aggregation",
-        "distmetrics",
-        transport,
-        3,
-        "even",
-        verdict,
-        "" if verdict == "ok" else "rank 1: waits",
-    )
-
-
-def test_report_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
-    rows = [_row("threads", "ok"), _row("gloo", "hang")]
+def test_the_page_lists_what_is_wrong_and_where_transports_disagree(tmp_path):
+    right = Row("SumMetric[numbers]", "aggregation", "distmetrics", "threads", 3, "even", "ok", "")
+    rows = [right, replace(right, transport="gloo", verdict="hang", detail="rank 1: waits")]
     assert len(disagreements(rows)) == 1
-    Report(rows, {"BERTScore": "needs weights"}, {"command": "x"}).write(tmp_path)
+    write(rows, {"BERTScore": "needs weights"}, {"command": "x"}, tmp_path)
     text = (tmp_path / "conformance.md").read_text()
     assert "- **hang** (even × 1): `SumMetric[numbers]`. W = 3, even: rank 1: waits." in text
     assert "| `SumMetric` | aggregation | 1 of 1 |" in text
+    assert "| distmetrics, gloo | 1 | 1 | 1 | 0 | 0 | 0 | 1 | 0 |" in text
     assert "- `BERTScore`: needs weights" in text
-    assert len((tmp_path / "conformance.csv").read_text().splitlines()) == 3
 
 
-def test_catalogue_holds_most_of_torchmetrics():
-    assert len({case.kind for case in cases().values()}) >= 200
-
-
-def test_causes_are_those_of_classes_that_exist_and_explain_no_hang():
+def test_causes_and_the_sample():
     kinds = {case.kind for case in cases().values()}
-    impossible = {kind for kind in kinds if not is_possible(kind)}
-    assert impossible == {"Running", "RunningMean", "RunningSum", "PerceptualPathLength"}
+    assert len(kinds) >= 200
+    impossible = {"Running", "RunningMean", "RunningSum", "PerceptualPathLength"}
+    assert {kind for kind in kinds if not is_possible(kind)} == impossible
     assert "orig_dtype" in cause_of("FrechetInceptionDistance", "error")
     assert not cause_of("FrechetInceptionDistance", "hang")
-    assert not cause_of("BinaryAUROC", "wrong")
-
-
-def test_sample_is_spread_over_the_catalogue():
-    names = ["A", "A[x]", "B", "C[y]", "C", "D"]
-    assert spread(names, 2) == {"A", "C[y]"}
-    assert spread(names, 60) == {"A", "B", "C[y]", "D"}
+    assert spread(["A", "A[x]", "B", "C[y]", "C", "D"], 2) == {"A", "C[y]"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import frameworks
+from benchmarks.common import read_table
 from benchmarks.frameworks_cases import Case, Outcome, Seen, cases_of, outcomes
 
 CASE = Case("Fabric", "update", 2, "one more", 17, 4, "map")
@@ -21,31 +21,19 @@ def outcome(ours: list[Seen], synced: int = 18, warned: list[str] | None = None)
 
 
 def test_every_rank_is_judged() -> None:
-    close = GOOD._replace(values={"count": 17.0, "loss": 0.5 + 9e-7})
-    assert outcome([GOOD, close]).ours_wrong == []
-    for name, values in {
-        "count": {"count": 17.0 + 1e-9, "loss": 0.5},  # counts are exact
-        "loss": {"count": 17.0, "loss": float("nan")},
-    }.items():
-        assert outcome([GOOD, GOOD._replace(values=values)]).ours_wrong == [name]
-    assert outcome([GOOD, GOOD._replace(values={"count": 17.0})]).ours_wrong == ["loss"]
+    def wrong(**values: float) -> list[str]:
+        return outcome([GOOD, GOOD._replace(values=values)]).ours_wrong
+
+    assert wrong(count=17.0, loss=0.5 + 9e-7) == []
+    assert wrong(count=17.0 + 1e-9, loss=0.5) == ["count"]  # counts are exact
+    assert wrong(count=17.0, loss=float("nan")) == wrong(count=17.0) == ["loss"]
     assert outcome([GOOD._replace(synced=18)]).ours_wrong == ["synced"]
     assert outcome([GOOD._replace(warned=["1 of 18 samples"])]).false_warnings == 1
-
-
-@pytest.mark.parametrize(
-    ("synced", "warned", "verdict"),
-    [
-        (18, ["1 of 18 samples are repeats"], "right"),
-        (18, ["2 of 18 samples are repeats"], "wrong number"),
-        (18, ["1 of 18 samples"] * 2, "wrong number"),
-        (18, [], "missed"),
-        (17, ["1 of 18 samples"], "false"),
-        (17, [], ""),
-    ],
-)
-def test_warnings_are_judged(synced: int, warned: list[str], verdict: str) -> None:
-    assert outcome([GOOD], synced, warned).warning == verdict
+    said = "1 of 18 samples are repeats"
+    assert outcome([GOOD], 18, [said]).warning == "right"
+    assert outcome([GOOD], 18, ["2 of 18 samples"]).warning == outcome([GOOD], 18, [said] * 2).warning == "wrong number"
+    assert (outcome([GOOD], 18).warning, outcome([GOOD], 17, [said]).warning) == ("missed", "false")
+    assert outcome([GOOD], 17).warning == ""
 
 
 def test_no_case_twice() -> None:
@@ -54,10 +42,15 @@ def test_no_case_twice() -> None:
 
 
 def test_what_is_run_again_replaces_the_old() -> None:
-    def row(world_size: int, samples: int) -> dict[str, Any]:
-        return {"framework": "Fabric", "world_size": world_size, "samples": samples}
+    def page(old: str, world_size: int, synced: int) -> str:
+        case = CASE._replace(world_size=world_size)
+        return frameworks.markdown(old, [[outcome([GOOD], synced)._replace(case=case)]], "torch 2")
 
-    assert frameworks.merged([row(3, 1), row(2, 1)], [row(2, 5)]) == [row(2, 5), row(3, 1)]
+    old = page(page("", 3, 18), 2, 18)
+    again = page(old, 2, 17)
+    assert [line[1] for line in read_table(again, frameworks._SUMMARY)] == ["2", "3"]
+    assert [line[6] for line in read_table(again, frameworks._PARTS)] == ["0", "1"]
+    assert page(again, 2, 18) == old
 
 
 def fails(comm: Any, cases: list[Case], ours: bool) -> list[Seen]:
@@ -69,29 +62,28 @@ def fails(comm: Any, cases: list[Case], ours: bool) -> list[Seen]:
 
 @pytest.mark.gloo
 @pytest.mark.timeout(120)
+def test_one_real_run(tmp_path: Path) -> None:
+    """Fabric alone counts a sample twice and a stream on every rank; the first of them is warned."""
+    pytest.importorskip("lightning.fabric")
+    frameworks.main(
+        ["--frameworks", "fabric", "--world-sizes", "2", "--lengths", "one more", "--results", str(tmp_path)]
+    )
+    page = (tmp_path / "frameworks.md").read_text()
+    assert "| Fabric | 2 | 6 | 0 | 6 | 0 | 6 |" in page
+    assert read_table(page, frameworks._BAD) == []
+    assert [line[2:9] for line in read_table(page, frameworks._PARTS)] == [
+        ["update", "map", "2", "2", "2", "2", "0"],
+        ["update", "iterable", "2", "2", "2", "0", "2"],
+        ["update", "sized", "2", "2", "2", "0", "2"],
+    ]
+    assert "one more, batches of 4: count 18 for 17" in page
+
+
+@pytest.mark.gloo
+@pytest.mark.timeout(120)
 def test_a_framework_that_fails() -> None:
     """The other cases of the world are evaluated all the same."""
     cases = list(cases_of("", ("",), ("map",), 1))[1:5]  # batch sizes: 4, 1 and 4, 1
     done = outcomes(fails, cases, lambda case: {"count": float(case.samples)})
     results = [(each.framework.error, each.wrong(each.framework), each.ours_wrong) for each in done]
     assert results == [("", [], [])] * 3 + [("ValueError: no", ["count"], [])]
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_one_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fabric alone counts a sample twice and a stream on every rank; the first of them is warned."""
-    pytest.importorskip("lightning.fabric")
-    arguments = ["--frameworks", "fabric", "--world-sizes", "2", "--lengths", "one more", "--results", str(tmp_path)]
-    frameworks.main(arguments)
-    rows = json.loads((tmp_path / "frameworks.json").read_text())["rows"]
-    assert len(rows) == 6
-    for row in rows:
-        assert row["ours_wrong"] == []
-        assert row["ours_warned"] == 0
-        repeated, warning = (1, "right") if row["data"] == "map" else (17, "missed")
-        assert (row["repeated"], row["warning"]) == (repeated, warning)
-        assert row["alone"]["count"] == 17 + repeated
-    line = "| Fabric | 2 | 6 | 0 | 6 | 0 | 6 |"
-    assert line in capsys.readouterr().out
-    assert line in (tmp_path / "frameworks.md").read_text()

@@ -25,116 +25,70 @@ def cell(**changed):
     return EXPECTED | {"logged": {"even": EXPECTED["logged"]["even"] | changed}}
 
 
-def test_equal_values_are_equal():
-    verdict = judge("ddp", 2, cell(RMSE=0.5 + 1e-9), EXPECTED)
-    assert not verdict.wrong
-    assert str(verdict) == "ok 2/2, weights 0e+00, bf16 0e+00"
-
-
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (cell(RMSE=0.51), "even/RMSE: 0.51 instead of 0.5"),
-        (cell(**{"confusion 0": 3.0 + 1e-9}), "even/confusion 0: 3.000000001 instead of 3.0"),  # counts are exact
-        (cell(RMSE=math.nan), "even/RMSE: nan instead of 0.5"),
-        (EXPECTED | {"logged": {"even": {"RMSE": 0.5}}}, "even/confusion 0: None instead of 3.0"),
-        (cell(extra=1.0), "even/extra: 1.0 instead of None"),
+        (cell(RMSE=0.5 + 1e-9), []),
+        (cell(RMSE=0.51), ["even/RMSE: 0.51 instead of 0.5"]),
+        (cell(**{"confusion 0": 3.0 + 1e-9}), ["even/confusion 0: 3.000000001 instead of 3.0"]),  # counts are exact
+        (cell(RMSE=math.nan), ["even/RMSE: nan instead of 0.5"]),
+        (EXPECTED | {"logged": {"even": {"RMSE": 0.5}}}, ["even/confusion 0: None instead of 3.0"]),
+        (cell(extra=1.0), ["even/extra: 1.0 instead of None"]),
     ],
 )
 def test_a_value_that_differs_is_named(found, said):
     verdict = judge("ddp", 2, found, EXPECTED)
-    assert verdict.differ == [said]
-    assert verdict.wrong
+    assert (verdict.differ, verdict.wrong) == (said, bool(said))
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "wrong"),
+    ("part", "value", "in_parts", "said"),
     [
-        ("float32", 2 + 9e-7, False),
-        ("float32", 2.00001, True),
-        ("float32", math.nan, True),
-        ("bf16", 2.0019, False),
-        ("bf16", 2.0021, True),
-        ("bf16", math.nan, True),
+        ("float32", 2 + 9e-7, None, "9e-07"),
+        ("float32", 2.00001, None, "WRONG 1e-05"),
+        ("float32", math.nan, None, "WRONG inf"),
+        ("bf16", 2.0019, None, "2e-03"),
+        ("bf16", 2.0021, None, "WRONG 2e-03"),
+        ("bf16", 2.02, 2.02, "2.0e-02 (from the same parts 0e+00)"),
+        ("bf16", 2.0005, 2.02, "5e-04"),  # near the whole batches: that is enough
+        ("bf16", 2.021, 2.02, "WRONG 2e-02"),
     ],
 )
-def test_weights_have_limits(part, value, wrong):
-    verdict = judge("ddp", 2, EXPECTED | {part: [1.0, value]}, EXPECTED)
-    assert verdict.wrong == wrong
-    assert ("WRONG" in tables([verdict])) == wrong
+def test_weights_have_limits(part, value, in_parts, said):
+    expected = EXPECTED | ({"bf16 in parts": [1.0, in_parts]} if in_parts else {})
+    verdict = judge("ddp", 2, EXPECTED | {part: [1.0, value]}, expected)
+    assert verdict.weight(part) == said
+    assert verdict.wrong == ("WRONG" in tables([verdict])) == said.startswith("WRONG")
 
 
-IN_PARTS = EXPECTED | {"bf16 in parts": [1.0, 2.02]}
-
-
-@pytest.mark.parametrize(
-    ("value", "said", "wrong"),
-    [
-        (2.02, "bf16 2.0e-02 (from the same parts 0e+00)", False),
-        (2.0005, "bf16 5e-04", False),  # near the whole batches: that is enough
-        (2.003, "bf16 WRONG 3e-03", True),
-        (2.021, "bf16 WRONG 2e-02", True),
-    ],
-)
-def test_rounding_of_parts_is_told_from_errors(value, said, wrong):
-    verdict = judge("ddp", 3, EXPECTED | {"bf16": [1.0, value]}, IN_PARTS)
-    assert str(verdict).endswith(said)
-    assert verdict.wrong == wrong
-    explained = judge("ddp", 4, EXPECTED | {"bf16": [1.0, 2.02]}, IN_PARTS)
-    row = tables([verdict, explained]).splitlines()[2]
-    assert row.endswith(f"| {said.removeprefix('bf16 ')} |" if wrong else "| 2.0e-02 (from the same parts 0e+00) |")
-
-
-def test_another_world_than_asked_for_is_no_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "ONE_PROCESS", ("dp", "ddp2"))
-    assert "float32" in cells.run("float32", "single", 1, tmp_path / "cell.json")
-    with pytest.raises(ConfigurationError, match="1 ranks or devices are at work, not 2"):
-        cells.run("float32", "single", 2, tmp_path / "cell.json")
-
-
-@pytest.mark.timeout(120)
-def test_parts_in_one_process_are_those_of_ranks(tmp_path):
-    found = {devices: cells.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2, 3)}
-    assert found[1]["bf16"] == found[1]["bf16 in parts"]
-    for devices in (2, 3):
-        whole, parts = (torch.tensor(found[devices][name]) for name in ("bf16", "bf16 in parts"))
-        torch.testing.assert_close(parts, whole, rtol=0, atol=2e-3)
-        assert not torch.equal(parts, whole)
-
-
-def test_what_was_not_run_is_no_pass():
-    verdict = Verdict("xla", 2, problems={"float32": "torch_xla is not installed"})
-    assert str(verdict) == "not run: torch_xla is not installed"
-    assert tables([verdict]).splitlines()[2] == "| `xla` |  | not run | not run | not run | not run |"
-
-
-def test_strategies_with_equal_rows_share_one():
-    verdicts = [judge(name, 2, EXPECTED, EXPECTED) for name in ("dp", "ddp")]
-    assert tables(verdicts).splitlines()[2:] == ["| `dp`, `ddp` | 2 | 2/2 | 0e+00 | not run | 0e+00 |"]
-
-
-def test_tables_count_worlds_and_layouts():
-    good = judge(
-        "ddp", 2, EXPECTED | {"logged": dict.fromkeys(("even", "uneven"), EXPECTED["logged"]["even"])}, EXPECTED
-    )
-    bad = judge("ddp", 3, EXPECTED | {"logged": {"even": {"RMSE": 0.5, "confusion 0": 2.0}}}, EXPECTED)
-    assert tables([good, bad]).splitlines() == [
+def test_a_row_counts_worlds_and_layouts_and_what_was_not_run_is_no_pass():
+    both = EXPECTED | {"logged": dict.fromkeys(("even", "uneven"), EXPECTED["logged"]["even"])}
+    good = judge("ddp", 2, both, EXPECTED)
+    bad = judge("ddp", 3, cell(**{"confusion 0": 2.0}), EXPECTED)
+    lost = Verdict("xla", 2, problems={"float32": "no torch_xla"})
+    alike = [judge(name, 2, EXPECTED, EXPECTED) for name in ("dp", "ddp2")]
+    assert tables([good, bad, lost, *alike]).splitlines() == [
         "| strategy | processes | equal values | weights (≤ 1e-06) | uneven training (≤ 1e-06) | bf16 (≤ 2e-03) |",
         "|---|---|---|---|---|---|",
         "| `ddp` | 2, 3 | WRONG 5/6 | 0e+00 | not run | 0e+00 |",
+        "| `xla` |  | not run | not run | not run | not run |",
+        "| `dp`, `ddp2` | 2 | 2/2 | 0e+00 | not run | 0e+00 |",
     ]
-    assert str(good).startswith("ok 4/4, weights 0e+00")
+    assert str(good) == "ok 4/4, weights 0e+00, bf16 0e+00"
     assert str(bad).startswith("WRONG 1/2, weights 0e+00")
+    assert str(lost) == "not run: no torch_xla"
 
 
-def test_shards():
-    for layout in ("even", "uneven", "one rank empty"):
-        for world_size in (2, 3, 4):
-            cuts = bounds(layout, world_size)
-            assert (cuts[0], cuts[-1], len(cuts)) == (0, 24, world_size + 1)
-            lengths = [stop - start for start, stop in itertools.pairwise(cuts)]
-            assert (0 in lengths) == (layout == "one rank empty")
-            assert (len(set(lengths)) == 1) == (layout == "even")
+@pytest.mark.timeout(120)
+def test_parts_in_one_process_are_those_of_ranks(tmp_path, monkeypatch):
+    found = {devices: cells.run("bf16", "single", devices, tmp_path / "cell.json") for devices in (1, 2)}
+    assert found[1]["bf16"] == found[1]["bf16 in parts"]
+    whole, parts = (torch.tensor(found[2][name]) for name in ("bf16", "bf16 in parts"))
+    torch.testing.assert_close(parts, whole, rtol=0, atol=2e-3)
+    assert not torch.equal(parts, whole)
+    monkeypatch.setattr(cells, "ONE_PROCESS", ("dp", "ddp2"))
+    with pytest.raises(ConfigurationError, match="1 ranks or devices are at work, not 2"):
+        cells.run("float32", "single", 2, tmp_path / "cell.json")
 
 
 class Rank:
@@ -144,8 +98,8 @@ class Rank:
         self.global_rank, self.world_size = rank, world_size
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4])
 @pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("devices", [2, 3, 4])
 def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
     def batches(rank, world_size):
         data = Shards(devices, steps=counts(devices) if uneven else ())
@@ -156,26 +110,18 @@ def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
     assert (len({len(mine) for mine in ranks}) > 1) == uneven
     together = [sorted(itertools.chain(*step)) for step in itertools.zip_longest(*ranks, fillvalue=())]
     assert batches(0, 1) == together
-    apart = Shards(devices, apart=True)
-    apart.trainer = Rank(0, 1)
-    if not uneven:
-        assert list(apart.train_dataloader().batch_sampler) == list(itertools.chain(*zip(*ranks, strict=True)))
+    for layout in ("even", "uneven", "one rank empty"):
+        lengths = [stop - start for start, stop in itertools.pairwise(bounds(layout, devices))]
+        assert sum(lengths) == 24
+        assert (0 in lengths) == (layout == "one rank empty")
+        assert (len(set(lengths)) == 1) == (layout == "even")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--strategies", "ddq"], "there is no strategy ddq"),
-        (["--strategies", "xla", "--python", "xla=/no/such/python"], "takes STRATEGY=PATH"),
-    ],
-)
-def test_wrong_words_are_refused(capsys, words, said):
-    with pytest.raises(SystemExit, match="2"):
-        benchmark.main(words)
-    assert said in capsys.readouterr().err
-
-
-def test_what_is_asked_for():
+def test_what_is_asked_for(capsys):
+    for words, said in (["ddq", "there is no strategy ddq"], ["xla", "takes STRATEGY=PATH"]):
+        with pytest.raises(SystemExit, match="2"):
+            benchmark.main(["--strategies", words, "--python", "xla=/no/such/python"])
+        assert said in capsys.readouterr().err
     assert benchmark.options(["--python", f"xla={sys.executable}"]).python == [("xla", sys.executable)]
     assert "ddp_notebook" not in benchmark.options([]).strategies
     assert (benchmark.PARTS, benchmark.SPMD) == (cells.PARTS, cells.SPMD)
@@ -183,21 +129,14 @@ def test_what_is_asked_for():
 
 
 def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
-    asked = []
-
     def process(python, arguments, strategy, devices):
         _, _, out, *parts = arguments
-        asked.append(parts)
-        if "float32" in parts:
-            Path(out).write_text(json.dumps({"float32": [1.0]}))
-            return "no uneven steps"
-        if parts == ["bf16"]:
-            Path(out).write_text(json.dumps({"float32": [1.0], "bf16": [1.0]}))
-        return ""
+        done = {} if "float32" in parts else {"bf16": [1.0]}
+        Path(out).write_text(json.dumps({"float32": [1.0]} | done))
+        return "no uneven steps" if "float32" in parts else ""
 
     monkeypatch.setattr(benchmark, "run_parts", process)
     found = benchmark.run_cell(sys.executable, "ddp", 2, tmp_path)
-    assert asked == [["float32", "uneven", "bf16"], ["bf16"]]
     assert found == {"float32": [1.0], "bf16": [1.0], "problems": {"uneven": "no uneven steps"}}
     monkeypatch.setattr(benchmark, "run_parts", lambda *arguments: "not installed")
     assert benchmark.run_cell(sys.executable, "fsdp", 2, tmp_path) == {"problems": {"float32": "not installed"}}
@@ -209,16 +148,9 @@ def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
 def test_two_strategies_for_real(capsys, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- made by python -m benchmarks.strategies -->\nold\n<!-- end -->\nafter\n")
-    assert benchmark.main(["--strategies", "dp,ddp", "--devices", "2", "--json", "--update", str(page)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [verdict["strategy"] for verdict in found] == ["dp", "ddp"]
-    for verdict in found:
-        assert sum(map(len, verdict["equal"].values())) == 48
-        assert (verdict["differ"], verdict["problems"]) == ([], {})
-        assert verdict["weights"].keys() == {"float32", "uneven", "bf16"}
+    assert benchmark.main(["--strategies", "dp,ddp", "--devices", "2", "--update", str(page)]) == 0
+    assert capsys.readouterr().out.count("ok 48/48, weights") == 2
     lines = page.read_text().splitlines()
-    assert lines[0] == "before"
-    assert lines[-1] == "after"
-    assert "old" not in lines
+    assert (lines[0], lines[-1], "old" in lines) == ("before", "after", False)
     assert lines[4].startswith("| `dp`")
     assert "| 2 | 48/48 |" in lines[4]

@@ -12,37 +12,20 @@ import pytest
 import torch
 from torchmetrics import MeanMetric, SumMetric
 
-from benchmarks.upstream_tests.__main__ import FAMILIES, declared, files, options, shown
-from benchmarks.upstream_tests.causes import CAUSES, cause_of
+from benchmarks.upstream_tests.__main__ import options, shown
 from benchmarks.upstream_tests.patched import install, syncs
 from benchmarks.upstream_tests.plugin import sample
-from benchmarks.upstream_tests.results import (
-    Outcome,
-    Pair,
-    Run,
-    counts,
-    document,
-    explain,
-    joined,
-    markdown,
-    part,
-    read,
-    totals,
-)
+from benchmarks.upstream_tests.results import CAUSES, Outcome, Pair, Run, markdown, part, read
 from distmetrics import Communicator
 from distmetrics.testing import run
 
-_XML = """<?xml version="1.0"?>
-<testsuites><testsuite>
-  <testcase classname="tests.unittests.text.test_wer.TestWER" name="test_class[True]">
-    <properties><property name="syncs" value="6"/></properties>
-  </testcase>
-  <testcase classname="tests.unittests.text.test_wer.TestWER" name="test_class[False]">
-    <failure message="AssertionError: tm_result: 1,&#10;  ref_result: 2">trace</failure>
-  </testcase>
-  <testcase classname="tests.unittests.text.test_wer" name="test_skip"><skipped message="no weights"/></testcase>
-  <testcase classname="tests.unittests.text.test_wer" name="test_two"><error message="failed on teardown"/></testcase>
-  <testcase classname="tests.unittests.text.test_wer" name="test_two"><failure message="AssertionError"/></testcase>
+_WER = "tests.unittests.text.test_wer"
+_XML = f"""<testsuites><testsuite>
+  <testcase classname="{_WER}.TestWER" name="a[True]"><property name="syncs" value="6"/></testcase>
+  <testcase classname="{_WER}.TestWER" name="a[False]"><failure message="tm_result: 1,&#10;  ref: 2"/></testcase>
+  <testcase classname="{_WER}" name="skip"><skipped message="{"x" * 1000}"/></testcase>
+  <testcase classname="{_WER}" name="two"><error message="failed on teardown"/></testcase>
+  <testcase classname="{_WER}" name="two"><failure message="AssertionError"/></testcase>
   <testcase classname="" name="tests.unittests.text.test_infolm">
     <error message="collection failure">import x&#10;E   ImportError: x&#10;E   ModuleNotFoundError: No x</error>
   </testcase>
@@ -52,30 +35,18 @@ _XML = """<?xml version="1.0"?>
 
 def test_what_pytest_wrote_is_read() -> None:
     found = read(_XML)
-    wer = "tests.unittests.text.test_wer"
     assert found.tests == {
-        f"{wer}.TestWER::test_class[True]": Outcome("passed", "", 6),
-        f"{wer}.TestWER::test_class[False]": Outcome("failed", "AssertionError: tm_result: 1, ref_result: 2"),
-        f"{wer}::test_skip": Outcome("skipped", "no weights"),
-        f"{wer}::test_two": Outcome("error", "failed on teardown"),
+        f"{_WER}.TestWER::a[True]": Outcome("passed", "", 6),
+        f"{_WER}.TestWER::a[False]": Outcome("failed", "tm_result: 1, ref: 2"),
+        f"{_WER}::skip": Outcome("skipped", "x" * 239 + "…"),
+        f"{_WER}::two": Outcome("error", "failed on teardown"),
     }
     assert found.uncollected == {"tests.unittests.text.test_infolm": "ModuleNotFoundError: No x"}
-    assert counts(found) == {"passed": 1, "failed": 1, "error": 1, "skipped": 1}
-
-
-def test_a_long_message_is_cut() -> None:
-    said = read(_XML.replace("no weights", "x" * 1000)).tests["tests.unittests.text.test_wer::test_skip"].said
-    assert len(said) == 240
-    assert said.endswith("x…")
-
-
-def test_a_family_has_the_tests_of_its_place() -> None:
+    assert found.counts == [1, 1, 1, 1]
     names = [f"tests.unittests.{module}::test" for module in ("bases.test_ddp", "bases.test_ddp2", "text.test_a.TestA")]
-    run_ = Run({name: Outcome("passed") for name in names}, {"tests.unittests.text.test_b": "no x"})
-    assert list(part(run_, "bases/test_ddp.py").tests) == names[:1]
-    assert list(part(run_, "text").tests) == names[2:]
-    assert part(run_, "text").uncollected == run_.uncollected
-    assert not part(run_, "bases/test_ddp.py").uncollected
+    whole = Run({name: Outcome("passed") for name in names}, found.uncollected)
+    assert list(part(whole, "bases/test_ddp.py").tests) == names[:1]
+    assert (list(part(whole, "text").tests), part(whole, "text").uncollected) == (names[2:], found.uncollected)
 
 
 def test_the_sample_is_of_each_function_and_the_same_for_whoever_asks() -> None:
@@ -94,87 +65,38 @@ def _pair(family: str, theirs: str, ours: str) -> Pair:
     kinds = {"p": "passed", "f": "failed", "e": "error", "s": "skipped"}
 
     def made(letters: str, said: str, each: int) -> Run:
-        tests = {
-            f"tests.unittests.{family}::t{i}": Outcome(kinds[x], said if x in "fe" else "", each)
-            for i, x in enumerate(letters)
-            if x != " "
-        }
-        return Run(tests, {f"tests.unittests.{family}.test_x": "ModuleNotFoundError: x"})
+        letters_at = [(i, x) for i, x in enumerate(letters) if x != " "]
+        tests = {f"t{i}": Outcome(kinds[x], said if x in "fe" else "", each) for i, x in letters_at}
+        return Run({f"tests.unittests.{family}::{name}": outcome for name, outcome in tests.items()})
 
     return Pair(family, 9, made(theirs, "AssertionError: theirs", 0), made(ours, "AssertionError: ours", 2))
 
 
-def test_tests_that_end_otherwise_are_found() -> None:
+def test_the_page_has_a_line_a_family_and_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = _pair("text", "pppffse", "pf efse")
     assert pair.differ == [f"tests.unittests.text::t{number}" for number in (1, 2, 3)]
     assert pair.of(pair.differ[1]) == (Outcome("passed"), Outcome("error", "not run"))
     assert pair.alike == [f"tests.unittests.text::t{number}" for number in (4, 6)]
-
-
-def test_the_page_has_a_line_a_family_and_what_differs() -> None:
-    pairs = [_pair("text", "ppf", "pff"), _pair("shape", "pe", "pp")]
-    assert totals(pairs) == {
-        "theirs": {"passed": 3, "failed": 1, "error": 1, "skipped": 0},
-        "ours": {"passed": 3, "failed": 2, "error": 0, "skipped": 0},
-    }
-    page = markdown(document(pairs, {"sample": "all cases"}))
+    page = markdown([_pair("text", "ppf", "pff"), _pair("shape", "pe", "pp")], {"sample": "all cases"})
     assert "| text | 9 | 3 | 2 | 1 | 0 | 0 | 1 | 2 | 0 | 0 |" in page
-    assert "| shape | 9 | 2 | 1 | 0 | 1 | 0 | 2 | 0 | 0 | 0 |" in page
     assert "| all | 18 | 5 | 3 | 1 | 1 | 0 | 3 | 2 | 0 | 0 |" in page
     assert "- text, theirs passed, ours failed: `text::t1`. Says: `AssertionError: ours`." in page
     assert "- shape, theirs error, ours passed: `shape::t1`. Says: `AssertionError: theirs`." in page
-    assert "- text, theirs failed, ours failed: `text::t2`." in page
-    assert "5 tests made 10 syncs through distmetrics; with torchmetrics' own, 0." in " ".join(page.split())
-
-
-def test_parts_are_joined() -> None:
-    facts = {"command": "python -m x", "machine": "2 cores"}
-    other = {"command": "python -m y", "machine": "2 cores", "packages": "z"}
-    parts = [document([_pair("text", "ppf", "pff")], facts), document([_pair("shape", "pe", "pp")], other)]
-    found = joined(parts)
-    whole = document([_pair("text", "ppf", "pff"), _pair("shape", "pe", "pp")], found["facts"])
-    assert found == whole
-    assert found["facts"] == {"command": "python -m x; python -m y", "machine": "2 cores", "packages": "z"}
-
-
-def test_what_is_alike_is_told_once_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "5 tests made 10 syncs through distmetrics; with torchmetrics' own, 0." in page
     monkeypatch.setitem(CAUSES, "AssertionError: ours", "a cause")
-    found = document([_pair("text", "pppppppp", "pfffffff")], {})
-    explain(found)
-    assert {row["cause"] for row in found["differ"]} == {"a cause"}
-    lines = [line for line in markdown(found).splitlines() if "a cause" in line]
+    lines = [line for line in markdown([_pair("text", "p" * 8, "p" + "f" * 7)], {}).splitlines() if "a cause" in line]
     assert len(lines) == 1
     assert lines[0].endswith("`text::t6` and 1 more. Says: `AssertionError: ours`. Cause: a cause.")
-    assert cause_of("nothing that is known") == ""
 
 
-def _checkout(folder: Path, version: str) -> Path:
-    about = folder / "src" / "torchmetrics" / "__about__.py"
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkout of another version is refused; no path of this machine is told."""
+    about = tmp_path / "src" / "torchmetrics" / "__about__.py"
     about.parent.mkdir(parents=True)
-    about.write_text(f'__version__ = "{version}"\n')
-    tests = folder / "tests" / "unittests" / "text"
-    tests.mkdir(parents=True)
-    for name in ("test_b.py", "test_a.py", "_helpers.py", "test_c.py"):
-        (tests / name).touch()
-    return folder
-
-
-def test_files_are_the_first_of_a_family(tmp_path: Path) -> None:
-    tests = _checkout(tmp_path, "1.0") / "tests"
-    assert files(tests, "text", 2) == ["unittests/text/test_a.py", "unittests/text/test_b.py"]
-    assert files(tests, "text", 0) == ["unittests/text"]
-    assert files(tests, "bases", 0) == [f"unittests/{FAMILIES['bases']}"]
-
-
-def test_a_checkout_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert declared(tmp_path) == "no version"
-    checkout = _checkout(tmp_path, "0.0.1")
+    about.write_text('__version__ = "0.0.1"\n')
     with pytest.raises(SystemExit):
-        options([str(checkout)])
+        options([str(tmp_path)])
     assert "the checkout is of torchmetrics 0.0.1" in capsys.readouterr().err
-
-
-def test_the_command_is_told_without_paths_of_this_machine(tmp_path: Path) -> None:
     words = [str(tmp_path), "--each", "4", "--out", str(tmp_path / "out"), "--families", "text"]
     assert shown(words, tmp_path) == "`python -m benchmarks.upstream_tests CHECKOUT --each 4 --families text`"
 

@@ -1,4 +1,7 @@
-"""``python -m distmetrics doctor`` as a user meets it: alone, under torchrun, and in jobs that are broken."""
+"""The checks of ``doctor`` by examples, how its ranks meet, and jobs that are broken.
+
+``tests/acceptance/test_commands.py`` runs the command.
+"""
 
 from __future__ import annotations
 
@@ -6,168 +9,254 @@ import json
 import os
 import socket
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from distmetrics.cli import main
-from distmetrics.cli.doctor_checks import TORCHRUN
-from distmetrics.cli.doctor_meeting import open_store, sign_in
+from distmetrics.cli import doctor, main
+from distmetrics.cli.doctor import (
+    Finding,
+    devices,
+    host_name,
+    interfaces,
+    merged,
+    of_error,
+    open_store,
+    sign_in,
+    speeds,
+)
 from distmetrics.errors import ConfigurationError, PeerLostError
 from distmetrics.launch.environment import Environment
 from tests.machines import torchrun, two_machines
-from tests.programs import Program
+from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
-DOCTOR = ("-m", "distmetrics", "doctor")
-STRANGE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "DISTMETRICS_STORE", "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT")
 
 
-@pytest.fixture(autouse=True)
-def on_its_own(monkeypatch):
-    for name in (*TORCHRUN, *STRANGE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+# --- checks ---
+
+UNKNOWN = socket.gaierror("Name or service not known")
 
 
-def free_port():
+@pytest.mark.parametrize(
+    ("answer", "seconds", "used", "status", "text"),
+    [
+        (["127.0.1.1"], 0, False, "ok", "node0 resolves to 127.0.1.1"),
+        (["127.0.1.1"], 0, True, "fail", "where other machines can't reach it"),
+        (["127.0.1.1", "10.0.0.1"], 0, True, "ok", "resolves to 127.0.1.1, 10.0.0.1"),
+        (["10.0.0.1"], 5.01, False, "warn", "after 5.0 s: each connection waits for that"),
+        (UNKNOWN, 0, True, "fail", "does not resolve: Name or service not known"),
+        (UNKNOWN, 0, False, "warn", "does not resolve"),
+    ],
+)
+def test_names(monkeypatch, answer, seconds, used, status, text):
+    def look_up(name, *_, **__):
+        clock.append(seconds)
+        if isinstance(answer, Exception):
+            raise answer
+        return [(None, None, None, "", (address, 0)) for address in answer]
+
+    clock = [0.0]
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(doctor.time, "perf_counter", lambda: clock[-1])
+    finding = host_name("node0", used)
+    assert (finding.status, text in finding.found, bool(finding.do)) == (status, True, status != "ok"), finding
+
+
+GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+
+
+@pytest.mark.parametrize(
+    ("environ", "several", "status", "text"),
+    [
+        ({}, True, "ok", "lo, eth0, ib0"),
+        ({GLOO: "eth0,ib0"}, True, "ok", "lo, eth0, ib0"),
+        ({GLOO: "eth"}, False, "fail", "=eth is not there; there are: lo, eth0"),
+        ({GLOO: "eth0,eth7"}, False, "fail", "=eth0,eth7 is not there"),
+        ({GLOO: "lo"}, False, "ok", "lo, eth0"),
+        ({GLOO: "lo"}, True, "fail", "is not reached from other machines"),
+        ({NCCL: "eth"}, True, "ok", "lo, eth0"),
+        ({NCCL: "=eth0"}, True, "ok", "lo, eth0"),
+        ({NCCL: "^lo,docker"}, True, "ok", "lo, eth0"),
+        ({NCCL: "lo"}, True, "fail", "NCCL_SOCKET_IFNAME=lo is not reached"),
+        ({NCCL: "en"}, True, "fail", "NCCL_SOCKET_IFNAME=en is not there"),
+    ],
+)
+def test_interfaces(environ, several, status, text):
+    finding = interfaces(["lo", "eth0", "ib0"], environ, several)
+    assert (finding.status, text in finding.found) == (status, True), finding
+
+
+@pytest.mark.parametrize(
+    ("ranks", "backend", "status", "text"),
+    [
+        (["", ""], "auto", "ok", "gloo, on the processors"),
+        (["", ""], "nccl", "fail", "no GPU, or a torch without nccl, for ranks 0-1"),
+        (["H200 a", "H200 b"], "auto", "ok", "nccl, a GPU of its own for each rank: H200"),
+        (["H200 a", "H200 b"], "gloo", "ok", "gloo, on the processors"),
+        (["H200 a", "H200 a"], "auto", "fail", "ranks share a GPU\n\n  ranks 0-1  H200 a"),
+        (["H200 a", ""], "auto", "fail", "no GPU, or a torch without nccl, for rank 1"),
+    ],
+)
+def test_devices(ranks, backend, status, text):
+    finding = devices(ranks, backend)
+    assert (finding.status, text in finding.found, bool(finding.do)) == (status, True, status != "ok"), finding
+
+
+def test_versions_of_ranks():
+    finding = doctor.versions(["torch 2.6.0", "torch 2.6.0", "torch 2.7.0"])
+    assert (finding.status, finding.found.splitlines()[-1]) == ("fail", "  rank 2     torch 2.7.0")
+    assert doctor.versions(["torch 2.6.0"] * 2).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "world_size", "device", "statuses", "text"),
+    [
+        ([1e-4] * 200, 0.02, 2, "cpu", ["ok", "ok"], "median 0.10 ms, 99th percentile 0.10 ms"),
+        ([1e-4] * 200, 0.0, 1, "cpu", ["ok", "ok"], "median"),  # with one rank nothing moves
+        ([0.02] * 200, 0.02, 2, "cpu", ["warn", "ok"], "median 20.00 ms"),
+        ([1e-4] * 190 + [5.0] * 10, 1.0, 2, "cpu", ["warn", "warn"], "99th percentile 5000.00 ms"),
+        ([1e-4] * 200, 0.02, 2, "cuda", ["ok", "warn"], "median"),
+    ],
+)
+def test_speeds(small, large, world_size, device, statuses, text):
+    comm: Any = SimpleNamespace(world_size=world_size, device=torch.device(device))
+    latency, bandwidth = speeds(small, [large or 1e-3] * 5, comm)
+    assert [latency.status, bandwidth.status] == statuses
+    assert text in latency.found
+    speed = 0.0 if world_size == 1 else (16 << 20) / large
+    assert bandwidth.numbers == {"all_reduce_bytes_per_s": pytest.approx(speed)}
+    assert f"all_reduce of 16 MiB: {speed / 1e9:.2f} GB/s" in bandwidth.found
+
+
+# --- findings ---
+
+OK, BAD = Finding("names", "ok", "node0 resolves"), Finding("names", "fail", "no address", "mend it")
+
+
+def test_what_differs_has_its_ranks_and_the_rest_has_none():
+    assert merged([[OK, BAD], [OK, BAD]]) == [OK, BAD]
+    slow = replace(OK, status="warn", found="after 5 s")
+    findings = merged([[OK], [replace(OK, found="node1 resolves")], [slow], [BAD], [BAD]])
+    assert [(each.status, each.ranks) for each in findings] == [("ok", (0, 1)), ("warn", (2,)), ("fail", (3, 4))]
+    assert findings[0].found == "node0 resolves"
+
+
+def test_one_line_for_each_finding_and_an_error_s_advice_apart(capsys):
+    error = PeerLostError("rank 1 never came", likely="a firewall", do="read its log.")
+    plain = of_error(OSError("no"))
+    assert (plain.found, "see the other checks" in plain.do) == ("OSError: no", True)
+    findings = [OK, replace(BAD, ranks=(1, 2), found="first\n[second]"), of_error(error)]
+    assert doctor.show(findings, as_json=False) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "ok    names          node0 resolves",
+        "fail  names          ranks 1-2: first",
+        "                     [second]",
+        "                     Do: mend it",
+        "fail  rendezvous     rank 1 never came",
+        "                     Likely: a firewall",
+        "                     Do: read its log.",
+        "2 checks failed.",
+    ]
+    assert doctor.show([OK, replace(OK, status="warn")], as_json=False) == 0
+
+
+# --- how ranks meet ---
+
+
+def place_of(rank: int, size: int, port: int = 1) -> Environment:
+    return Environment(launcher="torchrun", rank=rank, world_size=size, local_rank=0, main_port=port)
+
+
+def meetings(*ranks: int, size: int, patience: float) -> list[Any]:
+    """Let ranks sign in at one store, as threads; returns the error of each, or None."""
+    store, results = dist.HashStore(), {}
+
+    def come(number: int, rank: int) -> None:
+        try:
+            sign_in(store, place_of(rank, size), patience)
+            results[number] = None
+        except (ConfigurationError, PeerLostError) as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=come, args=each) for each in enumerate(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in range(len(ranks))]
+
+
+def test_ranks_meet_and_who_is_missing_is_the_same_for_all():
+    assert meetings(0, 1, 2, size=3, patience=60) == [None] * 3
+    found = meetings(0, 2, 3, size=5, patience=0.5)
+    texts = {str(error).partition("\n")[0] for error in found}
+    assert texts == {"ranks 1, 4 of 5 never came to 127.0.0.1:1 within 0.5 s"}
+
+
+def test_the_first_verdict_counts_for_who_comes_too_late():
+    store = dist.HashStore()
+    for rank in (0, 1):
+        with pytest.raises(PeerLostError, match="rank 1 of 2 never came"):
+            sign_in(store, place_of(rank, 2), 0.01)
+
+
+def test_two_processes_of_one_rank():
+    store = dist.HashStore()
+    sign_in(store, place_of(0, 1), 1)
+    with pytest.raises(ConfigurationError, match="two processes say that they are rank 0; one is on "):
+        sign_in(store, place_of(0, 1), 1)
+
+
+def test_ranks_that_disagree_on_their_number_do_not_meet_and_a_taken_port_is_told():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        port = probe.getsockname()[1]
+    one, other = place_of(0, 1, port), place_of(1, 3, port)
+    stores = [open_store(place, 10) for place in (one, other)]
+    sign_in(stores[0], one, 1)
+    with pytest.raises(PeerLostError, match=r"ranks 0, 2 of 3 never came(.|\n)*or WORLD_SIZE"):
+        sign_in(stores[1], other, 0.1)
+    with pytest.raises(PeerLostError, match="open rank 0's store at"):
+        open_store(one, 1)
 
 
-def start(*arguments, **variables):
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    return Program(arguments, cwd=ROOT, env=environ | variables)
+# --- the command ---
 
 
-def ended(*started):
-    """Wait for programs; returns exit code, output and errors of each."""
-    try:
-        ends = [program.end(timeout=100) for program in started]
-    finally:
-        for program in started:
-            program.kill()
-    return [(end.stdout, end.stderr, end.returncode) for end in ends]
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
+def test_a_timeout_is_a_positive_number(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", f"--timeout={text}"])
+    assert "--timeout" in capsys.readouterr().err
 
 
-def rank(number, of, port, *arguments, **variables):
-    """Start one rank of a job as a shell script would."""
-    place = {"RANK": str(number), "WORLD_SIZE": str(of), "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(of)}
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return start(*DOCTOR, *arguments, **(place | where | variables))
-
-
-def by_name(text):
-    found = json.loads(text)
-    return found, {finding["name"]: finding for finding in found["findings"]}
-
-
-def statuses(found):
-    return {name: finding["status"] for name, finding in found.items() if finding["status"] == "fail"}
-
-
-MEASURED = {
-    "rendezvous": {"seconds"},
-    "latency": {"median_s", "p99_s"},
-    "bandwidth": {"all_reduce_bytes_per_s"},
-}
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_alone_it_starts_two_processes(capsys):
-    assert main(["doctor", "--json"]) == 0
-    whole, found = by_name(capsys.readouterr().out)
-    assert (whole["ok"], whole["launcher"], whole["world_size"], statuses(found)) == (True, "", 1, {})
-    assert {name: set(found[name]["numbers"]) for name in MEASURED} == MEASURED
-    assert found["latency"]["numbers"]["median_s"] > 0
-    assert found["launcher"]["found"] == "no launcher: this process is on its own"
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-@pytest.mark.long
-def test_an_interface_that_is_not_there_fails_twice():
-    ((out, err, code),) = ended(start(*DOCTOR, "--json", "--timeout", "10", GLOO_SOCKET_IFNAME="nope0"))
-    _, found = by_name(out)
-    assert code == 1, err
-    assert statuses(found) == {"interfaces": "fail", "rendezvous": "fail"}
-    assert "GLOO_SOCKET_IFNAME=nope0 is not there; there are: " in found["interfaces"]["found"]
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "variables", [{"DISTMETRICS_GUARD": "maybe"}, pytest.param({"NCCL_SOCKET_IFNAME": "nope0"}, marks=pytest.mark.long)]
-)
-def test_under_torchrun_all_ranks_end_alike(variables):
-    command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *DOCTOR, "--json")
-    ((out, err, code),) = ended(start(*command, **variables))
-    whole, found = by_name(out)  # one object: rank 1 prints nothing
-    fine = "NCCL_SOCKET_IFNAME" not in variables
-    assert (whole["launcher"], whole["world_size"], whole["ok"]) == ("torchrun", 2, fine)
-    assert found["rendezvous"]["found"].startswith("2 ranks connected in ")
-    assert found["versions"]["status"] == "ok"
-    assert (code, statuses(found)) == ((0, {}) if fine else (1, {"interfaces": "fail"})), err
-    assert found["interfaces"]["ranks"] == []  # all of them
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_what_is_wrong_on_one_rank_is_the_exit_code_of_all():
-    port = free_port()
-    first, second = ended(rank(0, 2, port), rank(1, 2, port, NCCL_SOCKET_IFNAME="nope0"))
-    assert (first[2], second[2]) == (1, 1)
-    assert "rank 1: NCCL_SOCKET_IFNAME=nope0 is not there" in first[0]
-    assert "Do: unset NCCL_SOCKET_IFNAME" in first[0]
-    assert "1 check failed" in first[0]
-    assert (second[0], second[1]) == ("", "")
+def test_variables_that_contradict_are_told_with_exit_code_2(monkeypatch, capsys):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "two", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doctor"]) == 2
+    assert "torchrun set WORLD_SIZE='two', which is no number" in capsys.readouterr().err
 
 
 @pytest.mark.long
 @pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_ranks_that_never_come_are_named():
-    alone = rank(0, 4, free_port(), "--timeout", "3")
-    without_the_first = rank(1, 2, free_port(), "--timeout", "3")
-    (out, _, code), (nothing, err, other) = ended(alone, without_the_first)
-    assert (code, other, nothing) == (1, 1, "")
-    assert "ranks 1-3 of 4 never came to 127.0.0.1:" in out
-    assert "within 3 s" in out
-    assert "rank 1 can't open rank 0's store at 127.0.0.1:" in err
-    assert "Connection refused" in err
-
-
-@pytest.mark.long
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_a_port_that_is_taken():
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
-        taken.listen(1)
-        ((out, _, code),) = ended(rank(0, 2, taken.getsockname()[1], "--timeout", "3", "--json"))
-    _, found = by_name(out)
-    assert code == 1
-    assert statuses(found) == {"rendezvous": "fail"}
-    assert found["rendezvous"]["found"].startswith("rank 0 can't open rank 0's store at 127.0.0.1:")
-
-
-@pytest.mark.long
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
 def test_a_store_that_is_silent_is_no_hang():
     """Something listens at the port and never answers."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(16)
-        ((out, err, code),) = ended(rank(1, 2, silent.getsockname()[1], "--timeout", "2"))
-    assert (code, out) == (1, "")
-    assert "Timeout (0:00:16)!" in err
-    assert "open_store" in err  # where it hangs
+        job = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        job |= {"MASTER_PORT": str(silent.getsockname()[1]), "PYTHONPATH": str(ROOT)}
+        command = ("-m", "distmetrics", "doctor", "--timeout", "2")
+        done = run_program(command, cwd=ROOT, env=os.environ | job, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Timeout (0:00:16)!" in done.stderr
+    assert "open_store" in done.stderr  # where it hangs
 
 
 @pytest.mark.long
@@ -176,94 +265,7 @@ def test_a_store_that_is_silent_is_no_hang():
 def test_two_machines():
     with two_machines() as names:
         first, second = torchrun(names, "distmetrics", "doctor", "--json")
-    _, found = by_name(first[first.index("{\n") : first.rindex("\n}") + 2])
+    report = json.loads(first[first.index("{\n") : first.rindex("\n}") + 2])
     assert '"findings"' not in second
-    assert statuses(found) == {}
-    assert "4 on this machine" not in found["launcher"]["found"]
-    assert "torchrun says 4 ranks, 2 on this machine, rank 0 at 10.77.0.1:29400" in found["launcher"]["found"]
-
-
-def meetings(*ranks, size=2, patience=10.0):
-    """Let ranks meet at one store, as threads; returns the error of each, or None."""
-    store, results = dist.HashStore(), {}
-
-    def come(number, mine, after):
-        time.sleep(after)
-        place = Environment(
-            launcher="torchrun", rank=mine, world_size=size, local_rank=0, local_world_size=1, main_port=1
-        )
-        try:
-            sign_in(store, place, patience)
-            results[number] = None
-        except (ConfigurationError, PeerLostError) as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=come, args=(number, *each)) for number, each in enumerate(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [results[number] for number in range(len(ranks))]
-
-
-def test_ranks_meet():
-    assert meetings((0, 0.0), (1, 0.3)) == [None, None]
-
-
-def test_who_is_missing_is_the_same_for_all():
-    found = meetings((0, 0.0), (2, 0.2), (3, 0.0), size=5, patience=0.5)
-    assert {str(error).partition("\n")[0] for error in found} == {
-        "ranks 1, 4 of 5 never came to 127.0.0.1:1 within 0.5 s",
-    }
-    assert all(error.peers == (1, 4) for error in found)
-
-
-def test_who_comes_too_late_is_told_what_the_others_were():
-    early, late = meetings((0, 0.0), (1, 0.8), patience=0.2)
-    assert str(early) == str(late)
-    assert "rank 1 of 2 never came" in str(late)
-
-
-@pytest.mark.parametrize("after", [0.0, 0.3])
-def test_two_processes_of_one_rank(after):
-    """Also where the second comes when all are in: it must not take part."""
-    found = meetings((0, 0.0), (1, 0.0 if after else 0.2), (1, after or 0.2))
-    refused = [error for error in found if isinstance(error, ConfigurationError)]
-    assert refused
-    assert "two processes say that they are rank 1; one is on " in str(refused[0])
-    assert "Do:     give each process a RANK of its own" in str(refused[0])
-
-
-def test_ranks_that_disagree_on_their_number_do_not_meet():
-    one = Environment(launcher="", rank=0, world_size=1, local_rank=0, local_world_size=1, main_port=free_port())
-    other = replace(one, rank=1, world_size=3)
-    stores = [open_store(place, {}, 10) for place in (one, other)]
-    sign_in(stores[0], one, 1)
-    with pytest.raises(PeerLostError, match="ranks 0, 2 of 3 never came") as caught:
-        sign_in(stores[1], other, 0.1)
-    assert "another MASTER_ADDR, MASTER_PORT or WORLD_SIZE" in caught.value.likely
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
-def test_a_timeout_is_a_positive_number(text, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["doctor", f"--timeout={text}"])
-    assert "--timeout" in capsys.readouterr().err
-
-
-def test_help_says_what_json_replaces(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["doctor", "--help"])
-    assert "print JSON instead of text" in capsys.readouterr().out
-
-
-def test_variables_that_say_too_little(capsys, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    assert main(["doctor", "--json"]) == 1
-    _, found = by_name(capsys.readouterr().out)
-    assert found["launcher"]["found"].startswith("RANK set, but not all of RANK, WORLD_SIZE, ")
-    assert "rendezvous" not in found
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert main(["doctor"]) == 1
-    assert "torchrun set WORLD_SIZE='two', which is no number" in capsys.readouterr().out
+    assert [each["name"] for each in report["findings"] if each["status"] == "fail"] == []
+    assert (report["launcher"], report["world_size"]) == ("torchrun", 4)

@@ -14,6 +14,8 @@ from distmetrics import DistmetricsError, GroupCommunicator, all_reduce, current
 from distmetrics.comm.process_group import _transport_device
 from distmetrics.errors import ConfigurationError, PeerLostError
 
+pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("job")]
+
 
 @pytest.fixture
 def job(tmp_path: Any) -> Iterator[None]:
@@ -24,24 +26,23 @@ def job(tmp_path: Any) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.mark.gloo
-@pytest.mark.usefixtures("job")
 def test_a_job_of_torch_distributed_is_the_default() -> None:
     """A script under torchrun needs no ``comm=``; there is one communicator a group, which counts all calls."""
     comm = current()
     assert isinstance(comm, GroupCommunicator)
     assert current() is comm
-    assert comm.calls == 0
     comm.barrier()
     assert all_reduce(torch.tensor(2)) == 2
     assert GroupCommunicator.of(dist.group.WORLD).calls == 1  # a world of one sends nothing
+    # gloo moves CPU tensors: the trip to a GPU is spared.
+    assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
 
 
-@pytest.mark.gloo
-@pytest.mark.usefixtures("job")
 def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> None:
     """Nobody can name the peer then; the text must not pretend to, and the group is closed for good."""
     comm = GroupCommunicator()
+    for error in (ValueError("gloo"), RuntimeError("shape"), DistmetricsError("gloo"), RuntimeError("Broken pipe")):
+        assert comm.blame(error) is None  # only a connection error may be put down to a peer, and somebody must know
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("first\nConnection closed by peer")
@@ -51,22 +52,6 @@ def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> Non
     assert "The backend says: Connection closed by peer" in str(caught.value)
     with pytest.raises(PeerLostError, match="the connection to another rank broke"):
         comm.barrier()
-
-
-@pytest.mark.gloo
-@pytest.mark.usefixtures("job")
-def test_blame_leaves_other_errors_alone() -> None:
-    """Only a connection error of the backend may be put down to a lost peer."""
-    comm = GroupCommunicator()
-    for error in (ValueError("gloo"), RuntimeError("shape"), DistmetricsError("gloo"), RuntimeError("Broken pipe")):
-        assert comm.blame(error) is None  # the last for want of a departures
-
-
-@pytest.mark.gloo
-@pytest.mark.usefixtures("job")
-def test_the_transport_wants_the_cpu_where_the_backend_has_one() -> None:
-    """gloo moves CPU tensors; the trip to a GPU is spared."""
-    assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
 
 
 class _Syncs(torch.utils.data.Dataset[Any]):
@@ -79,8 +64,6 @@ class _Syncs(torch.utils.data.Dataset[Any]):
         current().barrier()
 
 
-@pytest.mark.gloo
-@pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("made_before", [True, False])
 def test_a_fork_of_a_rank_is_no_rank(made_before: bool) -> None:
     """Its connections are its parent's: gloo says "Bad file descriptor", or waits."""

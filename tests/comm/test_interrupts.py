@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -16,7 +13,7 @@ import distmetrics as dm
 from distmetrics.guard.watchdog import Watchdog
 from distmetrics.testing import run
 from tests.backends import BACKENDS
-from tests.comm.striking import CALLS, LARGE, Stop, expected, steps
+from tests.comm.striking import CALLS, Stop, expected, steps
 
 # Python drops an exception that strikes while a generator is closed.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -44,32 +41,25 @@ def judged(kind: str, ranks: list[Any], repeats: bool = False, alike: bool = Tru
     return texts[0]
 
 
-@pytest.mark.parametrize("kind", CALLS)
-def test_struck_at_any_place(kind: str) -> None:
-    """In the second of four calls that nothing tells apart but their number."""
+@pytest.mark.parametrize(
+    ("kind", "repeats"), [*((kind, False) for kind in CALLS), *((kind, True) for kind in CALLS if "sync" not in kind)]
+)
+def test_struck_at_any_place(kind: str, repeats: bool) -> None:
+    """In the second of four calls that nothing tells apart but their number.
+
+    The rank goes on, or makes the call again, which the others have left behind or have not.
+    """
     place, came = 1, True
     while came:
-        ended = dm.ThreadWorld(2).outcomes(steps, kind, {1: (1, place)}, limit=30)
+        ended = dm.ThreadWorld(2).outcomes(steps, kind, {1: (1, place)}, repeats, limit=30)
         ranks = [outcome.value for outcome in ended]
         came = ranks[1][1]
-        headlines = judged(kind, ranks)
-        if "sync" not in kind and came:  # else the rounds may have been over
+        headlines = judged(kind, ranks, repeats)
+        if not repeats and "sync" not in kind and came:  # else the rounds may have been over
             assert len(headlines) == 1
             assert all(map(OUT_OF_STEP.match, headlines))
         place += EVERY
     assert place > 5 * EVERY
-
-
-@pytest.mark.parametrize("kind", ["all_reduce", "large all_reduce", "mean", "large broadcast", "all_gather_cat"])
-def test_struck_at_any_place_and_repeated(kind: str) -> None:
-    """The rank makes the call again, which the others have left behind, or have not."""
-    place, came = 1, True
-    while came:
-        ended = dm.ThreadWorld(2).outcomes(steps, kind, {1: (1, place)}, True, limit=30)
-        ranks = [outcome.value for outcome in ended]
-        came = ranks[1][1]
-        judged(kind, ranks, repeats=True)
-        place += EVERY + 4
 
 
 def test_both_ranks_struck_at_any_two_places() -> None:
@@ -93,46 +83,12 @@ def on_processes(comm: Any, places: range) -> list[Any]:
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_struck_on_processes(world_size: int) -> None:
-    ended = run(world_size, on_processes, range(1, 900, 89), backend="gloo", limit=120)
+def test_struck_on_processes() -> None:
+    ended = run(3, on_processes, range(1, 900, 89), backend="gloo", limit=120)
     for ranks in zip(*ended, strict=True):
         headlines = judged(ranks[0][0], [rank for _, rank in ranks])
         assert all(map(OUT_OF_STEP.match, headlines))
     assert ended
-
-
-def stopped_by_a_timer(comm: Any, size: int) -> list[str]:
-    """Rank 1 is stopped while it waits for rank 0, which comes late; both go on."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    texts = []
-    if comm.rank == 1:
-        signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-    else:
-        time.sleep(0.5)
-    for step in range(3):
-        try:
-            value = dm.all_reduce(torch.full((size,), float(10 * step + comm.rank)))
-            texts.append(str(sorted({*value.tolist()})))
-        except Exception as error:  # noqa: BLE001  (the test looks at it)
-            texts.append(f"{type(error).__name__}: {error}")
-    return texts
-
-
-@pytest.mark.gloo
-@pytest.mark.parametrize("size", [3, LARGE])
-def test_a_timer_that_ends_a_wait(size: int) -> None:
-    """Both ranks raise in every later call; the other one may still get the value of the interrupted call."""
-    first, second = run(2, stopped_by_a_timer, size, backend="gloo", limit=60)
-    assert second[0].startswith("TimeoutError")
-    assert first[0] == "[1.0]" or first[0] == first[1]
-    assert first[1:] == second[1:] == [first[1]] * 2
-    assert first[1].startswith("DivergedError: rank 1 left a call by TimeoutError and went on")
-    assert "test_interrupts.py" in first[1]
 
 
 def all_ranks_stopped(comm: Any) -> Any:
@@ -158,65 +114,6 @@ class Raising:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_ranks_stopped_in_one_call_are_in_step(backend: Any) -> None:
     assert run(2, all_ranks_stopped, backend=backend) == [1, 1]
-
-
-# -- threads of one rank
-
-
-def two_threads(comm: Any) -> list[str]:
-    """A second thread of rank 0 calls while the first waits for rank 1."""
-    texts = []
-
-    def call() -> None:
-        try:
-            texts.append(str(dm.all_reduce(torch.ones(1), comm=comm)))
-        except dm.DistmetricsError as error:
-            texts.append(f"{type(error).__name__}: {error}")
-
-    if comm.rank == 0:
-        threads = [threading.Thread(target=call) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.2)
-    else:
-        time.sleep(0.6)
-    call()
-    for thread in threads if comm.rank == 0 else []:
-        thread.join()
-    call()
-    return texts
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_overlapping_calls_of_two_threads_are_refused(backend: Any) -> None:
-    """The second, with both lines; the first is made; and the next is an error on every rank."""
-    first, other = run(2, two_threads, backend=backend, limit=60)
-    refused = [text for text in first if text.startswith("ConfigurationError")]
-    assert refused
-    headline = refused[0].partition("\n")[0]
-    assert headline.startswith("ConfigurationError: two threads of rank 0 are in calls of one communicator")
-    assert headline.count("test_interrupts.py") == 2
-    assert [text for text in first if text.startswith("tensor")] == ["tensor([2.])"]
-    assert other[0] == "tensor([2.])"
-    assert other[1] == first[-1]
-    assert other[1].startswith("DivergedError: two threads of rank 0 were in calls of one communicator")
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_threads_that_wait_for_each_other_may_call(backend: Any) -> None:
-    assert run(2, in_turns, backend=backend) == [[2.0] * 3] * 2
-
-
-def in_turns(comm: Any) -> list[float]:
-    values: list[float] = []
-    for _ in range(3):
-        thread = threading.Thread(target=lambda: values.append(float(dm.all_reduce(1.0, comm=comm))))
-        thread.start()
-        thread.join()
-    return values
-
-
-# -- errors of the right type
 
 
 class GoneStore:

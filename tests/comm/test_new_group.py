@@ -83,11 +83,7 @@ def failing(comm: Any) -> Any:
     return dm.Log(comm).flush(wait=False).result()
 
 
-@pytest.mark.parametrize(
-    ("work", "kind"),
-    [(not_in_the_background, dm.MismatchError), (failing, dm.PeerLostError)],
-    ids=["another call", "fails"],
-)
+@pytest.mark.parametrize(("work", "kind"), [(not_in_the_background, dm.MismatchError), (failing, dm.PeerLostError)])
 def test_a_rank_that_begins_nothing_in_the_background(work: Callable[..., Any], kind: Any) -> None:
     """The others do not wait for it in the making of a group, which nobody watches."""
     ended = outcomes(3, work, backend="gloo", limit=60)

@@ -1,7 +1,8 @@
-"""The thread world is strict, and decides deadlock: at once where it must come, never where it need not."""
+"""The thread world is strict, moves data as real transports do, and decides deadlock: never where it need not come."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import Any
@@ -9,84 +10,85 @@ from typing import Any
 import pytest
 import torch
 
-from distmetrics import Communicator, DivergedError, MismatchError, PeerLostError, ThreadWorld, current
+from distmetrics import (
+    Communicator,
+    DivergedError,
+    MismatchError,
+    PeerLostError,
+    SingleCommunicator,
+    ThreadWorld,
+    current,
+)
 from distmetrics.comm.background import start
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error, verdicts
+from tests.comm import ranks
 
 ONE = torch.ones(2)
 
 
-def different_calls(comm: Any) -> None:
-    comm.all_gather(ONE) if comm.rank else comm.barrier()
-
-
-def different_ops(comm: Any) -> None:
-    comm.all_reduce(ONE, "max" if comm.rank else "sum")
-
-
-def different_shapes(comm: Any) -> None:
-    comm.all_gather(torch.ones(2 + comm.rank))
-
-
-def different_dimensions(comm: Any) -> None:
-    comm.all_gather(torch.tensor(1.0) if comm.rank else torch.ones(1))
-
-
-def different_dtypes(comm: Any) -> None:
-    comm.all_reduce(ONE.double() if comm.rank else ONE, "sum")
-
-
-def different_sources(comm: Any) -> None:
-    comm.broadcast(ONE, comm.rank)
-
-
-def different_parts(comm: Any) -> None:
-    comm.all_to_all([torch.ones(1 + comm.rank)] * comm.world_size)
-
-
 @pytest.mark.parametrize(
-    "work",
-    [
-        different_calls,
-        different_ops,
-        different_shapes,
-        different_dimensions,
-        different_dtypes,
-        different_sources,
-        different_parts,
-    ],
+    ("backend", "world_size"),
+    [*(("threads", size) for size in (1, 2, 3, 5)), pytest.param("gloo", 3, marks=pytest.mark.gloo)],
 )
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_unequal_calls_are_refused_on_every_rank(work: Any, world_size: int) -> None:
+def test_every_transport_keeps_the_contract(backend: Any, world_size: int) -> None:
+    """Equal shapes, rank order, any dtype, never in place; misuse is refused in one voice."""
+    texts = run(world_size, ranks.everything, backend=backend)[0]
+    wanted = [f"broadcast from rank {src} in a world of {world_size}" for src in (world_size, -1)]
+    assert texts[-2:] == wanted
+    if world_size > 1:
+        assert texts[0] == f"all_to_all needs {world_size} parts alike, got float32[2]"
+        assert texts[1].startswith(f"all_to_all needs {world_size} parts alike, got float32[1], float32[2]")
+
+
+def test_a_world_of_one_keeps_the_contract() -> None:
+    """The communicator of an ordinary script is a transport like any other, behind a recorder too."""
+    for comm in (SingleCommunicator(), RecordingCommunicator(SingleCommunicator())):
+        assert isinstance(comm, Communicator)
+        ranks.everything(comm)
+
+
+@pytest.mark.gloo
+def test_large_and_small_gathers_that_meet_end_in_an_error() -> None:
+    """Gloo makes them in two ways that never meet: without a word from the guard, all would wait for ever."""
+    ended = outcomes(2, ranks.gathers_unequal_sizes, backend="gloo", limit=60)
+    assert "all_gather of large data" in str(same_error(ended, MismatchError))
+
+
+DIFFERENT = {
+    "calls": lambda comm: comm.all_gather(ONE) if comm.rank else comm.barrier(),
+    "ops": lambda comm: comm.all_reduce(ONE, "max" if comm.rank else "sum"),
+    "shapes": lambda comm: comm.all_gather(torch.ones(2 + comm.rank)),
+    "dimensions": lambda comm: comm.all_gather(torch.tensor(1.0) if comm.rank else torch.ones(1)),
+    "dtypes": lambda comm: comm.all_reduce(ONE.double() if comm.rank else ONE, "sum"),
+    "sources": lambda comm: comm.broadcast(ONE, comm.rank),
+    "parts": lambda comm: comm.all_to_all([torch.ones(1 + comm.rank)] * comm.world_size),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_unequal_calls_are_refused_on_every_rank_and_the_world_goes_on(what: str) -> None:
     """A real transport would abort, or hand out garbage; a lenient thread world would hide that from the tests."""
-    error = same_error(outcomes(world_size, work), MismatchError)
-    assert error.peers == tuple(range(world_size))
-
-
-def test_the_text_of_unequal_calls() -> None:
-    """Pinned: it is what a user reads."""
-    error = same_error(outcomes(3, different_shapes), MismatchError)
-    line = error.site.line if error.site else 0
-    assert str(error) == (
-        "ranks disagree on a collective\n"
-        "\n"
-        f"  rank 0  all_gather float32[2]  tests/comm/test_threads.py:{line} in different_shapes\n"
-        f"  rank 1  all_gather float32[3]  tests/comm/test_threads.py:{line} in different_shapes\n"
-        f"  rank 2  all_gather float32[4]  tests/comm/test_threads.py:{line} in different_shapes\n"
-        "\n"
-        "No data was moved.\n"
-        "Likely: a condition, a loop length or a shape that differs between ranks.\n"
-        "Do:     make every rank call the same collectives, in the same order, with equal shapes and dtypes."
-    )
-
-
-def test_the_world_goes_on_after_a_disagreement() -> None:
-    """Nothing was moved, so nothing is out of step."""
+    error = same_error(outcomes(3, DIFFERENT[what]), MismatchError)
+    assert error.peers == (0, 1, 2)
+    if what == "shapes":  # what a user reads
+        line = error.site.line if error.site else 0
+        assert str(error) == (
+            "ranks disagree on a collective\n"
+            "\n"
+            f"  rank 0  all_gather float32[2]  tests/comm/test_threads.py:{line} in <lambda>\n"
+            f"  rank 1  all_gather float32[3]  tests/comm/test_threads.py:{line} in <lambda>\n"
+            f"  rank 2  all_gather float32[4]  tests/comm/test_threads.py:{line} in <lambda>\n"
+            "\n"
+            "No data was moved.\n"
+            "Likely: a condition, a loop length or a shape that differs between ranks.\n"
+            "Do:     make every rank call the same collectives, in the same order, with equal shapes and dtypes."
+        )
 
     def work(comm: Communicator) -> Any:
         with pytest.raises(MismatchError):
-            different_dtypes(comm)
+            DIFFERENT[what](comm)
         return comm.all_reduce(torch.tensor(1), "sum").item()
 
     assert run(3, work) == [3, 3, 3]
@@ -101,17 +103,40 @@ def test_a_world_runs_again_after_success_and_after_failure() -> None:
     assert world.run(lambda comm: comm.all_reduce(torch.tensor(1), "sum").item()) == [2, 2]
 
 
-def test_a_skipped_collective_is_decided_the_moment_the_rank_returns() -> None:
-    """Decided, not timed: the wait fails because it can never be met."""
-
-    def work(comm: Communicator) -> str:
-        if comm.rank == 1:
-            return "gone"
-        comm.barrier()
-        return "never"
-
-    ended = outcomes(4, work)
+def test_a_rank_that_returns_or_raises_is_named_by_the_others_at_once() -> None:
+    """Decided, not timed: the wait fails because it can never be met. The rank keeps its own error."""
+    ended = outcomes(4, ranks.returns_early_on_one, 1)
     assert verdicts(ended) == [("DivergedError", rank, (1,)) if rank != 1 else None for rank in range(4)]
+    ended = outcomes(3, ranks.raises_on_one, 1)
+    assert isinstance(ended[1].error, KeyError)
+    for rank in (0, 2):
+        error = ended[rank].error
+        assert isinstance(error, PeerLostError)
+        assert re.search(r"rank 1\s+raised KeyError: 'no such column'  tests/comm/ranks.py:\d+ in raises", str(error))
+    with pytest.raises(KeyError, match="no such column") as caught:
+        run(3, ranks.raises_on_one, 1)
+    assert caught.value.__notes__[:2] == [
+        "raised on rank 1",
+        "ranks 0, 2 raised PeerLostError: rank 1 failed and will never answer",
+    ]
+
+
+def test_system_exit_and_interrupts_of_a_rank_come_home() -> None:
+    """Nothing that ends a rank may be swallowed by its thread; who lost a peer is told so in each later call."""
+
+    def work(comm: Communicator) -> list[str]:
+        if comm.rank == 0:
+            raise KeyboardInterrupt
+        texts = []
+        for _ in range(2):
+            with pytest.raises(PeerLostError) as caught:
+                comm.barrier()
+            texts.append(str(caught.value).partition("\n")[0])
+        return texts
+
+    ended = outcomes(2, work)
+    assert isinstance(ended[0].error, KeyboardInterrupt)
+    assert ended[1].value == ["rank 0 failed and will never answer"] * 2
 
 
 def test_a_slow_rank_is_waited_for() -> None:
@@ -128,51 +153,37 @@ def test_a_slow_rank_is_waited_for() -> None:
     assert run(3, work) == [3, 3, 3]
 
 
-def overlapping_groups(comm: Any) -> None:
-    """Ranks 0-1, 1-2 and 2-0 form a ring of groups, and each rank begins with another one."""
-    mine = [comm.subgroup(group) for group in ([0, 1], [1, 2], [0, 2]) if comm.rank in group]
-    for group in mine if comm.rank != 2 else reversed(mine):
-        group.barrier()
-
-
-def ring_of_groups(comm: Any) -> None:
-    after = (comm.rank + 1) % comm.world_size
-    before = (comm.rank - 1) % comm.world_size
-    for other in (after, before):
-        comm.subgroup([comm.rank, other]).barrier()
+def ring_of_groups(comm: Any, in_order: bool) -> None:
+    others = [(comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size]
+    groups = [sorted([comm.rank, other]) for other in others]
+    for group in sorted(groups) if in_order else groups:
+        comm.subgroup(group).barrier()
 
 
 @pytest.mark.parametrize("world_size", [3, 4, 5])
-def test_subgroups_in_different_order_are_a_deadlock(world_size: int) -> None:
+def test_subgroups_in_different_order_are_a_deadlock_and_in_one_order_none(world_size: int) -> None:
     """Every rank waits for its neighbour's first group: no wait can ever be met, and all are told who waits where."""
-    error = same_error(outcomes(world_size, ring_of_groups), DivergedError)
+    run(world_size, ring_of_groups, True)
+    error = same_error(outcomes(world_size, ring_of_groups, False), DivergedError)
     assert str(error).startswith("deadlock: every rank waits, and no wait can be met")
     assert error.peers == tuple(range(world_size))
-
-
-def test_overlapping_subgroups_in_one_order_are_none() -> None:
-    """The same groups, taken in an order that all ranks share, pass."""
-    run(3, overlapping_groups)
 
 
 def test_a_deadlock_of_some_is_decided_when_the_rest_has_ended() -> None:
     """While rank 2 works it could still be the one that helps; when it has returned it can't."""
 
     def work(comm: Any) -> str:
-        if comm.rank == 2:
-            return "done"
-        group = comm.subgroup([0, 1])
-        comm.barrier() if comm.rank == 0 else group.barrier()
-        return "never"
+        if comm.rank < 2:
+            group = comm.subgroup([0, 1])
+            comm.barrier() if comm.rank == 0 else group.barrier()
+        return "done"
 
     ended = outcomes(3, work)
     assert ended[2].value == "done"
     assert [type(outcome.error) for outcome in ended[:2]] == [DivergedError, DivergedError]
 
 
-def test_a_subgroup_counts_its_own_ranks() -> None:
-    """Rank and order inside a subgroup are the subgroup's."""
-
+def test_a_subgroup_counts_its_own_ranks_and_a_rank_outside_has_no_end_of_it() -> None:
     def work(comm: Any) -> Any:
         if comm.rank == 1:
             return None
@@ -180,31 +191,10 @@ def test_a_subgroup_counts_its_own_ranks() -> None:
         return group.rank, group.world_size, [int(row) for row in group.all_gather(torch.tensor(comm.rank))]
 
     assert run(4, work) == [(0, 3, [0, 2, 3]), None, (1, 3, [0, 2, 3]), (2, 3, [0, 2, 3])]
-
-
-def test_a_rank_outside_a_subgroup_has_no_end_of_it() -> None:
-    """It would wait for an answer that is not for it."""
     with pytest.raises(ValueError, match="not in tuple"):
         ThreadWorld(3).communicator(1).subgroup([0, 2])
-
-
-def test_a_world_needs_a_rank() -> None:
-    """Zero ranks would return an empty list, and the test that asked for it would test nothing."""
     with pytest.raises(ValueError, match="world_size=0"):
         ThreadWorld(0)
-
-
-def test_system_exit_and_interrupts_of_a_rank_come_home() -> None:
-    """Nothing that ends a rank may be swallowed by its thread."""
-
-    def work(comm: Communicator) -> None:
-        if comm.rank == 0:
-            raise KeyboardInterrupt
-        comm.barrier()
-
-    ended = outcomes(2, work)
-    assert isinstance(ended[0].error, KeyboardInterrupt)
-    assert isinstance(ended[1].error, PeerLostError)
 
 
 def test_each_rank_has_its_own_communicator_in_force() -> None:

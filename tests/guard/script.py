@@ -33,38 +33,20 @@ def fails(what: str) -> None:
     match what:
         case "returns":
             sys.exit(0)
-        case "raises":
-            raise ValueError("a bad batch")
         case "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         case "is busy":
             time.sleep(90)
 
 
-def forks(rank: int) -> None:
-    """A forked child ends; the rank goes on, and is slow."""
-    if rank == 1:
-        child = os.fork()
-        if child == 0:
-            sys.exit(0)
-        os.waitpid(child, 0)
-        time.sleep(1.5)  # so that the other looks who has left
-    dm.all_reduce(ONE)  # distlint: ignore[DL101] what the guard must stop
-
-
 def is_refused(rank: int) -> None:
-    """The backend has no such call: torch's own words, and the group is whole."""
+    """The backend has no such call: torch's own words, and the group is whole; then one rank alone ends by it."""
     with guard.watch():
         try:
             dist.all_reduce(ONE.to_sparse(), op=dist.ReduceOp.MAX)
         except RuntimeError as error:
             print(f"{type(error).__name__}: {error}")
         dist.barrier()
-
-
-def is_refused_alone(rank: int) -> None:
-    """One rank sends what the backend refuses, and ends by it: the other is told at once."""
-    with guard.watch():
         dist.all_reduce(ONE.to_sparse() if rank else ONE, op=dist.ReduceOp.MAX)
 
 
@@ -82,14 +64,6 @@ def caught(rank: int) -> None:
         sys.exit(1)
 
 
-def killed(rank: int) -> None:
-    """Be killed on one rank, while the other waits in C code of torch's, which nothing ends."""
-    if rank == 1:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.recv(ONE)
-
-
 def terminated(rank: int) -> None:
     """Be ended by SIGTERM, in the midst of code of the user's, who may have a handler for it."""
     os.kill(os.getpid(), signal.SIGTERM)
@@ -104,16 +78,20 @@ def terminated_in_torch(rank: int) -> None:
     time.sleep(1)
 
 
-def forked(rank: int) -> None:
-    """Let a forked child be ended by SIGTERM, which says nothing of the rank."""
-    child = os.fork()
-    if child == 0:
+def forks(rank: int) -> None:
+    """Forked children end, one by itself and one by SIGTERM, which says nothing of the rank; it is slow then."""
+    first = os.fork()
+    if first == 0:
+        sys.exit(0)
+    second = os.fork()
+    if second == 0:
         time.sleep(60)
         os._exit(1)
-    os.kill(child, signal.SIGTERM)
-    _, status = os.waitpid(child, 0)
-    print(f"the child ended with {os.waitstatus_to_exitcode(status)}", flush=True)
-    time.sleep(0.5)
+    os.kill(second, signal.SIGTERM)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in (first, second)]
+    print(f"the children ended with {codes}", flush=True)
+    time.sleep(1.5 * rank)  # so that the other looks who has left
+    dm.all_reduce(ONE)
 
 
 def main(what: str, bad: int = -1) -> None:

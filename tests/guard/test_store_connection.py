@@ -109,44 +109,36 @@ def verdict_of(guard: Watchdog, seconds: float = 30) -> str:
     return str(eventually(lambda: guard.look(pending), seconds))
 
 
-SILENT = "the job's key-value store does not answer"
+def test_a_guard_has_one_connection_and_nobody_waits_for_a_store_that_is_slow(host: Host, guard_of: Make) -> None:
+    """The user goes on at once, there is no verdict, and the guard is there once the store answers.
 
-
-def test_a_guard_has_one_connection(host: Host, guard_of: Make) -> None:
-    """Each one more is a question to the name server in the store's only thread."""
+    Each connection more is a question to the name server in the store's only thread.
+    """
     before = host.connections()
-    assert guard_of().connected.wait(60)
-    assert host.connections() == before + 1
-
-
-def test_nobody_waits_for_a_store_that_is_slow(host: Host, guard_of: Make) -> None:
-    """The user goes on at once, there is no verdict, and the guard is there once the store answers."""
     host.send(signal.SIGSTOP)
     guard = guard_of()  # who asks the store here gets an error after 3 s
     assert verdict_of(guard, 2) == "None"
     assert not guard.connected.wait(0)
     host.send(signal.SIGCONT)
     assert guard.connected.wait(60)
+    assert host.connections() == before + 1
 
 
-@pytest.mark.parametrize("connected", [True, False])
-def test_a_store_that_is_dead_is_told(host: Host, guard_of: Make, connected: bool) -> None:
-    """Nobody listens where it was."""
-    if connected:
+@pytest.mark.parametrize("how", ["killed", "killed before", "stopped"])
+def test_a_store_that_is_dead_or_silent_for_long_is_told(
+    host: Host, guard_of: Make, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens where it was; one on another machine that is stopped takes connections all the same."""
+    monkeypatch.setattr(watchdog, "SILENT_AT_MOST", 1.0 if how == "stopped" else watchdog.SILENT_AT_MOST)
+    if how != "killed before":
         guard = guard_of()
         assert guard.connected.wait(60)
-    host.process.kill()
-    host.process.join()
-    assert verdict_of(guard if connected else guard_of()).startswith(SILENT)
-
-
-def test_a_store_that_is_silent_for_long_is_told(host: Host, guard_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process may be stopped on another machine, which takes connections all the same."""
-    monkeypatch.setattr(watchdog, "SILENT_AT_MOST", 1.0)
-    guard = guard_of()
-    assert guard.connected.wait(60)
-    host.send(signal.SIGSTOP)
-    assert verdict_of(guard).startswith(SILENT)
+    host.send(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    if how != "stopped":
+        host.process.join()
+    assert verdict_of(guard_of() if how == "killed before" else guard).startswith(
+        "the job's key-value store does not answer"
+    )
 
 
 def test_a_broken_connection_is_made_again(guard_of: Make) -> None:

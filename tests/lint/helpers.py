@@ -27,7 +27,6 @@ MANY = Facts(devices="many")
 HEAD = "import torch.distributed as dist\n"
 GUARDED = "if dist.get_rank() == 0:\n    dist.barrier()\n"
 HANG = HEAD + GUARDED  # DL101 at 3:5
-GOOD = HEAD + "dist.barrier()\n"
 UNUSED = "x = 1  # distlint: ignore[DL101] long ago\n"  # DL900, with a safe fix
 # DL202 where several devices run it, with a safe fix
 WAITS = """\

@@ -1,8 +1,7 @@
-"""The GitHub Action and the pre-commit hook."""
+"""The GitHub Action, by the lines of its own shell, and the pages of the rules."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,12 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lint.helpers import HANG, UNUSED, environment
+from distlint.cli import main
+from distlint.pages import pages
+from distlint.rules import RULES
+from tests.lint.helpers import HANG, UNUSED, environment, python
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 STEPS = {step.get("name", step.get("uses")): step for step in ACTION["runs"]["steps"]}
-(HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -41,33 +42,35 @@ def run(step, folder, **inputs):
 @pytest.mark.parametrize(
     ("paths", "args", "code", "annotated"),
     [
-        (".", "", 1, ["a b.py", "c.py"]),
         ("'a b.py'\nc.py\n", "--select 'DL101'", 1, ["a b.py"]),
-        ("c.py", "--ignore DL900", 0, []),
         ("'$(touch x)' none.py", "", 2, []),
     ],
 )
-def test_the_check_annotates_and_fails(paths, args, code, annotated, folder):
+def test_the_check_annotates_and_fails_and_the_report_never_does(paths, args, code, annotated, folder):
     done = run("Check", folder, PATHS=paths, ARGS=args)
     assert done.returncode == code, done.stderr
-    shown = [line.partition("file=")[2].partition(",")[0] for line in done.stdout.splitlines()]
-    assert shown == annotated
+    assert [line.partition("file=")[2].partition(",")[0] for line in done.stdout.splitlines()] == annotated
     assert not (folder / "x").exists()
+    if code == 1:
+        assert run("Report to code scanning", folder).returncode == 0
+        upload = STEPS["github/codeql-action/upload-sarif@v3"]
+        assert upload["with"]["sarif_file"] == "${{ runner.temp }}/distlint.sarif"
+        assert '"version": "2.1.0"' in (folder / "distlint.sarif").read_text()
 
 
-def test_the_report_for_code_scanning_never_fails(folder):
-    assert run("Report to code scanning", folder).returncode == 0
-    upload = STEPS["github/codeql-action/upload-sarif@v3"]
-    assert upload["with"]["sarif_file"] == "${{ runner.temp }}/distlint.sarif"
-    assert '"version": "2.1.0"' in (folder / "distlint.sarif").read_text()
-
-
-def test_the_hook_installs_the_linter_and_its_command_is_one(folder):
-    assert (HOOK["language"], HOOK["additional_dependencies"]) == ("python", ["./lint"])
-    assert (ROOT / "lint" / "pyproject.toml").exists()
+def test_the_hook_leaves_out_what_is_excluded(folder):
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
     (folder / "pyproject.toml").write_text('[tool.distlint]\nexclude = ["a b.py"]\n')
-    command = [sys.executable, "-m", *HOOK["entry"].replace("distlint", "distlint").split()]
-    command += ["a b.py", "c.py", "--output-format", "json"]
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, check=False)
+    done = python("-m", *hook["entry"].split(), str(folder / "a b.py"), str(folder / "c.py"))
     assert done.returncode == 1, done.stderr
-    assert [item["path"] for item in json.loads(done.stdout)] == ["c.py"]
+    assert ("a b.py" in done.stdout, "c.py" in done.stdout) == (False, True)
+
+
+def test_the_pages_of_the_rules_are_those_that_the_command_writes(tmp_path):
+    """``distlint rules --pages docs/rules`` writes them anew."""
+    assert main(["rules", "--pages", str(tmp_path / "rules")]) == 0
+    made = pages(RULES.values())
+    for folder in (tmp_path / "rules", ROOT / "docs" / "rules"):
+        assert {path.name: path.read_text("utf-8") for path in folder.iterdir()} == made
+    for code, rule in RULES.items():
+        assert f"| [{code}]({code}.md) | {rule.name}" in made["README.md"]

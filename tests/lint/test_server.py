@@ -27,8 +27,7 @@ class Editor:
 
     def __init__(self, **options):
         command, pipe = [sys.executable, "-m", "distlint", "server"], subprocess.PIPE
-        pipes = {"stdin": pipe, "stdout": pipe, "stderr": pipe}
-        self._process = subprocess.Popen(command, **pipes, env=environment())
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
         self._last = 0
         given = {"processId": None, "rootUri": None, "capabilities": {}}
         self.ask("initialize", **given, initializationOptions=options)
@@ -75,6 +74,9 @@ class Editor:
         document = {"uri": URI, "version": version}
         self.tell("textDocument/didChange", textDocument=document, contentChanges=[{"text": text}])
 
+    def save(self, uri=URI):
+        self.tell("textDocument/didSave", textDocument={"uri": uri})
+
     def actions(self, line, only=None, uri=URI):
         at = {"line": line, "character": 20}
         context = {"diagnostics": [], **({"only": only} if only else {})}
@@ -94,6 +96,10 @@ class Editor:
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         return json.loads(self._process.stdout.read(length))
+
+
+def codes(found):
+    return [each["code"] for each in found]
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +131,13 @@ def test_diagnostics(editor):
     place = {"start": {"line": 2, "character": 10}, "end": {"line": 2, "character": 24}}
     assert first["range"] == place, "UTF-16 counts"
     assert (first["code"], first["severity"], first["source"]) == ("DL101", 1, "distlint")
-    assert first["message"].startswith("only rank 0 reaches this barrier")
     assert first["codeDescription"]["href"].endswith("/rules/dl101.py")
     (related,) = first["relatedInformation"]
     assert related["message"].startswith("guard: ")
-    assert related["location"]["uri"] == URI
-    assert related["location"]["range"]["start"]["line"] == 1
+    assert (related["location"]["uri"], related["location"]["range"]["start"]["line"]) == (URI, 1)
     assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
+    nowhere = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}}
+    assert editor.ask("textDocument/hover", **nowhere) is None
 
 
 def test_changes_are_checked_after_a_pause_and_on_save(editor):
@@ -141,39 +147,33 @@ def test_changes_are_checked_after_a_pause_and_on_save(editor):
     params = editor.wait_for("textDocument/publishDiagnostics")
     assert (params["version"], params["diagnostics"]) == (3, [])
     editor.change(4, SOURCE)
-    editor.tell("textDocument/didSave", textDocument={"uri": URI})
+    editor.save()
     assert len(editor.diagnostics()) == 2
-    editor.tell("textDocument/didClose", textDocument={"uri": URI})
-    assert editor.diagnostics() == []
 
 
-@pytest.mark.parametrize("text", ["def f(:\n", "# coding: none-such\n", "x = " + "(" * 999])
-def test_a_file_that_cannot_be_parsed(editor, text):
-    (found,) = editor.open(text)
-    assert found["code"] == "DL000"
-    assert "codeDescription" not in found
-    assert editor.actions(0) == []
+def test_a_file_that_cannot_be_parsed(editor):
+    for text in ("def f(:\n", "# coding: none-such\n", "x = " + "(" * 999):
+        (found,) = editor.open(text)
+        assert found["code"] == "DL000"
+        assert "codeDescription" not in found
+        assert editor.actions(0) == []
     assert editor.open("# coding: latin-1\nx = '\u00e9\u2192'\n", "untitled:Untitled-1") == []
 
 
 def test_actions_of_a_finding(editor):
     editor.open(SOURCE)
     fix, everything = editor.actions(3)
-    shown = (fix["title"], fix["kind"], fix["isPreferred"])
-    assert shown == ("distlint: fix DL900", "quickfix", True)
+    assert (fix["title"], fix["kind"], fix["isPreferred"]) == ("distlint: fix DL900", "quickfix", True)
     assert changed(SOURCE, fix) == SOURCE.replace("  # distlint: ignore[DL201] long ago", "")
     assert everything["kind"] == "source.fixAll.distlint"
     assert changed(SOURCE, everything) == changed(SOURCE, fix)
     *_, ignore = editor.actions(2, ["quickfix"])
-    assert ignore["title"] == "distlint: ignore DL101 here"
     assert [each["code"] for each in ignore["diagnostics"]] == ["DL101"]
     (edit,) = ignore["edit"]["changes"][URI]
     assert edit["newText"] == "  # distlint: ignore[DL101]"
     assert edit["range"]["start"] == {"line": 2, "character": 24}
-    assert editor.actions(0, ["quickfix"]) == []
-    kinds = [each["kind"] for each in editor.actions(0, ["source.fixAll"])]
-    assert kinds == ["source.fixAll.distlint"]
-    assert editor.actions(3, ["refactor"]) == []
+    assert editor.actions(0, ["quickfix"]) == editor.actions(3, ["refactor"]) == []
+    assert [each["kind"] for each in editor.actions(0, ["source.fixAll"])] == ["source.fixAll.distlint"]
     editor.change(2, "\n" + SOURCE)  # actions are of the file as it is
     *_, ignore = editor.actions(3, ["quickfix"])
     assert ignore["edit"]["changes"][URI][0]["range"]["start"]["line"] == 3
@@ -182,46 +182,31 @@ def test_actions_of_a_finding(editor):
 def test_what_waits_for_devices_is_neither_shown_nor_in_the_way_of_a_fix(editor, tmp_path):
     uri = (write(tmp_path, setup_cfg="") / "m.py").as_uri()
     text = f"{WAITS}x = 1  # distlint: ignore[DL101]\n"
-    assert [found["code"] for found in editor.open(text, uri)] == ["DL900"]
+    assert codes(editor.open(text, uri)) == ["DL900"]
     fix, everything = editor.actions(6, uri=uri)
     assert changed(text, fix, uri) == changed(text, everything, uri) == f"{WAITS}x = 1\n"
     write(tmp_path, run_sh="torchrun m.py\n")  # the other files of the project count
-    editor.tell("textDocument/didSave", textDocument={"uri": uri})
-    assert [found["code"] for found in editor.diagnostics()] == ["DL202", "DL900"]
+    editor.save(uri)
+    assert codes(editor.diagnostics()) == ["DL202", "DL900"]
     (fix_all,) = editor.actions(6, ["source.fixAll"], uri)
     assert "sync_dist=True" in changed(text, fix_all, uri)
 
 
-def test_hover_shows_the_page(editor):
-    editor.open(SOURCE)
-    place = {"textDocument": {"uri": URI}}
-    hover = editor.ask("textDocument/hover", **place, position={"line": 2, "character": 12})
-    assert hover["contents"]["kind"] == "markdown"
-    assert hover["contents"]["value"].startswith("# DL101 ")
-    assert editor.ask("textDocument/hover", **place, position={"line": 0, "character": 0}) is None
-
-
-def test_options():
-    with Editor(select=["dl1"], ignore=[]) as editor:
-        assert [found["code"] for found in editor.open(SOURCE)] == ["DL101"]
-    with Editor(ignore=["DL101", "DL103"]) as editor:
-        assert [found["code"] for found in editor.open(SOURCE)] == ["DL900"]
-
-
-def test_the_configuration(tmp_path, editor):
+def test_options_and_the_configuration(tmp_path, editor):
+    with Editor(select=["dl1"], ignore=["DL103"]) as other:
+        assert codes(other.open(SOURCE)) == ["DL101"]
     settings = '[tool.distlint]\nper-path-ignores = { "old/*" = ["DL1"] }\nextend-exclude = ["x"]\n'
     write(tmp_path, pyproject_toml=settings)
     for name, number in (("main.py", 1), ("old/main.py", 0), ("x/main.py", 0)):
         assert len(editor.open(HANG, (tmp_path / name).as_uri())) == number
     write(tmp_path, pyproject_toml="[tool.distlint]\nselct = []\n")
-    editor.tell("textDocument/didSave", textDocument={"uri": (tmp_path / "main.py").as_uri()})
+    editor.save((tmp_path / "main.py").as_uri())
     said = editor.wait_for("window/showMessage")
     assert said["type"] == 1
     assert "selct" in said["message"]
 
 
 def test_without_pygls_the_command_says_what_to_install():
-    code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; "
-    done = python("-c", code + "sys.exit(main(['server']))")
-    assert done.returncode == 2
-    assert "pip install pygls" in done.stderr
+    code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; sys.exit(main(['server']))"
+    done = python("-c", code)
+    assert (done.returncode, "pip install pygls" in done.stderr) == (2, True)

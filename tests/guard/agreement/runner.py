@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import os
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,18 +23,16 @@ import torch.distributed as dist
 
 from distmetrics import DivergedError, MismatchError, PeerLostError, guard
 from distmetrics.launch.spawn import launch
-from distmetrics.testing import outcomes
 from tests.integrations.modules import elastic
 
-__all__ = ["DRIVERS", "EXAMPLE", "Driver", "Ended", "drives", "ends", "examples", "nursery"]
+__all__ = ["DRIVERS", "EXAMPLE", "Driver", "Ended", "Names", "collect", "drives", "ends", "examples", "nursery"]
 
 DEADLINE = 6.0  # seconds, the guard's
-_PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLE = "example"  # name of the module that an example becomes
+_PROGRAMS = Path(__file__).parent / "programs"
 _LIMIT = 60.0  # seconds, the world's
 _GUARDS = (MismatchError, DivergedError, PeerLostError)
-_DRIVERS = ("simple", "in_lightning", "in_accelerate", "in_meshes")
-_LIBRARIES = ("accelerate", "lightning.pytorch", "pytorch_lightning", "torchmetrics.classification")
+_LIBRARIES = ("accelerate", "lightning.pytorch", "pytorch_lightning")
 
 Names = Callable[..., Any]
 Drive = Callable[[int, Names], None]
@@ -49,10 +46,8 @@ class Driver:
         example: of which rule, and which of its examples: ``DL101-bad-0``.
         case: tells the drivers of one example apart, where it has several faults.
         run: called with the rank, and with a function that executes the example and returns its names.
-        own: names of errors, not the guard's, that a rank may end with.
-        elsewhere: whether the guard names a line outside of the example: a stand-in's, or what began Lightning's sync.
-        long: whether it takes long: only the deadline ends it, or the ranks need interpreters of their own.
-        hash_seeds: of each rank, where the example needs sets of texts in another order on each.
+        elsewhere: whether the guard names a line outside of the example: what began Lightning's sync.
+        long: whether only the deadline ends it.
         mend: texts of the example, and what makes it right in their place: then it must run to its end.
         disagrees: why the guard says something else than the linter, if it does.
     """
@@ -60,10 +55,8 @@ class Driver:
     example: str
     case: str
     run: Drive
-    own: tuple[str, ...] = ()
     elsewhere: bool = False
     long: bool = False
-    hash_seeds: tuple[int, ...] = ()
     mend: Mapping[str, str] = field(default_factory=dict)
     disagrees: str = ""
 
@@ -96,12 +89,11 @@ def examples() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: the type of its error, empty for none; whether that is the guard's; after how many seconds."""
+    """How a rank ended: the type of its error, empty for none, its text, and whether it is one of the guard's."""
 
     error: str
     text: str
     by_guard: bool
-    seconds: float
 
 
 def ends(names: Sequence[str], mended: Sequence[str] = ()) -> list[Ended]:
@@ -109,23 +101,15 @@ def ends(names: Sequence[str], mended: Sequence[str] = ()) -> list[Ended]:
 
     It is the rank itself that tells: what its launcher says of a rank that it had to stop is not the guard's merit.
     """
-    seeds = DRIVERS[names[0]].hash_seeds if names else ()
     with tempfile.TemporaryDirectory(prefix="agreement-") as folder, guard.use_settings(timeout=DEADLINE):
-        if seeds:
-            world = outcomes(
-                2, _rank, list(names), list(mended), folder, backend="gloo", limit=_LIMIT, hash_seeds=seeds
-            )
-        else:
-            world = launch(
-                _rank, 2, list(names), list(mended), folder, backend="gloo", limit=_LIMIT, start_method="fork"
-            )
+        work = list(names), list(mended), folder
         found = []
-        for outcome in world:
+        for outcome in launch(_rank, 2, *work, backend="gloo", limit=_LIMIT, start_method="fork"):
             told = Path(folder, f"{outcome.rank}.json")
             if told.exists():
                 found.append(Ended(**json.loads(told.read_text())))
             else:
-                found.append(Ended(type(outcome.error).__name__, f"never ended: {outcome.error}", False, _LIMIT))
+                found.append(Ended(type(outcome.error).__name__, f"never ended: {outcome.error}", False))
     return found
 
 
@@ -146,8 +130,7 @@ def _prepare() -> None:
 
 def collect() -> None:
     """Import every driver."""
-    for name in _DRIVERS:
-        importlib.import_module(f"tests.guard.agreement.{name}")
+    importlib.import_module("tests.guard.agreement.drivers")
 
 
 def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -> None:
@@ -157,7 +140,6 @@ def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -
         logging.getLogger(name).setLevel(logging.ERROR)  # devices that were found, tips
     collect()
     os.environ |= elastic(comm) | {"ACCELERATE_USE_CPU": "true"}
-    began = time.monotonic()
     error: BaseException | None = None
     try:
         with guard.watch():
@@ -173,7 +155,7 @@ def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -
         raise
     finally:
         name = type(error).__name__ if error is not None else ""
-        ended = Ended(name, str(error or ""), isinstance(error, _GUARDS), time.monotonic() - began)
+        ended = Ended(name, str(error or ""), isinstance(error, _GUARDS))
         Path(folder, f"{comm.rank}.json").write_text(json.dumps(asdict(ended)))
 
 
@@ -185,5 +167,4 @@ def _names(driver: Driver, mended: bool, /, **given: Any) -> SimpleNamespace:
         source = source.replace(wrong, right)
     names: dict[str, Any] = {"__name__": EXAMPLE, **given}
     exec(compile(source, f"{driver.example}.py", "exec"), names)
-    names |= given
-    return SimpleNamespace(names=names, **names)
+    return SimpleNamespace(**names | given)

@@ -6,9 +6,6 @@ class Model(LightningModule):
         self.log("score", scores.mean())
         if self.trainer.is_global_zero:
             self.log("spread", scores.std(), rank_zero_only=True)
-            self.log("low", scores.min(), **self.options)
-            self.logger.log_metrics({"high": scores.max()})
-            self.logger.experiment.log({"high": scores.max()}, 1)
             print(self.log)
         if self.trainer.world_size > 1:
             self.log("mean", scores.mean())

@@ -1,10 +1,5 @@
 import torch.distributed as dist
 
-def reduce_all(metrics, other):
-    for name in {"loss", "accuracy"}:
-        dist.all_reduce(metrics[name])
+def reduce_all(metrics):
     for name in set(metrics):
-        dist.all_reduce(metrics[name])
-    names = metrics.keys() & other.keys()
-    for index, name in enumerate(names):
         dist.all_reduce(metrics[name])

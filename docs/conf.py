@@ -1,0 +1,83 @@
+"""The site: ``make docs`` builds it, offline; a warning is an error."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from importlib.metadata import version as version_of
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import distmetrics
+
+project = "distmetrics"
+project_copyright = "the distmetrics authors, Apache-2.0"
+version = release = version_of("torch-distmetrics")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_use_ivar = True
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+html_theme = "furo"
+html_title = f"distmetrics {release}"
+html_show_sphinx = False
+
+HERE = Path(__file__).parent
+
+
+def public_modules() -> Iterator[ModuleType]:
+    """Yield the modules that say by ``__all__`` what users import from there."""
+    for found in pkgutil.walk_packages(distmetrics.__path__, "distmetrics."):
+        source = Path(found.module_finder.path, *found.name.rpartition(".")[2:])
+        paths = source.with_suffix(".py"), source / "__init__.py"
+        if any("\n__all__" in path.read_text() for path in paths if path.exists()):
+            yield importlib.import_module(found.name)
+
+
+def reference_page(module: ModuleType, known: dict[int, str]) -> str:
+    """Return the page of a module: each name in full where it comes first, else a link."""
+    lines = [module.__name__, "=" * len(module.__name__), "", inspect.getdoc(module) or "", ""]
+    lines += [f".. currentmodule:: {module.__name__}", ""]
+    for name in module.__all__:
+        value = getattr(module, name)
+        is_object = inspect.isclass(value) or inspect.isfunction(value)
+        if is_object and id(value) in known:
+            lines += [f"- :py:obj:`{name} <{known[id(value)]}>`", ""]
+            continue
+        if is_object:
+            known[id(value)] = f"{module.__name__}.{name}"
+        if inspect.isclass(value):
+            lines += [f".. autoclass:: {name}", "   :members:", ""]
+        elif is_object:
+            lines += [f".. autofunction:: {name}", ""]
+        elif not inspect.ismodule(value):
+            lines += [f".. py:data:: {name}", f"   :type: {type(value).__name__}", ""]
+    return "\n".join(lines)
+
+
+def write_reference(app: Any) -> None:
+    """Write a page for each public module into ``reference/``, which git ignores."""
+    folder = HERE / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    known: dict[int, str] = {}
+    for module in (distmetrics, *public_modules()):
+        page = folder / f"{module.__name__}.rst"
+        text = reference_page(module, known)
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
+
+
+def setup(app: Any) -> None:
+    """Have the reference written before anything is read."""
+    app.connect("builder-inited", write_reference)

@@ -1,8 +1,0 @@
-from lightning.pytorch import LightningModule
-
-class Model(LightningModule):
-    def on_train_epoch_end(self):
-        if self.trainer.is_global_zero:
-            self.log("scale", self.scale)
-        else:
-            self.log("scale", self.scale)
