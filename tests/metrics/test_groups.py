@@ -11,8 +11,7 @@ from torch import nn
 from torchmetrics import Metric, MetricCollection, aggregation, classification, wrappers
 
 from distmetrics import ConfigurationError, GroupCommunicator, StateError, sync_and_compute, synced
-from distmetrics.testing import outcomes, run
-from tests.backends import same_error
+from distmetrics.testing import run
 from tests.metrics.samples import states
 
 pytestmark = pytest.mark.gloo
@@ -42,45 +41,26 @@ def many(group: Any) -> MetricCollection:
 
 
 def in_pairs(comm: Any) -> Any:
-    """Every way to name a group, one after another: all stay in step."""
+    """Every way to name a group, and to name what is none, one after another: all stay in step."""
     group, value = pair(comm), float(10**comm.rank)
-    wrapped = wrappers.MinMaxMetric(summed(value, process_group=group))
     collection = many(group)
     collection.update(*labels(comm.rank))
     metric = summed(value, process_group=group)
     with synced([metric]) as plan:
         assert plan is not None
-        ranks = len(plan.sent)
-    return (
-        [
-            float(sync_and_compute(metric)),
-            float(sync_and_compute({"a": summed(value, process_group=group), "b": metric})["a"]),
-            float(sync_and_compute(summed(value), comm=GroupCommunicator.of(group))),
-        ],
-        [
-            float(sync_and_compute(summed(value))),
-            float(sync_and_compute(metric, comm=comm)),  # the argument overrules
-            float(sync_and_compute([summed(value, process_group=dist.group.WORLD), summed(value)])[0]),
-        ],
-        sync_and_compute(collection),
-        float(sync_and_compute(wrapped)["raw"]),
-        ranks,
-    )
-
-
-def test_a_metric_is_synced_in_its_own_group() -> None:
-    """Two pairs at once; wrappers and collections of such metrics too; the whole world before and after."""
-    for rank, (own, world, values, wrapped, ranks) in enumerate(run(4, in_pairs, backend="gloo")):
-        members = PAIRS[rank // 2]
-        whole = many(None)
-        for member in members:
-            whole.update(*labels(member))
-        total = float(sum(10**member for member in members))
-        assert (own, world, ranks) == ([total] * 3, [1111.0] * 3, 2)
-        assert wrapped == total
-        assert {name: float(value) for name, value in values.items()} == pytest.approx(
-            {name: float(value) for name, value in whole.compute().items()}
-        )
+        assert len(plan.sent) == 2
+    own = [
+        sync_and_compute(metric),
+        sync_and_compute({"a": summed(value, process_group=group), "b": metric})["a"],
+        sync_and_compute(wrappers.MinMaxMetric(metric))["raw"],
+        sync_and_compute(summed(value), comm=GroupCommunicator.of(group)),
+    ]
+    world = [
+        sync_and_compute(summed(value)),
+        sync_and_compute(metric, comm=comm),  # the argument overrules
+        sync_and_compute([summed(value, process_group=dist.group.WORLD), summed(value)])[0],
+    ]
+    return own, world, sync_and_compute(collection), [refused(comm, *each) for each in mixtures(group)]
 
 
 class Scaled(Metric):
@@ -101,60 +81,36 @@ class Scaled(Metric):
         return self.total / self.inner.compute()
 
 
-def mixtures(comm: Any) -> dict[str, Any]:
-    group = pair(comm)
-    third = dist.new_group(list(range(4)))
-    return {
-        "with all ranks": [summed(1.0, process_group=group), summed(1.0)],
-        "equal ranks, other group": [summed(1.0, process_group=third), summed(1.0)],
-        "inside and outside": Scaled(summed(1.0, process_group=group)),
-    }
+def mixtures(group: Any) -> list[Any]:
+    """Metrics of different groups, which one sync does not talk in; what torch knows no group by."""
+    third, told = dist.new_group(list(range(4))), "were made for different process groups"
+    return [
+        (StateError, told, [summed(1.0, process_group=group), summed(1.0)]),
+        (StateError, told, [summed(1.0, process_group=third), summed(1.0)]),
+        (StateError, told, [Scaled(summed(1.0, process_group=group))]),
+        (ConfigurationError, "none of torch.distributed: 'data'", [summed(1.0, process_group="data")]),
+    ]
 
 
-def mixed(comm: Any, name: str) -> None:
-    metrics = mixtures(comm)[name]
-    modules = nn.ModuleList(metrics if isinstance(metrics, list) else [metrics])
-    before = repr(states(modules))
-    try:
+def refused(comm: Any, kind: type[Exception], text: str, metrics: list[Any]) -> str:
+    before = repr(states(nn.ModuleList(metrics)))
+    with pytest.raises(kind) as caught:
         sync_and_compute(metrics)
-    finally:
-        assert repr(states(modules)) == before
+    assert repr(states(nn.ModuleList(metrics))) == before
+    assert text in str(caught.value)
+    return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["with all ranks", "equal ranks, other group", "inside and outside"])
-def test_metrics_of_different_groups_are_refused_together(name: str) -> None:
-    """On every rank, with the metrics' names; one sync talks in one group."""
-    text = str(same_error(outcomes(4, mixed, name, backend="gloo"), StateError))
-    assert "were made for different process groups" in text
-    assert "in a call of their own" in text
-
-
-def outside(comm: Any) -> Any:
-    """Ranks 2 and 3 are not in the group; they are told, and the members do not wait for them."""
-    group = dist.new_group([0, 1])
-    metric = summed(1.0 + comm.rank, process_group=group)
-    try:
-        value = float(sync_and_compute({"loss": metric})["loss"])
-    except ConfigurationError as error:
-        value = str(error)  # type: ignore[assignment]
-    return value, float(sync_and_compute(metric, comm=comm))
-
-
-def test_a_rank_outside_the_group_is_told() -> None:
-    """It has no value of that group; torchmetrics' own sync goes on with an empty list."""
-    got = run(4, outside, backend="gloo")
-    assert got[:2] == [(3.0, 10.0)] * 2
-    for text, value in got[2:]:
-        assert text.startswith("the metric loss was made for a process group that this rank is not in")
-        assert value == 10.0
-
-
-def no_group(comm: Any) -> None:
-    sync_and_compute(summed(1.0, process_group="data parallel"))
-
-
-def test_what_is_no_group_is_refused() -> None:
-    """torchmetrics takes anything as ``process_group``, for a ``dist_sync_fn`` of the user's."""
-    for outcome in outcomes(2, no_group, backend="gloo"):
-        assert isinstance(outcome.error, ConfigurationError)
-        assert "that is none of torch.distributed: 'data parallel'" in str(outcome.error)
+def test_a_metric_is_synced_in_its_own_group() -> None:
+    """Two pairs at once; wrappers and collections of such metrics too; the whole world before and after."""
+    ended = run(4, in_pairs, backend="gloo")
+    for rank, (own, world, values, texts) in enumerate(ended):
+        members = PAIRS[rank // 2]
+        whole = many(None)
+        for member in members:
+            whole.update(*labels(member))
+        assert (own, world) == ([sum(10**member for member in members)] * 4, [1111.0] * 3)
+        assert {name: float(value) for name, value in values.items()} == pytest.approx(
+            {name: float(value) for name, value in whole.compute().items()}
+        )
+        assert texts == ended[0][-1]
