@@ -229,3 +229,11 @@ def test_the_dtypes_that_users_get(dtype: torch.dtype, op: str, wanted: torch.dt
     got = run(2, work)
     assert [x.dtype for x in got] == [wanted] * 2
     assert got[0].tolist() == ([2, 2] if op == "sum" else [1, 1])
+
+
+def test_results_do_not_share_memory_with_the_input() -> None:
+    """Changing a result must not change a parameter, in a world of one neither."""
+    x = torch.ones(3)
+    for call in (dm.all_gather, dm.all_gather_cat, dm.all_reduce, dm.broadcast, lambda x: dm.mean(x, 1)):
+        call(x).fill_(5)
+        assert x.tolist() == [1, 1, 1]

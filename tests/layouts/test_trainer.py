@@ -11,7 +11,6 @@ import torch
 
 import distmetrics as dm
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
-from tests.strategies.forked import ForkedFSDP
 from tests.train.models import Logistic, loader, samples
 from tests.train.threads import Threads
 
@@ -56,17 +55,6 @@ def assert_same(fit: Any, expected: Any) -> None:
 def test_a_fit_over_a_mesh_is_that_of_one_process(ranks: int, layout: Any, shards: int) -> None:
     fit = fitted(Threads(), ranks, layout, batch=12 // shards)
     assert_same(fit, fitted("single", 1))
-
-
-@pytest.mark.gloo
-def test_on_processes(tmp_path: Path) -> None:
-    strategy, layout = ForkedFSDP(replicas=2), {"replicate": "shard", "shard": "same"}
-    expected = fitted("single", 1, folder=tmp_path / "single")
-    fit = fitted(strategy, 4, layout, batch=6, folder=tmp_path / "mesh")
-    assert_same(fit, expected)
-    mine, theirs = fit[1].callbacks[-1], expected[1].callbacks[-1]
-    assert float(mine.best_model_score) == pytest.approx(float(theirs.best_model_score), rel=1e-5)
-    assert Path(mine.best_model_path).name == Path(theirs.best_model_path).name
 
 
 class Split(Logistic):

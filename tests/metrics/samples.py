@@ -120,7 +120,7 @@ class Sample(NamedTuple):
     make: Callable[[], Any]
     batch: Callable[[int, torch.Generator], tuple[Tensor, ...]]
     rounds: int = 1  # 2 with states that grow with the data, where they do not ride along
-    borrows: bool = False  # attributes, which takes a round where some ranks have no data
+    shares: bool = False  # its state with wrappers, from the first sync, or look, on
 
 
 def collection(groups: bool) -> tm.MetricCollection:
@@ -172,7 +172,7 @@ SAMPLES: dict[str, Sample] = {
     "composition": Sample(lambda: regression.MeanSquaredError() + 2 * regression.MeanAbsoluteError(), numbers),
     "composition of one with itself": Sample(squared, numbers),
     "wrapper of a composition": Sample(lowest, numbers),
-    "wrapper in a group": Sample(in_a_group, scores, borrows=True),
+    "wrapper in a group": Sample(in_a_group, scores, shares=True),
     "collections in a collection": Sample(nested, scores, 2),
     "collection with groups": Sample(lambda: collection(True), scores),
     "collection without groups": Sample(lambda: collection(False), scores),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.classification import BinaryF1Score
 
-from distmetrics import StateError, sync_and_compute, sync_async, synced
+from distmetrics import StateError, sync_and_compute
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 from tests.metrics.samples import same, states
@@ -119,37 +119,6 @@ def test_real_processes_end_alike() -> None:
         check(verdicts, case)
 
 
-def in_background(comm: Any, metrics: tm.MetricCollection) -> Any:
-    return sync_async(metrics, comm=comm).result()
-
-
-def in_a_block(comm: Any, metrics: tm.MetricCollection) -> Any:
-    with synced(metrics, comm=comm):
-        return metrics.compute()
-
-
-def looked_at(comm: Any, metrics: tm.MetricCollection) -> Any:
-    """Looking at the members copies their states."""
-    if comm.rank == 0:
-        assert metrics["low"].tp is not metrics["high"].tp
-    return sync_and_compute(metrics, comm=comm)
-
-
-def tracked(comm: Any, metrics: tm.MetricCollection) -> Any:
-    tracker = tm.MetricTracker(metrics)
-    tracker.increment()
-    update(tracker, SHARDS[comm.rank][0])
-    return sync_and_compute(tracker, comm=comm)
-
-
-@pytest.mark.parametrize("way", [in_background, in_a_block, looked_at, tracked])
-def test_every_way_of_a_sync(way: Any) -> None:
-    def work(comm: Any) -> Any:
-        return way(comm, scored([] if way is tracked else SHARDS[comm.rank]))
-
-    same_error(outcomes(2, work), StateError)
-
-
 def test_the_text() -> None:
     """Pinned: who has lost what, and the argument that helps."""
     error = same_error(outcomes(3, on_rank_of_three), StateError)
@@ -176,6 +145,18 @@ def test_a_rank_with_data_and_without_groups_is_refused(call: bool) -> None:
 
     def work(comm: Any) -> Any:
         return sync_and_compute(scored(SHARDS[comm.rank], call or comm.rank == 0, call and comm.rank == 1), comm=comm)
+
+    same_error(outcomes(2, work), StateError)
+
+
+def test_groups_whose_members_were_looked_at() -> None:
+    """Looking at the members copies their states."""
+
+    def work(comm: Any) -> Any:
+        metrics = scored(SHARDS[comm.rank])
+        if comm.rank == 0:
+            assert metrics["low"].tp is not metrics["high"].tp
+        return sync_and_compute(metrics, comm=comm)
 
     same_error(outcomes(2, work), StateError)
 

@@ -54,7 +54,7 @@ def on_rank(comm: Any, name: str, data: tuple[torch.Tensor, ...], cuts: list[int
         pass
     for batch in mine[1:]:
         metric.update(*batch)
-    if SAMPLES[name].borrows:  # wrappers in a group: the first sync lets them share its state, as any look does
+    if SAMPLES[name].shares:
         with synced(metric, comm=comm):
             pass
     modules = torch.nn.ModuleList([metric])
@@ -91,7 +91,6 @@ def test_any_partition_gives_the_value_of_one_process(name: str, cuts: list[int]
         ranks = run(len(cuts) - 1, on_rank, name, data, cuts)
     check(name, ranks, data)
     rounds = 1 if ride else SAMPLES[name].rounds
-    rounds += SAMPLES[name].borrows and len({*cuts}) < len(cuts)
     assert [len(ops) for _, ops in ranks] == [rounds if len(cuts) > 2 else 0] * (len(cuts) - 1)
 
 
@@ -120,7 +119,7 @@ def test_real_processes_give_the_same() -> None:
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_metrics_together_cost_no_more_than_one(rounds: int) -> None:
     """All samples of one kind in one sync: one round, two where lists follow; the values are those of each alone."""
-    names = [name for name, sample in SAMPLES.items() if sample.rounds <= rounds and not sample.borrows]
+    names = [name for name, sample in SAMPLES.items() if sample.rounds <= rounds]
     cuts = [0, 0, 9, TOTAL]
 
     def together(comm: Any) -> Any:
