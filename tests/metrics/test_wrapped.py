@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torchmetrics import MetricCollection, aggregation, classification, wrappers
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection, aggregation, classification, wrappers
 
 from distmetrics import sync_and_compute, synced
 from distmetrics.testing import run
@@ -70,3 +71,35 @@ def test_the_group_of_a_wrapper_goes_on_after_a_reset(inside: bool) -> None:
     (zero, _), (one, alone) = run(2, work)  # rank 0 has no data after the reset
     assert same(zero, one)
     assert same(one, alone)
+
+
+class Tally(Metric):
+    """A metric that puts a new tensor in place of its state, where most add to the one that a group shares."""
+
+    counts: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("counts", torch.zeros(2), dist_reduce_fx="sum")
+
+    def update(self, x: Tensor) -> None:
+        self.counts = self.counts + x
+
+    def compute(self) -> Tensor:
+        return self.counts
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_wrapper_in_a_group_counts_what_the_group_saw(turned: bool) -> None:
+    """Only the first of a group is updated; torchmetrics tells its count to a wrapper, but not to the metric inside."""
+
+    def work(comm: Any) -> Any:
+        made = [Tally(), wrappers.ClasswiseWrapper(Tally(), prefix="of ")]
+        metrics = MetricCollection(dict(zip("ab", reversed(made) if turned else made, strict=True)))
+        for _ in range(3):
+            metrics.update(torch.tensor([1.0, 2.0]) * (1 + comm.rank))
+        with synced(metrics, comm=comm):
+            counts = [part._update_count for part in metrics.modules() if isinstance(part, Tally)]
+            return counts, {name: value.tolist() for name, value in metrics.compute().items()}
+
+    assert run(2, work) == [([6, 6], {"ba"[not turned]: [9.0, 18.0], "of 0": 9.0, "of 1": 18.0})] * 2
