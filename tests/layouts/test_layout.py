@@ -105,7 +105,7 @@ def on_processes(comm: Any) -> Any:
 
 @pytest.mark.gloo
 def test_on_processes() -> None:
-    results = run(4, on_processes, backend="gloo", limit=60)
+    results = run(4, on_processes, backend="gloo", limit=120)
     for place, sizes in enumerate([{"pp": 2, "tp": 2}, {"tp": 2, "pp": 2}]):
         check([each[place] for each in results], sizes, {"pp": "last", "tp": "same"})
     check([each[2] for each in results], {"dp": 2, "tp": 2}, {"dp": "shard", "tp": "shard"})
