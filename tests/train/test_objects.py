@@ -10,7 +10,7 @@ import torch
 
 from distmetrics.errors import ConfigurationError, InputTypeError, StateError
 from distmetrics.train import Trainer
-from tests.metrics.test_objects import Kept
+from tests.metrics.samples import Kept
 from tests.train.models import Logistic, loader
 from tests.train.threads import Threads
 
