@@ -13,10 +13,10 @@ from torchmetrics import MeanMetric
 import distmetrics as dm
 from distmetrics.runner import Runner
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
-from tests.runner.threads import Threads as RunnerThreads
+from tests.run.models import Logistic, loader, samples
+from tests.run.threads import Threads as RunnerThreads
+from tests.run.threads import TrainerThreads as Threads
 from tests.strategies.forked import ForkedFSDP
-from tests.train.models import Logistic, loader, samples
-from tests.train.threads import Threads
 
 PLANE = {"dp": 2, "tp": 2}
 SWAPPED = partial(dm.layout, {"tp": 2, "dp": 2}, tp="same", dp="shard")
