@@ -28,6 +28,15 @@ def hello(comm: Any, word: str) -> tuple[str, int, int, int]:
     return word, comm.rank, comm.world_size, os.getpid()
 
 
+def subgroup(comm: Any) -> Any:
+    group = dist.new_group([0, 2])
+    if comm.rank == 1:
+        return None
+    sub = GroupCommunicator(group)
+    total = int(sub.all_reduce(torch.tensor(comm.rank), "sum"))
+    return sub.rank, sub.world_size, total, sub.broadcast(torch.tensor(comm.rank), 1).item()
+
+
 ENDS: list[Any] = [  # what each rank returns, or the error that it raises
     lambda: torch.ones(2, requires_grad=True) * 2,
     lambda: torch.zeros(3_000_000),  # larger than a pipe

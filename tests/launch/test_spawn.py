@@ -101,6 +101,12 @@ def test_ranks_are_processes_with_a_communicator_in_force(start_method: str) -> 
 
 
 @pytest.mark.gloo
+def test_a_group_of_some_ranks() -> None:
+    """Ranks of a process group of the user's own count from 0, sources too."""
+    assert run(3, ranks.subgroup, backend="gloo") == [(0, 2, 2, 2), None, (1, 2, 2, 2)]
+
+
+@pytest.mark.gloo
 def test_whatever_ends_a_rank_comes_home() -> None:
     """Values; what can't travel as an error that says so; errors with the line, or as text."""
     found = outcomes(len(ranks.ENDS), ranks.ends, backend="gloo")

@@ -111,7 +111,9 @@ def test_the_lowest_rank_that_is_left_saves_and_a_new_fit_goes_on_from_it(tmp_pa
     error = fit(tmp_path, Fails(bad))
     content = torch.load(tmp_path / "rescued.ckpt")
     assert (content["epoch"], content["global_step"], len(content["ranks"])) == (1, 5, 1)
-    assert f"rank {1 - bad} raised PeerLostError" in "\n".join(error.__notes__)
+    notes = "\n".join(error.__notes__)
+    assert f"raised on rank {bad}\n" in notes
+    assert f"rank {1 - bad} raised PeerLostError" in notes
     run = trainer(2, max_epochs=3)
     run.fit(Logistic(), loader(24, shuffle=True), ckpt_path=tmp_path / "rescued.ckpt")
     assert (run.current_epoch, run.global_step) == (3, 5 + 2 * 3)  # the epoch has begun again

@@ -26,9 +26,11 @@ class Ends(Logistic):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        return {"logits": self(x), "y": y}
+        logits = self(x)
+        return {"loss": loss_of(logits, y), "logits": logits, "y": y}
 
     def training_step_end(self, outputs):
+        self.losses = outputs["loss"].numel()
         loss = loss_of(outputs["logits"], outputs["y"])
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         self.log("train_count", len(outputs["y"]), on_step=False, on_epoch=True, reduce_fx="sum")
@@ -56,6 +58,7 @@ def test_ends_of_steps_are_called_under_every_strategy(flags):
     data = loader(8), loader(7, 2, seed=1)
     expected.fit(plain, *data)
     run.fit(ends, *data)
+    assert ends.losses == (2 if flags == DP else 1)  # one of each replica
     torch.testing.assert_close(ends.layer.state_dict(), plain.layer.state_dict())
     for name in ("train_loss", "train_count", "val_loss", "val_accuracy"):
         assert float(run.callback_metrics[name]) == pytest.approx(expected.callback_metrics[name])
@@ -135,6 +138,7 @@ class HookCalls(Logistic):
     def __init__(self):
         super().__init__()
         self.seen = []
+        self.backward = False  # an attribute is no hook
 
     def on_train_batch_start(self, batch, batch_idx):
         self.seen.append(("start", batch_idx, len(batch[0])))
@@ -154,7 +158,6 @@ class HookCalls(Logistic):
         self.seen.append(("of", self.trainer.num_batches))
 
     def setup(self, stage):
-        self.backward = False  # an attribute is no hook
         self.seen.append(stage)
 
     teardown = setup

@@ -82,7 +82,7 @@ def test_from_every_moment_of_an_epoch(tmp_path, moment, epoch, batch, flags):
     torch.manual_seed(99)
     assert run([], ckpt_path=path, **flags) == whole
     if "num_sanity_val_steps" in flags:  # which changes nothing
-        assert run([], num_sanity_val_steps=-1, **ACCUMULATE) == whole
+        assert run([], **ACCUMULATE) == whole
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -100,6 +100,22 @@ def test_limits_of_training_in_each_fit_anew(limit, steps):
         assert (run.global_step, run.current_epoch) == (2 * steps, 2)
 
 
+class Noisy(Logistic):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step([x + torch.randn(1), y], batch_idx)
+
+
+def test_a_seed_makes_runs_repeatable():
+    def weights(seed):
+        module = Noisy()
+        trainer(seed=seed).fit(module, loader(8, 2, shuffle=True))
+        return module.layer.weight
+
+    assert torch.equal(weights(3), weights(3))
+    assert not torch.equal(weights(3), weights(4))
+
+
 class Mnist(DataModule):
     def __init__(self):
         self.calls = []

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
 
-from distmetrics import ConfigurationError
+from distmetrics import ConfigurationError, Runner
 from distmetrics.runner import RunnerModule, RunnerOptimizer
 from tests.run.loops import model
 from tests.run.models import loss_of, samples
 from tests.run.test_runner import single, threads
+from tests.run.threads import Threads
 
 
 class Net(nn.Module):
@@ -107,6 +108,25 @@ def test_running_statistics_are_one_models_in_evaluation():
     assert not torch.equal(first, second)
     assert torch.equal(after_first, first)
     assert torch.equal(after_second, first)
+
+
+def test_an_evaluation_calls_nothing_that_would_wait_for_other_ranks():
+    calls = []
+
+    class Counted(Threads):
+        def training_call(self, entry, optimizers):
+            step = super().training_call(entry, optimizers)
+            return lambda *args: calls.append(1) or step(*args)
+
+    def look(runner):
+        model = runner.setup(Net())
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+        assert not calls
+        model(torch.ones(2, 4))
+
+    Runner(strategy=Counted(), devices=1).launch(look)
+    assert calls == [1]
 
 
 def test_a_method_that_would_pass_the_strategy_by():
