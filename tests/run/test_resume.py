@@ -94,9 +94,15 @@ def test_from_a_file(tmp_path, how):
         return run([*callbacks], ckpt_path=path, loading=loading, **flags)
 
     whole = again(3, max_epochs=2, max_steps=11)
-    again(3, [keeper(tmp_path)], max_steps=9 if how == "max_steps" else 11)  # of 6 an epoch
+    if how == "max_steps":  # an epoch has 6
+        again(3, [ModelCheckpoint(dirpath=tmp_path, save_last=True)], max_steps=9)
+    else:
+        again(3, [keeper(tmp_path)])
     path = tmp_path / ("last.ckpt" if how == "max_steps" else "8.ckpt")
-    assert again(99, path=path, max_epochs=2, max_steps=11) == whole
+    found = again(99, path=path, max_epochs=2, max_steps=11)
+    assert found["weights"] == whole["weights"]
+    if how != "max_steps":  # which has ended an epoch with the values of its half
+        assert found == whole
 
 
 class Told(Logistic):

@@ -96,8 +96,10 @@ def test_limits_of_evaluation():
 def test_limits_of_training_in_each_fit_anew(limit, steps):
     run = trainer(limit_train_batches=limit, max_epochs=2)
     for _ in range(2):
-        run.fit(Logistic(), loader(10, 2))
+        module = Logistic()
+        run.fit(module, loader(10, 2))
         assert (run.global_step, run.current_epoch) == (2 * steps, 2)
+        assert torch.equal(module.layer.weight, Logistic().layer.weight) == (steps == 0)
 
 
 class Noisy(Logistic):
