@@ -61,7 +61,7 @@ def exits(comm: Any) -> None:
     comm.barrier()
 
 
-def dies(comm: Any, bad: int, how: str, first: int) -> str:
+def dies(comm: Any, bad: int, how: str, first: int) -> tuple[str, str]:
     """The survivors catch the error, and say what they were told."""
     for step in range(5):
         if comm.rank == bad and step == first:
@@ -69,8 +69,8 @@ def dies(comm: Any, bad: int, how: str, first: int) -> str:
         try:
             comm.all_gather(torch.ones(100_000))
         except DistmetricsError as error:
-            return f"{type(error).__name__} {error.peers} at step {step}"
-    return "all steps"
+            return f"{type(error).__name__} {error.peers} at step {step}", str(error)
+    return "all steps", ""
 
 
 def is_deaf(comm: Any) -> None:

@@ -146,8 +146,9 @@ def test_survivors_are_told_who_died(bad: int, how: str, step: int, why: str) ->
     ended = outcomes(3, ranks.dies, bad, how, step, backend="gloo")
     assert isinstance(ended[bad].error, PeerLostError)
     assert why in str(ended[bad].error)
-    told = [outcome.value for outcome in ended if outcome.rank != bad]
-    assert told == [f"PeerLostError ({bad},) at step {step}"] * 2
+    for outcome in ended[:bad] + ended[bad + 1 :]:
+        assert outcome.value[0] == f"PeerLostError ({bad},) at step {step}"
+        assert step or why in outcome.value[1]
 
 
 @pytest.mark.gloo
