@@ -70,20 +70,22 @@ def test_replicas():
 
 def launched(strategy):
     runner = Runner(strategy=strategy, devices=2, accelerator="cpu")
-    return runner.launch(tokens.loop, 2, 0.1)
+    return runner.launch(tokens.loop, 2)
 
 
 def in_one_world():
     updates = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}
-    found = [launched(name) for name in ("ddp", "ddp_sharded", "fsdp")]
-    found += [fitted(name, 6, **updates) for name in ("ddp", "fsdp")]
-    return found, fitted("ddp", 0, module=tokens.Cut(), use_distributed_sampler=False)
+    looped = [launched(name) for name in ("ddp", "ddp_sharded", "fsdp")]
+    clipped = [fitted(name, 6, **updates) for name in ("ddp", "fsdp")]
+    return looped, clipped, fitted("ddp", 0, module=tokens.Cut(), use_distributed_sampler=False)
 
 
 @pytest.mark.gloo
 def test_weights_of_one_process_under_each_strategy():
-    for found, cut in in_ranks(2, in_one_world):
-        for weights in found:
+    for looped, clipped, cut in in_ranks(2, in_one_world):
+        for weights in looped:
+            assert_same(weights, tokens.one_process())
+        for weights in clipped:
             assert_same(weights, tokens.one_process(clip=0.1))
         assert_same(cut, tokens.one_process(cut_at=tokens.CUT_AT))  # without a batch: no weight
 
