@@ -151,12 +151,12 @@ class Rendezvous:
         return meeting
 
     def _ends(self, thread: Thread, group: Group, meeting: Meeting) -> bool:
-        """Return True if a wait is over; note before that the thread does not go on by itself."""
+        """Return True if a wait is over; else note that the thread does not go on by itself."""
         with self.lock:
-            if not self._is_over(group, meeting):
-                self.stops(thread)
-            is_over = self._is_over(group, meeting)
-        return is_over
+            if self._is_over(group, meeting):
+                return True
+            self.stops(thread)
+        return self._is_over(group, meeting)
 
     def _wake_all(self) -> None:
         for wake in self._wakes.values():

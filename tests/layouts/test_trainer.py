@@ -11,8 +11,8 @@ import torch
 
 import distmetrics as dm
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
-from tests.train.models import Logistic, loader, samples
-from tests.train.threads import Threads
+from tests.run.models import Logistic, loader, samples
+from tests.run.threads import TrainerThreads as Threads
 
 PLANE = {"dp": 2, "tp": 2}
 SWAPPED = partial(dm.layout, {"tp": 2, "dp": 2}, tp="same", dp="shard")
