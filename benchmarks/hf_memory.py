@@ -58,7 +58,7 @@ def make_trainer(way: str, count: int) -> Any:
     from distmetrics import from_function
     from distmetrics.integrations.transformers import attach
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=WORDS, intermediate_size=32, **sizes)
     torch.manual_seed(0)
     options: dict[str, Any] = {}

@@ -69,7 +69,8 @@ def measure(comm: Communicator, name: str, repeats: int) -> dict[str, Any]:
         theirs()
     payload = torch.zeros(nbytes, dtype=torch.uint8)
     rows = [torch.empty_like(payload) for _ in range(comm.world_size)]
-    ways = {case.theirs: theirs, OURS: ours, BARE: lambda: dist.all_gather(rows, payload)}
+    ways: dict[str, Callable[[], Any]] = {case.theirs: theirs, OURS: ours}
+    ways[BARE] = lambda: dist.all_gather(rows, payload)
     spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     slow = case.slow or comm.world_size > 4
     few = SLOWEST if case.slow and comm.world_size > 2 else SLOW

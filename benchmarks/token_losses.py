@@ -193,9 +193,9 @@ def by_lightning(comm: Any, accumulated: int) -> Weights:
     module = module_of(pl.LightningModule, mean_or_zero)
     options = options_of(comm, accumulated)
     options |= {} if comm.world_size > 1 else {"strategy": "auto"}
-    off = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    options |= dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     batches: Any = list(micro_batches(comm.rank, comm.world_size, accumulated))
-    pl.Trainer(**options, **off).fit(module, DataLoader(batches, batch_size=None))
+    pl.Trainer(**options).fit(module, DataLoader(batches, batch_size=None))
     return weights_of(module.net)
 
 

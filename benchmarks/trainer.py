@@ -228,10 +228,11 @@ def lightning(clock: Clock, steps: int) -> float:
     import lightning as pl
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    options: dict[str, Any] = {"strategy": "ddp", "accelerator": "cpu", "max_epochs": 1}
     off = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
+    options: dict[str, Any] = dict.fromkeys(off, False)
+    options |= {"strategy": "ddp", "accelerator": "cpu", "max_epochs": 1}
     ticks = [ticking(pl.Callback, clock)]
-    trainer = pl.Trainer(callbacks=ticks, devices=2, **options, **dict.fromkeys(off, False))
+    trainer = pl.Trainer(callbacks=ticks, devices=2, **options)
     trainer.fit(module_of(pl.LightningModule, clock, sync_dist=True), data(steps, 2))
     return time.perf_counter()
 

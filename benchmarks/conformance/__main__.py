@@ -21,8 +21,7 @@ from benchmarks.conformance.catalogue import absent, cases
 from benchmarks.conformance.pool import Plan, measure
 from benchmarks.conformance.report import Row, counts, disagreements, is_possible, write
 
-PACKAGES = ("numpy", "scipy", "torchvision", "pycocotools")
-PACKAGES += ("pesq", "pystoi", "vmaf-torch")
+PACKAGES = ("numpy", "scipy", "torchvision", "pycocotools", "pesq", "pystoi", "vmaf-torch")
 
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:

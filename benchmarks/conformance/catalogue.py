@@ -106,7 +106,7 @@ def _regression() -> Iterator[Case]:
     yield from add("CosineSimilarity", i.vectors)
     yield from add("CosineSimilarity", i.vectors, "none", reduction="none")
     yield from add("CriticalSuccessIndex", i.chances, threshold=0.5)
-    options = {"threshold": 0.5, "keep_sequence_dim": 1}
+    options: dict[str, Any] = {"threshold": 0.5, "keep_sequence_dim": 1}
     yield from add("CriticalSuccessIndex", i.sequences, "sequence", **options)
     yield from add(divergences, i.distributions)
     yield from add(divergences, i.distributions, "none", reduction="none")
@@ -123,7 +123,7 @@ def _retrieval() -> Iterator[Case]:
     names = sorted(importlib.import_module("torchmetrics.retrieval").__all__)
     yield from of("retrieval", " ".join(names), i.documents)
     yield from of("retrieval", "RetrievalMAP", i.documents, "skip", empty_target_action="skip")
-    options = {"top_k": 2, "aggregation": "median"}
+    options: dict[str, Any] = {"top_k": 2, "aggregation": "median"}
     yield from of("retrieval", "RetrievalPrecision", i.documents, "top_k, median", **options)
 
 
@@ -165,7 +165,8 @@ def _segmentation() -> Iterator[Case]:
 
 
 def _text() -> Iterator[Case]:
-    add, whole = functools.partial(of, "text"), {"return_sentence_level_score": True}
+    add = functools.partial(of, "text")
+    whole: dict[str, Any] = {"return_sentence_level_score": True}
     names = "CharErrorRate EditDistance ExtendedEditDistance MatchErrorRate WordErrorRate "
     yield from add("BLEUScore CHRFScore SacreBLEUScore TranslationEditRate", i.references)
     yield from add(f"{names} WordInfoLost WordInfoPreserved", i.one_reference)
@@ -176,7 +177,7 @@ def _text() -> Iterator[Case]:
     yield from add("Perplexity", i.tokens)
     # rougeLsum splits sentences with data that would be downloaded
     yield from add("ROUGEScore", i.one_reference, rouge_keys=("rouge1", "rouge2", "rougeL"))
-    options = {"rouge_keys": ("rouge1", "rougeL"), "accumulate": "avg"}
+    options: dict[str, Any] = {"rouge_keys": ("rouge1", "rougeL"), "accumulate": "avg"}
     yield from add("ROUGEScore", i.references, "avg", **options)
     yield from add("SQuAD", i.questions)
     yield Case("BERTScore", "text", _embedding_score, i.one_reference)
@@ -231,10 +232,10 @@ def _features() -> Iterator[Case]:
 
     for cls in (FrechetInceptionDistance, MemorizationInformedFrechetInceptionDistance):
         yield add(cls, i.real_and_fake, "", feature=network)
-    subsets = {"feature": network, "subsets": 3, "subset_size": 3}
+    subsets: dict[str, Any] = {"feature": network, "subsets": 3, "subset_size": 3}
     yield add(i.seeded(KernelInceptionDistance), i.real_and_fake, **subsets)
     yield add(i.seeded(InceptionScore), i.images, feature=network, splits=2)
-    distance = {"num_samples": 16, "resize": None, "sim_net": i.Distance()}
+    distance: dict[str, Any] = {"num_samples": 16, "resize": None, "sim_net": i.Distance()}
     yield add(i.seeded(PerceptualPathLength), i.painters, **distance)
 
 
@@ -244,13 +245,14 @@ def _detection() -> Iterator[Case]:
     for name in ("Generalized", "Distance", "Complete"):
         module = f"detection.{name[0].lower()}iou"
         yield from add(f"{name}IntersectionOverUnion", module=module)
-    options = {"variant": "class_metrics", "class_metrics": True}
+    options: dict[str, Any] = {"variant": "class_metrics", "class_metrics": True}
     yield from add("IntersectionOverUnion", module="detection.iou", **options)
     precision = functools.partial(add, "MeanAveragePrecision", module="detection.mean_ap")
     yield from precision()
     yield from precision(variant="segm", iou_type="segm")
     yield from precision(**options)
-    names, parts = "PanopticQuality ModifiedPanopticQuality", {"things": {0, 1}, "stuffs": {2}}
+    names = "PanopticQuality ModifiedPanopticQuality"
+    parts: dict[str, Any] = {"things": {0, 1}, "stuffs": {2}}
     module = "detection.panoptic_qualities"
     yield from of("detection", names, i.panoptic, module=module, **parts)
 
@@ -264,7 +266,7 @@ def _sound() -> Iterator[Case]:
     yield from add("SourceAggregatedSignalDistortionRatio", two)
     ratio = scale_invariant_signal_distortion_ratio
     yield from add("PermutationInvariantTraining", two, metric_func=ratio)
-    quality = {"module": "audio.pesq", "fs": i.RATE, "mode": "nb"}
+    quality: dict[str, Any] = {"module": "audio.pesq", "fs": i.RATE, "mode": "nb"}
     yield from add("PerceptualEvaluationSpeechQuality", i.speech, **quality)
     add = functools.partial(of, "audio", source=i.speech, fs=i.RATE)
     yield from add("ShortTimeObjectiveIntelligibility", module="audio.stoi")
@@ -272,8 +274,8 @@ def _sound() -> Iterator[Case]:
 
 
 def _video() -> Iterator[Case]:
-    options = {"module": "multimodal.lve", "mouth_map": [0, 2, 3]}
-    yield from of("multimodal", "LipVertexError", i.shapes, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"module": "multimodal.lve", "mouth_map": [0, 2, 3]}
+    yield from of("multimodal", "LipVertexError", i.shapes, **options)
     clip: dict[str, Any] = {"module": "multimodal.clip_score", "model_name_or_path": _clip}
     yield from of("multimodal", "CLIPScore", i.captioned, **clip)
     fusion = functools.partial(of, "video", "VideoMultiMethodAssessmentFusion", i.video)

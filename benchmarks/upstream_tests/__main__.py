@@ -37,8 +37,10 @@ _NAMES += "shape text wrappers"
 # Families whose tests need weights that are downloaded (audio, multimodal, video) are left out.
 FAMILIES = {"aggregation": "bases/test_aggregation.py", "bases": "bases/test_ddp.py"}
 FAMILIES |= {name: name for name in _NAMES.split()}
-PACKAGES = ("scikit-learn", "permetrics", "netcal", "fairlearn", "dython", "statsmodels")
-PACKAGES += ("pandas", "nltk", "cachier")
+PACKAGES = (
+    *("scikit-learn", "permetrics", "netcal", "fairlearn", "dython", "statsmodels"),
+    *("pandas", "nltk", "cachier"),
+)
 
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:

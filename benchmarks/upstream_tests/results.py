@@ -201,10 +201,10 @@ def _listed(tests: Iterable[tuple[Pair, str]]) -> str:
         alike.setdefault(key, []).append(f"`{name.removeprefix('tests.unittests.')}`")
         words.setdefault(key, ours.said or theirs.said)
     lines = []
-    for key, names in alike.items():
-        family, theirs_kind, ours_kind, cause, _ = key
+    for kinds, names in alike.items():
+        family, theirs_kind, ours_kind, cause, _ = kinds
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        said = f"{', '.join(names[:_SHOWN])}{more}. Says: `{words[key]}`."
+        said = f"{', '.join(names[:_SHOWN])}{more}. Says: `{words[kinds]}`."
         why = f" Cause: {cause}." if cause else ""
         lines.append(f"- {family}, theirs {theirs_kind}, ours {ours_kind}: {said}{why}")
     return "\n".join(lines) or "None."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import sys
 import threading
 import time
@@ -38,6 +39,9 @@ from distmetrics.errors import PeerLostError
 _LOOK = 0.2  # seconds after which a rank that waits looks whether it need not
 
 
+Thread = tuple[int, bool]  # of a rank: its main one, or that of its background
+
+
 class Joined(NamedTuple):
     """What one rank brings to a meeting."""
 
@@ -53,7 +57,7 @@ class Group(NamedTuple):
     in_background: bool = False
 
     @property
-    def threads(self) -> set[tuple[int, bool]]:
+    def threads(self) -> set[Thread]:
         """The threads that meet."""
         return {(member, self.in_background) for member in self.members}
 
@@ -107,10 +111,11 @@ class Rendezvous:
     """All collectives of one run of a world."""
 
     def __init__(self, world_size: int) -> None:
-        # Held at each change. Taken by itself, and not by the condition, whose way of taking it is
-        # Python: an exception from outside that struck there would leave it taken for ever.
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        # Locks of C alone: in a Condition, which is Python, an exception from outside could strike
+        # while its lock is half taken, and nobody would let go of it.
+        self.lock = threading.RLock()  # held at each change
+        threads = itertools.product(range(world_size), (False, True))
+        self._wakes = {thread: threading.Lock() for thread in threads}  # taken while nothing is new
         self.ranks = [_RankThread(number, self) for number in range(world_size)]
         # Threads that go on by themselves: ranks, and whether it is their background.
         self.going = Group(tuple(range(world_size))).threads
@@ -119,24 +124,25 @@ class Rendezvous:
 
     def meet(self, rank: _RankThread, group: Group, mine: Joined) -> Meeting:
         """Join this rank's next collective of a group; return what every member brings."""
+        thread = rank.number, group.in_background
         with self.lock:
             place = group, rank.counts[group]
             meeting = self._meetings[place]
             if self._verdict is None:
                 rank.counts[group] += 1
                 meeting[rank.number] = mine
-            is_over = functools.partial(self._is_over, group, meeting)
-            try:
-                while not is_over():
-                    self.stops((rank.number, group.in_background))
-                    # Looks again now and then: whoever came last may have been interrupted before
-                    # it could wake this rank.
-                    self.changed.wait_for(is_over, _LOOK)
-            finally:
-                self.going.add((rank.number, group.in_background))
+        try:
+            while not self._ends(thread, group, meeting):
+                # Looks again now and then: whoever came last may have been interrupted before it
+                # could wake this rank.
+                self._wakes[thread].acquire(timeout=_LOOK)
+        finally:
+            with self.lock:
+                self.going.add(thread)
+        with self.lock:
             if self._meetings.pop(place, None) is not None:  # the first to see that it is over
                 self.going |= group.threads
-                self.changed.notify_all()
+                self._wake_all()
             verdict = self._verdict
             if len(meeting) == len(group.members):
                 verdict = _disagreement(meeting)
@@ -144,11 +150,24 @@ class Rendezvous:
             raise verdict.error(rank.number, mine.call.site)
         return meeting
 
+    def _ends(self, thread: Thread, group: Group, meeting: Meeting) -> bool:
+        """Return True if a wait is over; else note that the thread does not go on by itself."""
+        with self.lock:
+            if self._is_over(group, meeting):
+                return True
+            self.stops(thread)
+        return self._is_over(group, meeting)
+
+    def _wake_all(self) -> None:
+        for wake in self._wakes.values():
+            if wake.locked():
+                wake.release()
+
     def _is_over(self, group: Group, meeting: Meeting) -> bool:
         """True once all members have come, or never will."""
         return len(meeting) == len(group.members) or self._verdict is not None
 
-    def stops(self, thread: tuple[int, bool]) -> None:
+    def stops(self, thread: Thread) -> None:
         """Note that a thread does not go on by itself; end every wait if one can't be met now."""
         self.going.discard(thread)
         left: dict[int, Departure] = {}
@@ -175,7 +194,7 @@ class Rendezvous:
         """End every wait, and refuse later calls."""
         with self.lock:
             self._verdict = self._verdict or verdict
-            self.changed.notify_all()
+            self._wake_all()
 
 
 def _disagreement(meeting: Meeting) -> Verdict | None:

@@ -156,7 +156,7 @@ def grad_norm(
 ) -> Tensor:
     """Return the norm of all gradients of a model, as one process has it, on every rank.
 
-    ``(Σ |g|ᵖ)^(1/p)`` over the elements g of all gradients, each once; for p = inf the largest ``|g|``.
+    ``(Σ |g|ᵖ)^(1/p)`` over the elements g of all gradients, each once; the largest ``|g|`` for inf.
     Which ranks hold which elements, the placements of DTensors say (FSDP2, HSDP, tensor-parallel,
     in any mixture). What no placement says is a copy: plain gradients, as DistributedDataParallel
     leaves them, and DTensors on the other meshes of a job. Copies count once, and are compared:

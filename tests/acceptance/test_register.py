@@ -20,7 +20,9 @@ EXPECTED = "kept, expected failure"
 PAGES = [
     ROOT / "README.md",
     ROOT / "lint" / "README.md",
-    *(page for page in ROOT.glob("docs/**/*.md") if page.name not in ("api.md", "index.md")),  # lists
+    *(
+        page for page in ROOT.glob("docs/**/*.md") if page.name not in ("api.md", "index.md")
+    ),  # lists
 ]
 
 

@@ -45,24 +45,20 @@ class Unpicklable:
 CASES: dict[str, Case] = {
     # trees, dtypes, shapes
     "keys": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, {"a": X}, {"b": X}))),
-    "integer keys": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, {0: X}, {1: X}))),
     "extra key": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, {"a": X, "b": X}, {"a": X}))),
     "list or tuple": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, [X], (X,)))),
     "none or tensor": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, [None], [X]))),
     "dtype": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, X.double(), X))),
-    "dtype of one size": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, X.int(), X))),
     "shape": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.ones(3), X))),
     "dimensions": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.ones(1), torch.tensor(1.0)))),
     "number types": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, 1, 1.0))),
     "empty or not": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.empty(0), X))),
     "large or not": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, torch.ones(100_000), X))),
-    "second leaf": Case(dm.MismatchError, (1,), lambda c: dm.all_gather([X, odd(c, X.double(), X)])),
     "thousandth leaf": Case(dm.MismatchError, (1,), lambda c: dm.all_gather([X] * 999 + [odd(c, X[:1], X)])),
     "number of leaves": Case(dm.MismatchError, (1,), lambda c: dm.all_gather([X] * odd(c, 2000, 1))),
     "trailing shape": Case(
         dm.MismatchError, (1,), lambda c: dm.all_gather_cat(odd(c, torch.ones(2, 4), torch.ones(2, 3)))
     ),
-    "cat dtype": Case(dm.MismatchError, (1,), lambda c: dm.all_gather_cat(odd(c, X.double(), X))),
     "cat dimensions": Case(dm.MismatchError, (1,), lambda c: dm.all_gather_cat(odd(c, torch.ones(2, 1), X))),
     # calls
     "operation": Case(dm.MismatchError, (1,), lambda c: odd(c, dm.all_gather, dm.all_reduce)(X)),
@@ -92,10 +88,7 @@ CASES: dict[str, Case] = {
     ),
     # values that make no sense
     "unknown reduction": Case(dm.InputError, (1,), lambda c: dm.all_reduce(X, odd(c, "median", "sum"))),
-    "no such source": Case(dm.InputError, (1,), lambda c: dm.broadcast(X, odd(c, 3, 0))),
     "negative source": Case(dm.InputError, (0, 1, 2), lambda c: dm.broadcast(X, -1)),
-    "negative weight": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, -1.0, 1.0))),
-    "weight not a number": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, float("nan"), 1))),
     "infinite weight": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, float("inf"), 1))),
     "weight too large": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, 10**400, 1))),
     "several weights": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, torch.ones(2), 1))),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 import distmetrics as dm
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator
-from distmetrics.testing.recording import RecordingCommunicator
 from tests.comm.ranks import DTYPES, odd_tensors, of_rank, same_bits
 
 
@@ -32,31 +30,6 @@ def gathers_odd_memory(comm: Communicator) -> None:
         assert not stack.requires_grad
     for index, total in enumerate(dm.all_reduce(odd_tensors(comm.rank))):
         torch.testing.assert_close(total, torch.stack([tensors[index] for tensors in everyone]).sum(0))
-
-
-def gathers_numbers_and_arrays(comm: Communicator) -> None:
-    fixed = np.arange(3, dtype=np.int16)
-    fixed.flags.writeable = False
-    tree = {
-        "int": comm.rank,
-        "float": 0.5,
-        "bool": comm.rank == 0,
-        "complex": 1j,
-        "scalar": np.float32(1.5),
-        "read-only": fixed,
-    }
-    got = dm.all_gather(tree)
-    assert got["int"].tolist() == list(range(comm.world_size))
-    wanted = [
-        torch.int64,
-        torch.float64,
-        torch.bool,
-        torch.complex128,
-        torch.float32,
-        torch.int16,
-    ]
-    assert [x.dtype for x in got.values()] == wanted
-    assert got["read-only"].tolist() == [[0, 1, 2]] * comm.world_size
 
 
 def gathers_around_the_inline_capacity(comm: Communicator) -> None:
@@ -89,12 +62,6 @@ def gathers_what_no_compression_shortens(comm: Communicator) -> None:
 
 def longer_site(tree: Any) -> Any:
     return dm.all_reduce(tree)
-
-
-def gathers_objects(comm: Communicator) -> None:
-    assert dm.all_gather_object({"rank": comm.rank}) == [{"rank": rank} for rank in range(comm.world_size)]
-    large = dm.all_gather_object(bytes([comm.rank]) * 200_000)
-    assert [(len(data), data[0]) for data in large] == [(200_000, rank) for rank in range(comm.world_size)]
 
 
 def joins_uneven_and_empty(comm: Communicator) -> None:
@@ -139,11 +106,9 @@ def everything(comm: Communicator) -> None:
 WORKS = [
     gathers_every_dtype,
     gathers_odd_memory,
-    gathers_numbers_and_arrays,
     gathers_around_the_inline_capacity,
     gathers_many_leaves,
     gathers_what_no_compression_shortens,
-    gathers_objects,
     joins_uneven_and_empty,
     reduces_large_as_small,
     keeps_nan,
@@ -167,26 +132,3 @@ def leaves(rank: int, seed: int) -> tuple[torch.Tensor, ...]:
 
 def loss_of(rank: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return ((rank + 1) * (a[rank] * a.sum(0)).sum() * b.prod()) + (a**2).mean()
-
-
-def rounds(comm: Communicator) -> dict[str, int]:
-    """Number of collectives that each call takes."""
-    calls = {
-        "all_gather": lambda c: dm.all_gather([torch.ones(3), 1, True], comm=c),
-        "all_gather_cat": lambda c: dm.all_gather_cat(torch.ones(comm.rank, 3), comm=c),
-        "all_reduce": lambda c: dm.all_reduce({"a": torch.ones(3), "b": torch.ones(2, dtype=torch.bfloat16)}, comm=c),
-        "mean": lambda c: dm.mean([torch.ones(3), 1], 1, comm=c),
-        "broadcast": lambda c: dm.broadcast(torch.ones(3), comm=c),
-        "barrier": lambda c: dm.barrier(comm=c),
-        "all_true": lambda c: dm.all_true(True, comm=c),
-        "all_gather_object": lambda c: dm.all_gather_object("x", comm=c),
-        "large all_gather": lambda c: dm.all_gather(torch.ones(100_000), comm=c),
-        "large all_reduce": lambda c: dm.all_reduce(torch.ones(100_000), comm=c),
-        "large broadcast": lambda c: dm.broadcast(torch.ones(100_000), comm=c),
-    }
-    counted = {}
-    for name, call in calls.items():
-        record = RecordingCommunicator(comm)
-        call(record)
-        counted[name] = len(record.calls)
-    return counted

@@ -107,13 +107,10 @@ CALLS: dict[str, Any] = {
     "all_gather": lambda comm: dm.all_gather({"a": X, "b": 1}, comm=comm),
     "all_gather_cat": lambda comm: dm.all_gather_cat([X, X[:0]], comm=comm),
     "all_reduce": lambda comm: dm.all_reduce([X, 2], comm=comm),
-    "all_reduce large": lambda comm: dm.all_reduce(torch.ones(9000), comm=comm),
     "mean": lambda comm: dm.mean(X, weight=2, comm=comm),
     "broadcast": lambda comm: dm.broadcast(X, src=1, comm=comm),
-    "broadcast large": lambda comm: dm.broadcast(torch.ones(9000), src=1, comm=comm),
     "barrier": lambda comm: dm.barrier(comm=comm),
     "all_true": lambda comm: dm.all_true(True, comm=comm),
-    "any_true": lambda comm: dm.any_true(False, comm=comm),
     "all_gather_object": lambda comm: dm.all_gather_object({"a": [1, X, b"b"]}, comm=comm),
     "gather_samples": gather_samples,
     "gather_samples by texts": gather_texts,
@@ -164,7 +161,7 @@ def mutated(draw: Any, value: Any) -> Any:
 
 
 @every_call
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_header_with_something_odd_in_it(call: str, data: st.DataObject) -> None:
     """Wrong types, unknown names, shapes negative and huge, leaves twice, in another order or left out."""
@@ -179,7 +176,7 @@ def test_a_header_with_something_odd_in_it(call: str, data: st.DataObject) -> No
 
 
 @every_call
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_header_with_other_bytes_in_it(call: str, data: st.DataObject) -> None:
     """Any byte changed, left out or put in, also in the message of the layer above."""
@@ -196,7 +193,7 @@ def test_a_header_with_other_bytes_in_it(call: str, data: st.DataObject) -> None
 
 
 @every_call
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_frame_of_anything(call: str, data: st.DataObject) -> None:
     """Random bytes; a head with other sizes; other data behind a header that is right."""
@@ -216,27 +213,26 @@ def test_a_frame_of_anything(call: str, data: st.DataObject) -> None:
     survives(call, craft)
 
 
+NO_HEADERS = {
+    "deep": b"\x91" * 100_000,
+    "long lists": b"\xdd\x7f\xff\xff\xff" * 400,
+    "long number": b"\x9b\xcf" + b"\xff" * 8,
+    "no text": b"\x91\xa2\xff\xfe",
+    "short": b"\x91\xaaall_gather" + b"\xa0" * 2,
+    "mapping": b"\x80",
+    "zeros": bytes(64),
+    "no zlib": COMPRESSED + b"no zlib",
+    "cut off": bomb(1 << 20)[:-1],
+    "empty": COMPRESSED,
+}
+
+
 @every_call
-@pytest.mark.parametrize(
-    "blob",
-    [
-        b"\x91" * 100_000,
-        b"\xdd\x7f\xff\xff\xff" * 400,
-        b"\x9b\xcf" + b"\xff" * 8,
-        b"\x91\xa2\xff\xfe",
-        b"\x91\xaaall_gather" + b"\xa0" * 2,
-        b"\x80",
-        bytes(64),
-        COMPRESSED + b"no zlib",
-        bomb(1 << 20)[:-1],
-        COMPRESSED,
-    ],
-    ids=["deep", "long lists", "long number", "no text", "short", "mapping", "zeros", "no zlib", "cut off", "empty"],
-)
-def test_a_header_that_is_none(call: str, blob: bytes) -> None:
-    error = survives(call, lambda frame: with_header(frame, blob))
-    assert isinstance(error, MismatchError)
-    assert "sent data that is no frame of distmetrics" in str(error)
+def test_a_header_that_is_none(call: str) -> None:
+    for name, blob in NO_HEADERS.items():
+        error = survives(call, lambda frame, blob=blob: with_header(frame, blob))
+        assert isinstance(error, MismatchError), name
+        assert "sent data that is no frame of distmetrics" in str(error)
 
 
 @every_call
@@ -303,34 +299,13 @@ def test_a_pickle_among_the_states_is_not_read(payload: bytes) -> None:
     assert "m.texts" in str(error)
 
 
-def shape_of_data() -> Any:
-    numbers = st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.text() | st.binary()
-    return st.recursive(
-        numbers,
-        lambda inner: (
-            st.lists(inner, max_size=4)
-            | st.tuples(inner, inner)
-            | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
-            | st.frozensets(st.integers() | st.text(), max_size=3)
-        ),
-        max_leaves=10,
-    )
-
-
-@given(shape_of_data())
-def test_data_comes_back_as_it_was(value: Any) -> None:
-    again = deserialize(serialize(value))
-    assert again == value
-    assert repr(again) == repr(value) or "frozenset" in repr(value)
-
-
 def written(form: Any, data: bytes = b"") -> torch.Tensor:
     """What a peer may write in place of a value."""
     text = msgspec.msgpack.encode(form)
     return from_bytes(data + text + len(text).to_bytes(8, "little"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_bytes_that_nobody_has_serialized(data: st.DataObject) -> None:
     """Random bytes, and a form with something odd in it: data, or our error."""
@@ -384,8 +359,8 @@ def beside_a_liar(comm: Any, payload: bytes) -> None:
     lie(payload, comm=comm)
 
 
-@pytest.mark.parametrize("payload", [b"", pickle.dumps(Harm()), bytes(range(200)) * 300])
-def test_on_real_processes(payload: bytes) -> None:
-    first = outcomes(2, beside_a_liar, payload, backend="gloo")[0]
+@pytest.mark.gloo
+def test_on_real_processes() -> None:
+    first = outcomes(2, beside_a_liar, pickle.dumps(Harm()), backend="gloo")[0]
     assert isinstance(first.error, MismatchError)
     assert "rank 1 sent data that is no frame of distmetrics" in str(first.error)

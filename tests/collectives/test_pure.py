@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distmetrics import InputError, InputTypeError, MismatchError, SingleCommunicator, message
-from distmetrics.collectives.buckets import ALIGN, LeafSpec, dtype_of, layout, pack, short_name, unpack
+from distmetrics import InputError, MismatchError, SingleCommunicator, message
+from distmetrics.collectives.buckets import ALIGN, LeafSpec, layout, pack, unpack
 from distmetrics.collectives.exchange import HEADER_AREA, exchange, frame_size
 from distmetrics.collectives.header import Header, Problem, agree, prepare
 from distmetrics.collectives.wire import deserialize
@@ -41,18 +41,21 @@ headers = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(headers)
 def test_a_header_survives_the_wire(header: Header) -> None:
     """Names may hold quotes, anything."""
     assert decode(Header, header.encode(), "it") == header
 
 
+@settings(max_examples=50)
 @given(headers, headers)
 def test_equal_bytes_mean_equal_headers(one: Header, other: Header) -> None:
     """The fast way compares bytes alone."""
     assert (one.encode() == other.encode()) == (one == other)
 
 
+@settings(max_examples=50)
 @given(st.lists(headers, min_size=1, max_size=2).map(lambda few: [*few, *few]))
 def test_what_ranks_must_have_alike(each: Sequence[Header]) -> None:
     """All but the line."""
@@ -70,7 +73,7 @@ def filled(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tenso
     return torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(dtypes, shapes, st.booleans()), max_size=8))
 def test_packed_tensors_come_out_unchanged(made: list[tuple[torch.dtype, tuple[int, ...], bool]]) -> None:
     """Any mix of dtypes and shapes, transposed or not, and a key beside the dtype."""
@@ -97,12 +100,6 @@ def test_a_layout_is_aligned_and_does_not_overlap(made: list[tuple[torch.dtype, 
     assert sorted(index for bucket in where.buckets for index in bucket.shapes) == list(range(len(made)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes_have_names(dtype: torch.dtype) -> None:
-    """A dtype travels by its name."""
-    assert dtype_of(short_name(dtype)) is dtype
-
-
 @given(st.integers(1, 100_000))
 def test_frames_are_aligned_and_bounded(world_size: int) -> None:
     """Data starts behind the header's area, which must be aligned; all frames together stay small."""
@@ -114,7 +111,7 @@ def test_frames_are_aligned_and_bounded(world_size: int) -> None:
 ROUND_THE_ROOM = st.integers(0, 300) | st.integers(28_600, 28_700) | st.integers(0, 60_000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(ROUND_THE_ROOM, st.integers(0, 40_000)), min_size=2, max_size=3),
 )
@@ -135,37 +132,6 @@ def test_what_ranks_exchange_arrives_whole(sizes: list[tuple[int, int]]) -> None
     assert run(len(sizes), lambda comm: one_call(lambda *, comm: work(comm))(comm=comm)) == [True] * len(sizes)
 
 
-def test_an_answer_that_is_no_frame_is_refused() -> None:
-    """Something else of the same size in the group, or another version: never read as data."""
-
-    class Garbled(SingleCommunicator):
-        world_size = 2
-
-        def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
-            return [x, torch.ones_like(x)]
-
-    nothing = torch.empty(0, dtype=torch.uint8)
-    with pytest.raises(MismatchError, match="no frame of distmetrics"):
-        one_call(lambda *, comm: exchange(comm, Header("x"), nothing))(comm=Garbled())
-
-
-def test_prepare_names_the_leaf_it_refuses() -> None:
-    """In a large tree the path is what a user needs."""
-    mine = prepare("all_gather", "", {"a": [torch.ones(1), "text"]}, SingleCommunicator())
-    problem = mine.header.problem
-    assert problem is not None
-    assert (problem.kind, problem.do) == ("InputTypeError", "for other objects call all_gather_object.")
-    with pytest.raises(InputTypeError, match=r"\['a'\]\[1\] is a str"):
-        agree([mine.header], 0)
-
-
-def test_numbers_become_tensors_as_wide_as_pythons() -> None:
-    """A Python float has 53 bits; as float32 it would lose half of them without a word."""
-    mine = prepare("all_gather", "", [1, 0.1, True, 1j], SingleCommunicator())
-    assert [x.dtype for x in mine.tensors] == [torch.int64, torch.float64, torch.bool, torch.complex128]
-    assert mine.tensors[1].item() == 0.1
-
-
 @pytest.mark.parametrize("kind", [ValueError, TimeoutError, KeyboardInterrupt])
 def test_an_interrupt_where_bytes_are_read_is_the_user_s_own(kind: type[BaseException]) -> None:
     """As the handler of a timer raises it."""
@@ -184,3 +150,10 @@ def test_an_exception_set_from_outside_where_bytes_are_read_is_the_user_s_own() 
     line = compile("raise OutOfTime", message.__file__, "exec")
     with pytest.raises(OutOfTime), reading("its values"):
         exec(line, {"OutOfTime": OutOfTime})
+
+
+def test_numbers_become_tensors_as_wide_as_pythons() -> None:
+    """A Python float has 53 bits; as float32 it would lose half of them without a word."""
+    mine = prepare("all_gather", "", [1, 0.1, True, 1j], SingleCommunicator())
+    assert [x.dtype for x in mine.tensors] == [torch.int64, torch.float64, torch.bool, torch.complex128]
+    assert mine.tensors[1].item() == 0.1

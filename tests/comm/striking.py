@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from torchmetrics import aggregation
 import distmetrics as dm
 
 PACKAGE = str(Path(dm.__file__).parent)
+_STRUCK = (PACKAGE, threading.__file__)  # how our calls take locks and wait is Python, too
 # After these Python looks for signals, besides where a function begins.
 _LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD") if name in dis.opmap}
 LARGE = 20_000  # numbers, which follow in a second round
@@ -50,7 +52,7 @@ class Strike:
             sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        if not frame.f_code.co_filename.startswith(_STRUCK):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if self._inside:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset
 
 import distmetrics
 from distmetrics.data import check, exact
@@ -120,21 +120,6 @@ def test_what_accelerate_fills_up_with_other_samples() -> None:
     assert check(dispatched)[:2] == (6, 1)
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_shards_of_streams(split: bool) -> None:
-    made = pytest.importorskip("accelerate.data_loader")
-    for world, count, size in itertools.product(WORLDS[1:], COUNTS, SIZES):
-        if split and size % world:
-            continue
-        for drop_last in (False, True):
-            loaders = []
-            for rank in range(world):
-                shard = made.IterableDatasetShard(Stream(count), size, drop_last, world, rank, split)
-                each = size // world if split else size
-                loaders.append(DataLoader(shard, batch_size=each, drop_last=drop_last))
-            agree(loaders)
-
-
 def prepared(comm: distmetrics.Communicator) -> list[tuple[str, tuple[int, int], Any]]:
     """Read loaders as Accelerate and Fabric prepare them; return what each gives and what is said of it."""
     os.environ.update(RANK=str(comm.rank), LOCAL_RANK=str(comm.rank), WORLD_SIZE=str(comm.world_size))
@@ -190,12 +175,3 @@ def test_what_repeats_nothing() -> None:
     assert check(part_of(unwrap(whole), 2, 1, equal_batches=True)).repeated == 0
     assert check(DataLoader(Subset(range(5), [0, 2]))).repeated == 0
     assert check(distmetrics.data.RepeatedSamplesWarning()).repeated == 0
-
-
-def test_orders_that_are_drawn() -> None:
-    """Training loaders are known by their order."""
-    data = range(5)
-    assert check(DataLoader(data, sampler=DistributedSampler(data, 2, 0))).is_drawn
-    made = pytest.importorskip("accelerate.data_loader")
-    batches = BatchSampler(RandomSampler(data), 2, drop_last=False)
-    assert check(DataLoader(data, batch_sampler=made.BatchSamplerShard(batches, 2, 0))).is_drawn

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 from torcheval.metrics import Mean
 from torchmetrics import MeanMetric, MetricCollection, SumMetric
 
@@ -61,29 +58,6 @@ def test_a_loader_that_is_nowhere_in_sight(make: Any) -> None:
         return metric
 
     assert warned(lambda comm: sync_and_compute(feed(comm, make()))) == [WANTED]
-
-
-def test_metrics_of_training_are_silent() -> None:
-    """Beside a loader for evaluation that was not read; synced as it goes on, at each step, or after an epoch."""
-
-    def train(comm: Any) -> None:
-        val_loader = padded(comm)
-        train_loader = padded(comm, torch.arange(31.0), shuffle=True)
-        same_length = padded(comm, shuffle=True)
-        metric, running = MeanMetric(), MeanMetric()
-        for batch in train_loader:
-            running.update(batch)
-            sync_and_compute(running)
-        assert len(train_loader) > len(val_loader)
-        for batch in same_length:
-            metric.update(batch)
-        sync_and_compute(metric)
-        metric = MeanMetric()
-        for batch in val_loader:  # in order
-            metric.update(batch)
-            sync_and_compute(metric)
-
-    assert warned(train) == []
 
 
 def twice_and_some(comm: Any, **options: Any) -> None:
@@ -138,16 +112,6 @@ def test_a_world_within_the_world() -> None:
     assert warned(program) == []
 
 
-def test_a_list_of_batches_is_another_loader() -> None:
-    """Also for a metric that does not count its updates."""
-
-    def program(comm: Any) -> None:
-        assert len([*padded(comm)]) == 3
-        evaluate(exact([DATA]), Mean())
-
-    assert warned(program) == []
-
-
 def test_one_update_may_be_of_what_a_trainer_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its function is named where there may be a trainer, and not where its package alone was imported."""
     trainer = "transformers.trainer"
@@ -194,119 +158,34 @@ def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout == "torch.utils.data.dataloader\n"
 
 
-def of_accelerate(comm: Any) -> list[str]:
-    """Return the warnings of one script with loaders that Accelerate and Fabric have prepared."""
-    os.environ.update(RANK=str(comm.rank), LOCAL_RANK=str(comm.rank), WORLD_SIZE=str(comm.world_size))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # the group is there already
-    from accelerate import Accelerator
-    from lightning.fabric.wrappers import _FabricDataLoader
+def test_a_list_of_batches_is_another_loader() -> None:
+    """Also for a metric that does not count its updates."""
 
-    accelerator = Accelerator(cpu=True)
-    whole = DataLoader(DATA, batch_size=2)
-    val_loader, test_loader = accelerator.prepare(whole, DataLoader(DATA, batch_size=2))
-    exactly = exact(test_loader)
-    fabric_loader = _FabricDataLoader(padded(comm))
-    unread = _FabricDataLoader(padded(comm))
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        metric = MeanMetric()
-        for batch in exactly:  # right
+    def program(comm: Any) -> None:
+        assert len([*padded(comm)]) == 3
+        evaluate(exact([DATA]), Mean())
+
+    assert warned(program) == []
+
+
+def test_metrics_of_training_are_silent() -> None:
+    """Beside a loader for evaluation that was not read; synced as it goes on, at each step, or after an epoch."""
+
+    def train(comm: Any) -> None:
+        val_loader = padded(comm)
+        train_loader = padded(comm, torch.arange(31.0), shuffle=True)
+        same_length = padded(comm, shuffle=True)
+        metric, running = MeanMetric(), MeanMetric()
+        for batch in train_loader:
+            running.update(batch)
+            sync_and_compute(running)
+        assert len(train_loader) > len(val_loader)
+        for batch in same_length:
             metric.update(batch)
         sync_and_compute(metric)
-        assert not seen, seen[0].message
-        del exactly
         metric = MeanMetric()
-        for batch in DATA.split(1)[: len(val_loader)]:  # of something else, while no loader was read
+        for batch in val_loader:  # in order
             metric.update(batch)
-        sync_and_compute(metric)
-        assert not seen, seen[0].message
-        metric = MeanMetric()
-        for batch in val_loader:
-            metric.update(batch)  # distlint: ignore[DL215] the repeats are what is tested
-        sync_and_compute(metric)
-        metric = MeanMetric()
-        del val_loader
-        for batch in fabric_loader:
-            metric.update(batch)
-        sync_and_compute(metric)
-        assert len(unread) == 3
-    return [str(each.message) for each in seen]
+            sync_and_compute(metric)
 
-
-@pytest.mark.gloo
-@pytest.mark.timeout(120)
-def test_loaders_of_accelerate_and_fabric() -> None:
-    """They know whether they were read, and the line that mends it is theirs."""
-    pytest.importorskip("accelerate")
-    pytest.importorskip("lightning.fabric")
-    first, second = run(2, of_accelerate, backend="gloo")
-    assert second == []
-    assert len(first) == 2
-    for text in first:
-        assert re.match(r"1 of 12 samples .*accelerate\.prepare\(.*fabric\.setup_dataloaders\(", text)
-
-
-class Numbers(Dataset[Any]):
-    def __len__(self) -> int:
-        return 11
-
-    def __getitem__(self, index: int) -> Any:
-        return {"x": torch.tensor([float(index)]), "labels": torch.tensor(index % 2)}
-
-
-class Model(torch.nn.Module):
-    """A model that may feed a metric what its rank sees."""
-
-    def __init__(self, metric: Any = None) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 2)
-        self.fed = [] if metric is None else [metric]
-
-    def forward(self, x: Any, labels: Any = None) -> Any:
-        for metric in self.fed:
-            metric.update(x)
-        logits = self.layer(x)
-        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def of_trainer(comm: Any, folder: str) -> list[tuple[float, list[str]]]:
-    """Evaluate with Hugging Face's trainer: fed by each rank, with all at once, and with all batch by batch."""
-    os.environ.update(RANK=str(comm.rank), LOCAL_RANK=str(comm.rank), WORLD_SIZE=str(comm.world_size))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # the group is there already
-    from transformers import Trainer, TrainingArguments
-
-    results = []
-    for by_rank, by_batch in ((True, False), (False, False), (False, True)):
-        metric = MeanMetric()
-
-        def compute_metrics(
-            prediction: Any, compute_result: bool = True, metric: Any = metric, by_rank: bool = by_rank
-        ) -> dict[str, float]:
-            if not by_rank:
-                metric.update(torch.as_tensor(prediction.label_ids).float())
-            return {"mean": float(sync_and_compute(metric))} if compute_result else {}
-
-        options: dict[str, Any] = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
-        args = TrainingArguments(
-            folder, per_device_eval_batch_size=2, batch_eval_metrics=by_batch, include_for_metrics=[], **options
-        )
-        model = Model(metric if by_rank else None)
-        trainer = Trainer(model, args, eval_dataset=Numbers(), compute_metrics=compute_metrics)
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            value = trainer.evaluate()["eval_mean"]
-        texts = [str(each.message) for each in seen if issubclass(each.category, RepeatedSamplesWarning)]
-        results.append((value, texts))
-    return results
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(180)
-def test_hugging_faces_trainer(tmp_path: Path) -> None:
-    """What ``compute_metrics`` gets is gathered, without repeats; what a rank's model sees has some."""
-    pytest.importorskip("transformers")
-    (value, (text,)), at_once, by_batch = run(2, of_trainer, str(tmp_path), backend="gloo")[0]
-    assert value == pytest.approx(55 / 12)
-    assert "1 of 12 samples" in text
-    assert "distmetrics.integrations.transformers.attach(trainer, metrics)" in text
-    assert at_once == by_batch == (pytest.approx(5 / 11), [])
+    assert warned(train) == []

@@ -21,7 +21,7 @@ from distmetrics.testing import run
 from tests.integrations import hf
 from tests.integrations.exact_evaluation import QUIET
 from tests.integrations.modules import elastic
-from tests.runner.threads import Threads
+from tests.run.threads import Threads
 
 N = 23
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torchmetrics import Accuracy, CatMetric, MaxMetric, MeanMetric, Metric, SumMetric
+from torchmetrics import Accuracy, CatMetric, MaxMetric, Metric
 from torchmetrics.classification import BinaryAUROC
 
 import distmetrics as dm
@@ -46,8 +46,13 @@ class MeanShare(Metric):
         return -(share * share.log()).sum() + self.highest.sum()
 
 
+def of(metric: Any, *args: Any) -> Any:
+    metric.update(*args)
+    return metric
+
+
 def on_rank(comm: Any) -> dict[str, Any]:
-    """Return what each call gives, over all ranks and over a layout."""
+    """Return what each sync gives, over all ranks and over a layout."""
     warnings.simplefilter("ignore")  # torch warns of tensors that it takes for copies
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     over = dm.layout(mesh, dp="shard", tp="same")
@@ -57,9 +62,7 @@ def on_rank(comm: Any) -> dict[str, Any]:
     labels = DTensor.from_local(LABELS[mine], mesh, [Shard(0), Replicate()])
     columns = SCORES[mine, 2 * half : 2 * half + 2]
     pieces = DTensor.from_local(columns, mesh, [Shard(0), Shard(1)])
-    along_tp = DTensor.from_local(columns, mesh["tp"], [Shard(1)])
     loss = DTensor.from_local(torch.tensor(1.0 + shard), mesh["tp"], [Replicate()])
-    whole = DTensor.from_local(SCORES, mesh, [Replicate(), Replicate()])
     values: dict[str, Any] = {}
 
     def note(name: str, make: Callable[[], Any]) -> None:
@@ -68,153 +71,53 @@ def on_rank(comm: Any) -> dict[str, Any]:
         except dm.DistmetricsError as error:
             values[name] = error
 
-    def of(metric: Any, *args: Any) -> Any:
-        metric.update(*args)
-        return metric
-
-    everywhere = {"flat": dm.current(), "layout": over}
-    for name, ranks in everywhere.items():
-        accuracy = Accuracy("multiclass", num_classes=CLASSES, validate_args=False)
+    for name, ranks in {"flat": dm.current(), "layout": over}.items():
         metrics = {
             "auroc": of(BinaryAUROC(validate_args=False), rows[:, 0], (labels > 1).long()),
             "rows": of(CatMetric(nan_strategy="disable"), rows),
             "max": of(MaxMetric(nan_strategy="disable"), rows),
         }
-        accuracy.update(rows.argmax(1), labels)
+        accuracy = of(Accuracy("multiclass", num_classes=CLASSES, validate_args=False), rows.argmax(1), labels)
         note(f"{name} accuracy", lambda r=ranks, m=accuracy: dm.sync_and_compute(m, comm=r))
         note(f"{name} metrics", lambda ranks=ranks, m=metrics: dm.sync_and_compute(m, comm=ranks))
-        note(f"{name} back", lambda m=metrics: all(map(is_dtensor, m["rows"].value)))
-        note(f"{name} mean", lambda ranks=ranks: dm.mean(rows.mean(), weight=2, comm=ranks))
-        note(f"{name} sum", lambda ranks=ranks: dm.all_reduce(rows.sum(0), comm=ranks))
-        note(f"{name} max", lambda ranks=ranks: dm.all_reduce(rows.amax(0), "max", comm=ranks))
-        note(f"{name} join", lambda ranks=ranks: dm.all_gather_cat(rows, comm=ranks))
+        assert all(map(is_dtensor, metrics["rows"].value))  # it is back
         note(f"{name} loss", lambda ranks=ranks: dm.mean(loss, weight=1 + shard, comm=ranks))
-        # refused
-        weight = 1 + shard
-        note(f"{name} weights", lambda w=weight, r=ranks: dm.mean(rows.mean(), weight=w, comm=r))
-        note(f"{name} stack", lambda ranks=ranks: dm.all_gather(rows, comm=ranks))
-        share = of(MeanShare(), pieces)
-        note(f"{name} pieces", lambda ranks=ranks, m=share: dm.sync_and_compute(m, comm=ranks))
-        copies = of(MeanShare(), whole)
-        note(f"{name} copies", lambda ranks=ranks, m=copies: dm.sync_and_compute(m, comm=ranks))
-        if name == "flat":
-            per_shard = of(MeanShare(), along_tp)
-            note("pieces along tp", lambda m=per_shard: dm.sync_and_compute(m))
-            note("held pieces", lambda m=per_shard: held(m))
-            some = of(MeanShare(), pieces) if shard else MeanShare()
-            note("some without data", lambda m=some: dm.sync_and_compute(m))
-            plain = SCORES.sum() if comm.rank == 3 else rows.sum()
-            note("one plain", lambda x=plain: dm.all_reduce(x))
-            mixed = of(MeanShare(), whole)
-            mixed.highest = torch.ones(CLASSES)
-            note("mixed", lambda m=mixed: dm.sync_and_compute(m))
-            note("part of the mesh", lambda: dm.sync_and_compute(of(MeanShare(), pieces), comm=over))
-    total = rows.sum()
-    assert any(placement.is_partial() for placement in total.placements)
-    average = MeanMetric()
-    try:
-        average.update(total)
-    except AssertionError as error:
-        values["in place"] = str(error), float(average.mean_value), float(average.weight)
-    average.reset()
-    average.update(total.full_tensor())
-    note("of whole tensors", lambda: [dm.sync_and_compute(average), dm.all_reduce(total)])
+    along_tp = of(MeanShare(), DTensor.from_local(columns, mesh["tp"], [Shard(1)]))
+    note("pieces along tp", lambda: dm.sync_and_compute(along_tp))
+    with dm.synced(along_tp):  # pieces stay pieces
+        assert str(along_tp.total.placements) == "(Shard(dim=0),)"
+        assert along_tp.total.to_local().shape == (2,)
+    some = of(MeanShare(), pieces) if shard else MeanShare()
+    note("some without data", lambda: dm.sync_and_compute(some))
+    mixed = of(MeanShare(), DTensor.from_local(SCORES, mesh, [Replicate(), Replicate()]))
+    mixed.highest = torch.ones(CLASSES)
+    note("mixed", lambda: dm.sync_and_compute(mixed))
     values["after"] = dm.all_reduce(1)
     return values
 
 
-def held(metric: Any) -> Any:
-    """Return what a metric holds while the state of all ranks is in."""
-    with dm.synced(metric):
-        return [str(metric.total.placements), metric.total.to_local().shape]
-
-
-@pytest.fixture(scope="module")
-def results() -> list[dict[str, Any]]:
-    return run(4, on_rank, backend="gloo")
-
-
-def alone() -> dict[str, Any]:
-    """Return what one process that has all rows gets."""
-    accuracy = Accuracy("multiclass", num_classes=CLASSES)
-    accuracy.update(SCORES.argmax(1), LABELS)
-    auroc, share = BinaryAUROC(), MeanShare()
-    auroc.update(SCORES[:, 0], (LABELS > 1).long())
-    share.update(SCORES)
-    return {
-        "metrics": {
-            "auroc": auroc.compute(),
-            "rows": SCORES,
-            "max": SCORES.max(),
-        },
-        "accuracy": accuracy.compute(),
-        "back": True,
-        "mean": SCORES.mean(),
-        "sum": SCORES.sum(0),
-        "max": SCORES.amax(0),
-        "join": SCORES,
-        "loss": torch.tensor(5 / 3),
-        "pieces": share.compute(),
+@pytest.mark.gloo
+def test_metrics_give_what_one_process_gives_or_an_error_on_every_rank() -> None:
+    """A state that torch has reduced counts once over all ranks; a layout says that its shards hold other samples."""
+    auroc = of(BinaryAUROC(), SCORES[:, 0], (LABELS > 1).long()).compute()
+    accuracy = of(Accuracy("multiclass", num_classes=CLASSES), SCORES.argmax(1), LABELS).compute()
+    metrics = {"auroc": auroc, "rows": SCORES, "max": SCORES.max()}
+    right = {f"{ranks} metrics": metrics for ranks in ("flat", "layout")}
+    right |= {f"{ranks} loss": torch.tensor(5 / 3) for ranks in ("flat", "layout")}
+    right |= {"flat accuracy": accuracy, "pieces along tp": of(MeanShare(), SCORES).compute()}
+    wrong = {
+        "layout accuracy": (dm.LayoutError, r"the axis dp, .* tn is a DTensor of Replicate"),
+        "some without data": (dm.MismatchError, "hold the DTensor total of MeanShare together"),
+        "mixed": (dm.StateError, "highest is no DTensor, and another of its metric is"),
     }
-
-
-@pytest.mark.parametrize("ranks", ["flat", "layout"])
-@pytest.mark.parametrize("name", ["metrics", "back", "mean", "sum", "max", "join", "loss"])
-def test_what_one_process_gives(results: list[dict[str, Any]], ranks: str, name: str) -> None:
-    for values in results:
-        got = values[f"{ranks} {name}"]
-        if isinstance(got, Exception):
-            raise got
-        torch.testing.assert_close(got, alone()[name], check_dtype=False)
-
-
-@pytest.mark.parametrize("name", ["flat pieces", "flat copies", "pieces along tp"])
-def test_states_in_pieces_and_copies(results: list[dict[str, Any]], name: str) -> None:
-    for values in results:
-        if isinstance(values[name], Exception):
-            raise values[name]
-        torch.testing.assert_close(values[name], alone()["pieces"])
-
-
-def test_a_state_that_torch_has_reduced(results: list[dict[str, Any]]) -> None:
-    """Over all ranks it counts once; a layout says that its shards hold other samples."""
-    for values in results:
-        torch.testing.assert_close(values["flat accuracy"], alone()["accuracy"])
-        with pytest.raises(dm.LayoutError, match=r"the axis dp, .* tn is a DTensor of Replicate"):
-            raise values["layout accuracy"]
-
-
-def test_a_state_to_which_torch_adds_in_place(results: list[dict[str, Any]]) -> None:
-    """Pinned, since the docs say so: torch ends the update without a word, half-way; what helps instead."""
-    for values in results:
-        assert values["in place"] == ("", pytest.approx(float(SCORES.sum())), 0.0)
-        torch.testing.assert_close(values["of whole tensors"], [SCORES.sum()] * 2)
-
-
-def test_pieces_stay_pieces(results: list[dict[str, Any]]) -> None:
-    for values in results:
-        assert values["held pieces"] == ["(Shard(dim=0),)", torch.Size([2])]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "text"),
-    [
-        ("flat weights", dm.MismatchError, "ranks 0-3 hold"),
-        ("layout weights", dm.MismatchError, r"ranks \d, \d hold"),
-        ("flat stack", dm.InputTypeError, r"a DTensor of \(Shard\(dim=0\), Replicate"),
-        ("layout pieces", dm.LayoutError, "the axis tp, said to hold the same samples, total is"),
-        ("layout copies", dm.LayoutError, "the axis dp, said to hold other samples, total is"),
-        ("some without data", dm.MismatchError, "hold the DTensor total of MeanShare together"),
-        ("one plain", dm.MismatchError, "rank 3 sends float32"),
-        ("mixed", dm.StateError, "highest is no DTensor, and another of its metric is"),
-        ("part of the mesh", dm.LayoutError, "the axis tp"),
-    ],
-)
-def test_refused_on_every_rank(results: list[dict[str, Any]], name: str, kind: type[Exception], text: str) -> None:
-    for values in results:
-        with pytest.raises(kind, match=text):
-            raise values[name]
-        assert values["after"] == 4
+    for values in run(4, on_rank, backend="gloo"):
+        assert values.pop("after") == 4
+        assert values.keys() == right.keys() | wrong.keys()
+        for name, value in right.items():
+            torch.testing.assert_close(values[name], value, check_dtype=False)
+        for name, (kind, text) in wrong.items():
+            with pytest.raises(kind, match=text):
+                raise values[name]
 
 
 class OnPaper(torch.Tensor):
@@ -340,12 +243,3 @@ def test_rows() -> None:
     assert [rows(Replicate(), 0), rows(Replicate(), 1)] == [1, 0]
     with pytest.raises(dm.InputTypeError, match="only pieces of dimension 0"):
         rows(Shard(1), 0)
-
-
-def test_sums_of_plain_tensors_are_as_before() -> None:
-    def work(comm: Any) -> Any:
-        metric = SumMetric()
-        metric.update(comm.rank)
-        return dm.sync_and_compute(metric, comm=comm)
-
-    assert run(3, work) == [3.0, 3.0, 3.0]

@@ -10,11 +10,8 @@ from torchmetrics import CatMetric, MeanMetric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 import distmetrics as dm
-from distmetrics.comm.communicator import Call, one_call, take
 from distmetrics.data import exact
 from distmetrics.testing import outcomes, run
-
-BACKENDS = pytest.mark.parametrize("backend", ["threads", pytest.param("gloo", marks=pytest.mark.gloo)])
 
 
 def raised(call: Any) -> dm.DistmetricsError | None:
@@ -89,24 +86,32 @@ def check(error: Any, rank: int, call: Any) -> None:
         assert error.args == (error.what,)
 
 
-@BACKENDS
 @pytest.mark.parametrize("way", [of_subgroup, of_nested])
-def test_of_a_subgroup(way: Any, backend: Any) -> None:
-    for call in CALLS if backend == "threads" else [shapes, other_classes]:
-        errors = run(4, way, call, backend=backend)
-        assert errors[0] is None
-        assert errors[2] is None
+def test_of_a_subgroup(way: Any) -> None:
+    for call in CALLS:
+        errors = run(4, way, call)
+        assert errors[0] is errors[2] is None
         for rank in (1, 3):
             check(errors[rank], rank, call)
 
 
-@BACKENDS
-def test_of_a_layout(backend: Any) -> None:
-    of_shards = [call for call in CALLS if call is not other_loaders]
-    for call in of_shards if backend == "threads" else [shapes, other_classes]:
-        for rank, error in enumerate(run(4, of_layout, call, backend=backend)):
-            assert not isinstance(error, dm.LayoutError), call
-            check(error, rank, call)
+def test_of_a_layout() -> None:
+    for call in CALLS:
+        if call is not other_loaders:
+            for rank, error in enumerate(run(4, of_layout, call)):
+                assert not isinstance(error, dm.LayoutError), call
+                check(error, rank, call)
+
+
+def on_processes(comm: Any) -> list[Any]:
+    ways = (of_subgroup, of_nested, of_layout, of_owner)
+    return [way(comm, call) for way in ways for call in (shapes, other_classes)]
+
+
+@pytest.mark.gloo
+def test_processes_are_numbered_alike() -> None:
+    texts = [[[str(each) for each in rank] for rank in run(4, on_processes, backend=b)] for b in ("threads", "gloo")]
+    assert texts[0] == texts[1]
 
 
 def test_loaders_are_those_of_all_ranks_of_a_layout() -> None:
@@ -122,10 +127,9 @@ def of_owner(comm: Any, call: Any) -> Any:
     return raised(lambda: call(ranks))
 
 
-@BACKENDS
 @pytest.mark.parametrize("call", [shapes, other_classes])
-def test_ranks_without_values_are_told_of_those_with_some(call: Any, backend: Any) -> None:
-    errors = run(4, of_owner, call, backend=backend)
+def test_ranks_without_values_are_told_of_those_with_some(call: Any) -> None:
+    errors = run(4, of_owner, call)
     for rank, error in enumerate(errors):
         assert error.rank == rank
         assert set(error.per_rank) | set(error.peers) == {2, 3}
@@ -144,19 +148,15 @@ def samples(comm: Any, roles: Any, dealt: str) -> Any:
 
 
 def test_a_false_claim_over_a_part_of_the_job() -> None:
-    _, *errors = run(5, samples, {"dp": "shard", "tp": "same"}, "shards")
-    for rank, error in enumerate(errors, 1):
-        assert isinstance(error, dm.LayoutError)
-        assert "scores.value differs between ranks 1-2" in error.what
-        assert error.rank == rank
-        assert error.peers == (1, 2) == tuple(error.per_rank)
-
-
-def test_copies_over_a_part_of_the_job() -> None:
-    _, *errors = run(5, samples, {"dp": "shard", "tp": "shard"}, "copies")
-    assert {type(error) for error in errors} == {dm.LayoutError}
-    assert {error.peers for error in errors} == {(1, 2)}
-    assert all("ranks 1-2 hold the same data" in error.what for error in errors)
+    for tp, dealt, what in [
+        ("same", "shards", "scores.value differs between ranks 1-2"),
+        ("shard", "copies", "ranks 1-2 hold the same data"),
+    ]:
+        _, *errors = run(5, samples, {"dp": "shard", "tp": tp}, dealt)
+        for rank, error in enumerate(errors, 1):
+            assert isinstance(error, dm.LayoutError)
+            assert what in error.what
+            assert (error.rank, error.peers) == (rank, (1, 2))
 
 
 def test_the_warning_of_copies_names_them() -> None:
@@ -173,32 +173,6 @@ def test_the_warning_of_copies_names_them() -> None:
         run(4, count)
 
 
-@one_call
-def left(*, comm: Any) -> None:
-    take(comm, Call("barrier"))
-    raise KeyboardInterrupt
-
-
-def interrupted(comm: Any) -> Any:
-    """Leave a call of ranks 1 and 3 by an exception on rank 3, and go on."""
-    if comm.rank % 2 == 0:
-        return None
-    two = comm.subgroup([1, 3])
-    if comm.rank == 3:
-        with pytest.raises(KeyboardInterrupt):
-            left(comm=two)
-    return raised(lambda: dm.barrier(comm=two)), raised(lambda: dm.barrier(comm=two))
-
-
-def test_ranks_that_left_a_call() -> None:
-    for rank, errors in enumerate(run(4, interrupted)):
-        for error in errors or ():
-            assert error.rank == rank
-            assert error.peers == (3,)
-            assert error.what.startswith("rank 3 left a call")
-            assert 3 in error.per_rank
-
-
 def late(comm: Any) -> Any:
     """Make a call over a layout that rank 3 never makes."""
     ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
@@ -209,9 +183,8 @@ def late(comm: Any) -> Any:
     return raised(lambda: dm.sync_and_compute(loss, comm=ranks))
 
 
-@BACKENDS
-def test_a_rank_that_is_lost(backend: Any) -> None:
-    ended = outcomes(4, late, backend=backend, limit=60)
+def test_a_rank_that_is_lost() -> None:
+    ended = outcomes(4, late)
     assert isinstance(ended[3].error, RuntimeError)
     for rank in range(3):
         error = ended[rank].value or ended[rank].error
@@ -219,16 +192,6 @@ def test_a_rank_that_is_lost(backend: Any) -> None:
         assert error.peers == (3,)
         assert error.rank == rank
         assert "rank 3" in error.what
-
-
-def test_who_the_ranks_are() -> None:
-    def work(comm: Any) -> Any:
-        ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
-        return [*comm.members], [*ranks.members], ranks.members
-
-    for rank, (whole, shards, members) in enumerate(run(4, work)):
-        assert whole == [0, 1, 2, 3]
-        assert shards == members == [rank % 2, 2 + rank % 2]
 
 
 def test_an_error_is_numbered_once() -> None:

@@ -18,12 +18,6 @@ import distmetrics as dm
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import run
 
-MESHES = [
-    {"dp": 2, "tp": 2},
-    {"tp": 2, "dp": 3},
-    pytest.param({"dp": 2, "cp": 2}, marks=pytest.mark.long),
-    pytest.param({"pp": 2, "dp": 2, "tp": 2}, marks=pytest.mark.long),
-]
 ROLES = ("shard", "same", "last")
 
 
@@ -80,15 +74,14 @@ def ours(comm: Any, sizes: dict[str, int], roles: dict[str, str]) -> tuple[Any, 
 
 
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor")
-@pytest.mark.parametrize("sizes", MESHES, ids=str)
-def test_local_tensor_mode_gives_the_same(sizes: dict[str, int], in_one_process: Any) -> None:
-    every = [dict(zip(sizes, each, strict=True)) for each in itertools.product(ROLES, repeat=len(sizes))]
-    chosen = every if len(sizes) == 2 else every[1::4]  # each role of each axis
+def test_local_tensor_mode_gives_the_same(in_one_process: Any) -> None:
+    sizes = {"tp": 2, "dp": 3}
+    every = [dict(zip(sizes, each, strict=True)) for each in itertools.product(ROLES, repeat=2)]
     theirs = []
     with in_one_process(math.prod(sizes.values())):
-        for roles in chosen:
+        for roles in every:
             total, rows = witness(sizes, Mesh.of(sizes, roles))
             theirs.append((total._local_tensors, rows._local_tensors))
-    for roles, (totals, rows) in zip(chosen, theirs, strict=True):
+    for roles, (totals, rows) in zip(every, theirs, strict=True):
         for rank, result in enumerate(run(len(totals), ours, sizes, roles)):
             torch.testing.assert_close(result, (totals[rank], rows[rank]), rtol=0, atol=0)

@@ -36,11 +36,6 @@ def on_a_device_mesh(comm: Any) -> list[Any]:
     ]
 
 
-def test_device_mesh() -> None:
-    for rank, result in enumerate(run(4, on_a_device_mesh, backend="gloo")):
-        assert result == [[0, 1], [0, 1], [2, 3], [0, 1], 2.0 + 2 * (rank % 2)]
-
-
 def of_megatron(sizes: dict[str, int], rank: int) -> Any:
     """Return what stands for Megatron's module, of a job with these sizes."""
     place = Mesh(sizes, {}).place(rank)
@@ -81,15 +76,18 @@ def test_an_accelerator_without_a_mesh() -> None:
         dm.layout.of(SimpleNamespace(torch_device_mesh=None))
 
 
-def test_an_axis_with_a_name_of_its_own() -> None:
-    def work(comm: Any) -> str:
-        with pytest.raises(dm.ConfigurationError, match="the axis mine has no role"):
-            dm.layout.of({"dp": 2, "mine": 2}, comm=comm)
-        return str(dm.layout.of({"dp": 2, "mine": 2}, comm=comm, mine="first").mesh)
-
-    assert set(run(4, work)) == {"dp 2 shard, mine 2 0"}
-
-
 def test_no_mesh() -> None:
     with pytest.raises(dm.InputTypeError, match="a Tensor is no mesh"):
         dm.layout(torch.ones(2), dp="shard")
+
+
+def test_lightning_takes_its_steps_on_every_rank() -> None:
+    pytest.importorskip("lightning.pytorch")
+    from distmetrics.integrations.lightning import SyncMetrics
+
+    def work(comm: Any) -> None:
+        callback = SyncMetrics(layout={"dp": 2, "pp": 2})
+        with pytest.raises(dm.ConfigurationError, match="along the axis pp only one coordinate has values"):
+            callback.setup(None, None, "validate")
+
+    run(4, work)

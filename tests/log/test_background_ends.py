@@ -13,15 +13,15 @@ from torchmetrics import SumMetric
 import distmetrics as dm
 from benchmarks.log_interleavings import Plan, by_processes, by_threads
 from distmetrics.testing import outcomes, run
-from tests.backends import both_backends, same_error
+from tests.backends import same_error
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_an_interleaving_ends_right_or_names_who_failed(part: int) -> None:
-    for seed in range(25 * part, 25 * part + 25):
+def test_an_interleaving_ends_right_or_names_who_failed() -> None:
+    for seed in range(40):
         assert by_threads(Plan.of(seed)) == "right", seed
 
 
+@pytest.mark.gloo
 def test_a_process_that_ends_in_the_middle_is_named() -> None:
     assert by_processes(Plan(1, 2, rank=1, step=5, fault="exit")) == "right"
 
@@ -33,9 +33,8 @@ def returns_first(comm: Any) -> dict[str, float]:
     return {} if comm.rank == 0 else handle.result()
 
 
-@both_backends
-def test_a_rank_that_returns_finishes_its_background(backend: str) -> None:
-    assert run(2, returns_first, backend=backend) == [{}, {"x": 2.0}]
+def test_a_rank_that_returns_finishes_its_background() -> None:
+    assert run(2, returns_first) == [{}, {"x": 2.0}]
 
 
 def uncopied(comm: Any) -> Any:
@@ -46,9 +45,8 @@ def uncopied(comm: Any) -> Any:
     return dm.sync_async(metric, comm=comm).result()
 
 
-@both_backends
-def test_a_metric_that_cannot_be_copied_is_an_error_of_all(backend: str) -> None:
-    error = same_error(outcomes(2, uncopied, backend=backend), dm.StateError)
+def test_a_metric_that_cannot_be_copied_is_an_error_of_all() -> None:
+    error = same_error(outcomes(2, uncopied), dm.StateError)
     assert "a SumMetric cannot be copied: TypeError: cannot pickle '_thread.lock'" in str(error)
     assert "test_background_ends.py:" in str(error)
 
@@ -74,6 +72,7 @@ def one_waits(comm: Any) -> dict[str, float]:
     return log.flush() if comm.rank else log.flush(wait=False).result()
 
 
+@pytest.mark.gloo
 def test_a_flush_against_the_first_one_in_the_background() -> None:
     error = same_error(outcomes(2, one_waits, backend="gloo", limit=60), dm.MismatchError)
     assert "rank 0  waits in the first call in the background" in str(error)
@@ -88,6 +87,7 @@ def ends_first(comm: Any) -> dict[str, float]:
     return log.flush(wait=False).result()
 
 
+@pytest.mark.gloo
 def test_a_process_that_ends_before_the_first_call_in_the_background() -> None:
     first, _ = outcomes(2, ends_first, backend="gloo", limit=60)
     assert isinstance(first.error, dm.PeerLostError)
@@ -103,8 +103,7 @@ def crossed(comm: Any) -> None:
         log.flush(wait=False).result()
 
 
-@both_backends
-def test_a_flush_against_one_in_the_background_is_decided(backend: str) -> None:
-    for outcome in outcomes(2, crossed, backend=backend, limit=100):
+def test_a_flush_against_one_in_the_background_is_decided() -> None:
+    for outcome in outcomes(2, crossed):
         assert isinstance(outcome.error, dm.DivergedError), outcome.error
         assert "waits in Log.flush" in str(outcome.error)

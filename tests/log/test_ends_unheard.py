@@ -106,14 +106,6 @@ def test_another_call_is_named_with_its_line() -> None:
         assert "other_order" in text
 
 
-@pytest.mark.parametrize("text", ["nan", b"1"])
-def test_a_text_is_no_number(text: Any) -> None:
-    log = dm.Log()
-    log.sum("x", text)
-    with pytest.raises(dm.InputError, match="no number"):
-        log.flush()
-
-
 def test_a_state_tells_what_was_wrong() -> None:
     log, other = dm.Log(), dm.Log()
     log.sum("x", 1.0)

@@ -48,11 +48,6 @@ def test_lines_where_there_is_no_terminal() -> None:
     ]
 
 
-def test_the_default_is_standard_error_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
-    LiveTable()({"loss": 1.0}, 1)
-    assert capsys.readouterr() == ("", "step 1  loss 1\n")
-
-
 def test_whole_numbers_have_all_their_digits() -> None:
     rows = [(1, {"tokens": 81_920_001.0, "loss": 1e20}), (1, {"tokens": 163_840_002.0, "counts": [0.5, 1234567.0]})]
     assert shown(io.StringIO(), rows).splitlines() == [
@@ -83,11 +78,6 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert shown(Terminal()) == shown(io.StringIO())
-
-
 def test_the_cursor_comes_back_when_nobody_closes_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     at_the_end: list[Any] = []
     monkeypatch.setattr("atexit.register", at_the_end.append)
@@ -97,3 +87,13 @@ def test_the_cursor_comes_back_when_nobody_closes_the_table(monkeypatch: pytest.
     for each in at_the_end:
         each()
     assert file.getvalue().rstrip().endswith("\x1b[?25h")
+
+
+def test_the_default_is_standard_error_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    LiveTable()({"loss": 1.0}, 1)
+    assert capsys.readouterr() == ("", "step 1  loss 1\n")
+
+
+def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert shown(Terminal()) == shown(io.StringIO())

@@ -10,7 +10,7 @@ from benchmarks.log_scripts_cases import Script, scripts
 from distmetrics.log import window
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(scripts())
 def test_a_script_gives_exact_rows_and_named_errors(script: Script) -> None:
     how, what, _ = verdict(script)
@@ -24,6 +24,7 @@ def test_values_are_added_up_within_a_window(monkeypatch: pytest.MonkeyPatch) ->
         assert (how, what) == ("right", [])
 
 
+@pytest.mark.gloo
 def test_on_processes() -> None:
     for how, what, seen in on_gloo(drawn(5, 7, [2]), 2):
         assert (how, what) == ("right", [])

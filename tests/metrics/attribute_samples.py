@@ -7,31 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torchmetrics as tm
-from torch import Tensor, nn
-from torchmetrics import wrappers
+from torch import Tensor
 from torchmetrics.image import RootMeanSquaredErrorUsingSlidingWindow
-from torchmetrics.image.fid import FrechetInceptionDistance
-from torchmetrics.image.kid import KernelInceptionDistance
-from torchmetrics.image.mifid import MemorizationInformedFrechetInceptionDistance
 from torchmetrics.segmentation import MeanIoU
-from torchmetrics.text.bert import BERTScore
-
-WORDS = ("the", "cat", "sat", "on", "a", "mat", "dogs", "ran")
-
-
-class Features(nn.Module):
-    """Four numbers of an image."""
-
-    num_features = 4
-    weights: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        weights = torch.randn(3 * 4 * 4, 4, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("weights", weights)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1) @ self.weights / 8
 
 
 class Own(tm.Metric):
@@ -93,30 +71,6 @@ class Adds(Own):
         return self.total / self.samples
 
 
-class Derives(Own):
-    """Makes an attribute of what it was, by a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.most = max(self.most, len(x))
-
-    def compute(self) -> Tensor:
-        return self.total / self.most
-
-
-class KeepsModule(Own):
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.net = nn.Identity()
-
-    def compute(self) -> Tensor:
-        return torch.as_tensor(self.net(self.total))
-
-
 class KeepsFunction(Own):
     def update(self, x: Tensor) -> None:
         super().update(x)
@@ -144,15 +98,6 @@ class Raises(Own):
         raise ZeroDivisionError(self.width)
 
 
-def _images(generator: torch.Generator) -> Tensor:
-    return torch.rand(6, 3, 4, 4, generator=generator)
-
-
-def real_and_fake(metric: Any, generator: torch.Generator) -> None:
-    metric.update(_images(generator), real=True)
-    metric.update(_images(generator) ** 2, real=False)
-
-
 def windows(metric: Any, generator: torch.Generator) -> None:
     metric.update(*torch.rand(2, 3, 3, 16, 16, generator=generator))
 
@@ -165,42 +110,6 @@ def numbers(metric: Any, generator: torch.Generator) -> None:
     metric.update(torch.randint(0, 64, (5, 4), generator=generator) / 64)
 
 
-def sentences(metric: Any, generator: torch.Generator) -> None:
-    def sentence() -> str:
-        return " ".join(WORDS[i] for i in torch.randint(0, len(WORDS), (5,), generator=generator).tolist())
-
-    metric.update([sentence() for _ in range(3)], [[sentence(), sentence()] for _ in range(3)])
-
-
-def _numbered(texts: list[str], max_length: int) -> dict[str, Tensor]:
-    rows = torch.zeros(len(texts), max_length, dtype=torch.int64)
-    for row, text in zip(rows, texts, strict=True):
-        ids = torch.tensor([2 + WORDS.index(word) for word in text.split()])
-        row[: len(ids)] = ids
-    return {"input_ids": rows, "attention_mask": (rows > 0).long()}
-
-
-def _embedded(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    embedded: Tensor = model(batch["input_ids"])
-    return embedded
-
-
-def bert() -> BERTScore:
-    weights = torch.randn(len(WORDS) + 2, 8, generator=torch.Generator().manual_seed(0))
-    model = nn.Embedding(len(weights), 8, _weight=weights).eval()  # as computing makes it
-    return BERTScore(model=model, user_tokenizer=_numbered, user_forward_fn=_embedded, max_length=8)
-
-
-def shared() -> Any:
-    kinds: tuple[Any, ...] = (FrechetInceptionDistance, MemorizationInformedFrechetInceptionDistance)
-    return wrappers.FeatureShare([kind(feature=network) for network in [Features()] for kind in kinds])
-
-
-def kid() -> Any:
-    """Its subsets are all there is, so that no order matters."""
-    return KernelInceptionDistance(feature=Features(), subsets=1, subset_size=6)
-
-
 class Sample(NamedTuple):
     make: Callable[[], Any]
     feed: Callable[[Any, torch.Generator], None]
@@ -208,12 +117,7 @@ class Sample(NamedTuple):
 
 
 SAMPLES: dict[str, Sample] = {
-    "FID": Sample(lambda: FrechetInceptionDistance(feature=Features()), real_and_fake),
-    "MIFID": Sample(lambda: MemorizationInformedFrechetInceptionDistance(feature=Features()), real_and_fake),
-    "FeatureShare": Sample(shared, real_and_fake),
     "RMSE-SW": Sample(RootMeanSquaredErrorUsingSlidingWindow, windows, 1),
-    "BERTScore": Sample(bert, sentences),
-    "MeanIoU": Sample(MeanIoU, masks),
     "MeanIoU of each class": Sample(lambda: MeanIoU(per_class=True), masks),
     "own": Sample(Own, numbers),
     "own, large": Sample(Large, numbers),

@@ -28,33 +28,12 @@ def binary(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return torch.randint(0, 65, (n,), generator=generator) / 64, torch.randint(0, 2, (n,), generator=generator)
 
 
-def multilabel(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    rows = (n, CLASSES)
-    return torch.randint(0, 65, rows, generator=generator) / 64, torch.randint(0, 2, rows, generator=generator)
-
-
-def ranked(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Labels of which each row has one that is relevant and one that is not.
-
-    A batch of other rows only counts as one row in torchmetrics' ranking loss, so its value depends on the batches.
-    """
-    scores, labels = multilabel(n, generator)
-    labels[:, 0], labels[:, 1] = 1, 0
-    return scores, labels
-
-
-def numbers(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    x = torch.randint(16, 160, (n,), generator=generator) / 16
-    return x + torch.randint(1, 16, (n,), generator=generator) / 16, x
-
-
 def values(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return (torch.randint(16, 160, (n,), generator=generator) / 16,)
 
 
 def queries(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    preds, target = binary(n, generator)
-    return preds, target, torch.randint(0, 3, (n,), generator=generator)
+    return (*binary(n, generator), torch.randint(0, 3, (n,), generator=generator))
 
 
 def two_outputs(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -62,12 +41,12 @@ def two_outputs(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return x + torch.randint(1, 16, (n, 2), generator=generator) / 16, x
 
 
-def product(x: Tensor) -> Tensor:
-    return x.prod(0)
+def numbers(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return tuple(x[:, 0] for x in two_outputs(n, generator))
 
 
-def longest(x: list[Tensor]) -> list[Tensor]:
-    return [max(x, key=lambda item: (item.numel(), item.sum().item()))]
+def samplewise(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return tuple(x.unsqueeze(-1).expand(*x.shape, 3) for x in scores(n, generator))
 
 
 class Items(tm.Metric):
@@ -86,6 +65,20 @@ class Items(tm.Metric):
         return sum(item.numel() for item in self.items), torch.stack([item.sum() for item in self.items]).sum()
 
 
+class Kept(tm.Metric):
+    """Keeps anything that it is given, in rank order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("kept", [], dist_reduce_fx=None)
+
+    def update(self, value: Any) -> None:
+        self.kept.append(value)
+
+    def compute(self) -> list[Any]:
+        return [*self.kept]
+
+
 class Product(tm.Metric):
     """A tensor state with a reduction of the metric's own."""
 
@@ -93,7 +86,8 @@ class Product(tm.Metric):
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("value", torch.tensor(1.0, dtype=torch.float64), dist_reduce_fx=product)
+        one = torch.tensor(1.0, dtype=torch.float64)
+        self.add_state("value", one, dist_reduce_fx=lambda rows: rows.prod(0))
 
     def update(self, x: Tensor) -> None:
         self.value = self.value * (1 + x.double() / 100).prod()
@@ -126,6 +120,7 @@ class Sample(NamedTuple):
     make: Callable[[], Any]
     batch: Callable[[int, torch.Generator], tuple[Tensor, ...]]
     rounds: int = 1  # 2 with states that grow with the data, where they do not ride along
+    shares: bool = False  # its state with wrappers, from the first sync, or look, on
 
 
 def collection(groups: bool) -> tm.MetricCollection:
@@ -134,48 +129,51 @@ def collection(groups: bool) -> tm.MetricCollection:
         "precision": classification.MulticlassPrecision(CLASSES),
         "f1": classification.MulticlassF1Score(CLASSES, average="micro"),
         "confusion": classification.MulticlassConfusionMatrix(CLASSES),
-        "kappa": classification.MulticlassCohenKappa(CLASSES),
     }
     return tm.MetricCollection(made, compute_groups=groups)
+
+
+def in_a_group() -> tm.MetricCollection:
+    each = wrappers.ClasswiseWrapper(classification.MulticlassAccuracy(CLASSES, average=None))
+    kinds = classification.MulticlassPrecision, classification.MulticlassRecall
+    return tm.MetricCollection([each, *[kind(CLASSES) for kind in kinds]])
+
+
+def squared() -> tm.Metric:
+    metric = regression.MeanSquaredError()
+    return metric * metric + metric
+
+
+def nested() -> tm.MetricCollection:
+    counts = [classification.MulticlassAccuracy(CLASSES), classification.MulticlassF1Score(CLASSES)]
+    lists = [classification.MulticlassAUROC(CLASSES)]
+    return tm.MetricCollection([tm.MetricCollection(counts, prefix="one/"), tm.MetricCollection(lists, postfix="/two")])
+
+
+def lowest() -> wrappers.MinMaxMetric:
+    return wrappers.MinMaxMetric(abs(regression.MeanSquaredError() - 1) ** 0.5)
 
 
 SAMPLES: dict[str, Sample] = {
     "SumMetric": Sample(aggregation.SumMetric, values),
     "MeanMetric": Sample(aggregation.MeanMetric, values),
-    "MaxMetric": Sample(aggregation.MaxMetric, values),
-    "MinMetric": Sample(aggregation.MinMetric, values),
     "CatMetric": Sample(aggregation.CatMetric, values, 2),
-    "MulticlassAccuracy": Sample(lambda: classification.MulticlassAccuracy(CLASSES), scores),
-    "MulticlassConfusionMatrix": Sample(lambda: classification.MulticlassConfusionMatrix(CLASSES), scores),
-    "MulticlassF1Score": Sample(lambda: classification.MulticlassF1Score(CLASSES), scores),
-    "MulticlassCalibrationError": Sample(lambda: classification.MulticlassCalibrationError(CLASSES), scores, 2),
     "MulticlassAUROC binned": Sample(lambda: classification.MulticlassAUROC(CLASSES, thresholds=9), scores),
     "MulticlassAveragePrecision": Sample(lambda: classification.MulticlassAveragePrecision(CLASSES), scores, 2),
-    "samplewise MulticlassAccuracy": Sample(
-        lambda: classification.MulticlassAccuracy(CLASSES, multidim_average="samplewise"),
-        lambda n, g: tuple(x.unsqueeze(-1).expand(*x.shape, 3) for x in scores(n, g)),
-        2,
+    "MulticlassAccuracy": Sample(
+        lambda: classification.MulticlassAccuracy(CLASSES, multidim_average="samplewise"), samplewise, 2
     ),
-    "BinaryAUROC": Sample(classification.BinaryAUROC, binary, 2),
     "BinaryPrecisionRecallCurve": Sample(classification.BinaryPrecisionRecallCurve, binary, 2),
-    "BinaryStatScores": Sample(classification.BinaryStatScores, binary),
-    "MultilabelRankingLoss": Sample(lambda: classification.MultilabelRankingLoss(CLASSES), ranked),
-    "MultilabelExactMatch": Sample(lambda: classification.MultilabelExactMatch(CLASSES), multilabel),
-    "MeanSquaredError": Sample(regression.MeanSquaredError, numbers),
-    "MeanAbsoluteError of two outputs": Sample(lambda: regression.MeanAbsoluteError(num_outputs=2), two_outputs),
+    "MeanAbsoluteError": Sample(lambda: regression.MeanAbsoluteError(num_outputs=2), two_outputs),
     "R2Score": Sample(regression.R2Score, numbers),
-    "ExplainedVariance": Sample(regression.ExplainedVariance, numbers),
     "PearsonCorrCoef": Sample(regression.PearsonCorrCoef, numbers),
-    "SpearmanCorrCoef": Sample(regression.SpearmanCorrCoef, numbers, 2),
-    "CosineSimilarity": Sample(regression.CosineSimilarity, two_outputs, 2),
     "RetrievalMAP": Sample(retrieval.RetrievalMAP, queries, 2),
-    "RetrievalNormalizedDCG": Sample(retrieval.RetrievalNormalizedDCG, queries, 2),
     "MinMaxMetric": Sample(lambda: wrappers.MinMaxMetric(classification.BinaryAccuracy()), binary),
-    "ClasswiseWrapper": Sample(
-        lambda: wrappers.ClasswiseWrapper(classification.MulticlassRecall(CLASSES, average=None)), scores
-    ),
-    "MultioutputWrapper": Sample(lambda: wrappers.MultioutputWrapper(regression.R2Score(), 2), two_outputs),
     "composition": Sample(lambda: regression.MeanSquaredError() + 2 * regression.MeanAbsoluteError(), numbers),
+    "composition of one with itself": Sample(squared, numbers),
+    "wrapper of a composition": Sample(lowest, numbers),
+    "wrapper in a group": Sample(in_a_group, scores, shares=True),
+    "collections in a collection": Sample(nested, scores, 2),
     "collection with groups": Sample(lambda: collection(True), scores),
     "collection without groups": Sample(lambda: collection(False), scores),
     "list without reduction": Sample(Items, values, 2),
@@ -231,7 +229,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return (one.dtype, one.shape) == (other.dtype, other.shape) and one.numpy().tobytes() == other.numpy().tobytes()
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 
@@ -242,3 +240,9 @@ def batches(sample: Sample, total: int, seed: int) -> tuple[Tensor, ...]:
 def shard(data: tuple[Tensor, ...], cuts: list[int], rank: int) -> tuple[Tensor, ...]:
     """Rank ``rank``'s rows: from one cut to the next."""
     return tuple(x[cuts[rank] : cuts[rank + 1]] for x in data)
+
+
+def updated(metric: Any, *batches: Any) -> Any:
+    for batch in batches:
+        metric.update(*batch) if isinstance(batch, tuple) else metric.update(batch)
+    return metric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distmetrics.metrics.metric_set import cut, join
@@ -14,6 +14,7 @@ alike = st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(shapes | alike | st.integers(1, 9).map(lambda count: [()] * count))
 def test_items_come_back(shapes: list[tuple[int, ...]]) -> None:
     """Numbers, rows of one width, anything; items without elements too; order and values kept."""
@@ -21,10 +22,3 @@ def test_items_come_back(shapes: list[tuple[int, ...]]) -> None:
     back = cut(*join(items))
     assert [item.shape for item in back] == [item.shape for item in items]
     assert all(torch.equal(new, old) for new, old in zip(back, items, strict=True))
-
-
-def test_the_common_lists_need_no_item_by_item_work() -> None:
-    """The sizes are the lengths of rows that are alike, and whole shapes of anything else."""
-    assert join([torch.zeros(2, 4), torch.zeros(0, 4)])[1].tolist() == [2, 0]
-    mixed = join([torch.zeros(2, 4), torch.zeros(3), torch.tensor(1.0)])[1]
-    assert mixed.tolist() == [[2, 2, 4], [1, 3, 0], [0, 0, 0]]

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, aggregation
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from distmetrics import PeerLostError, StateError, sync_and_compute, synced
 from distmetrics.metrics.adapters.torchmetrics import TorchmetricsAdapter
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.recording import InterceptingCommunicator
-from tests.backends import BACKENDS
 from tests.metrics.samples import collection, same, scores, states
 
 
@@ -45,46 +45,12 @@ def test_reset_inside_lasts() -> None:
             metrics.reset()
         assert all(member._update_count == 0 for member in metrics.values())
         total.update(10.0)
+        with pytest.raises(ZeroDivisionError), synced(kept, comm=comm):  # an error undoes it
+            _ = 1 / (kept.reset() or 0)
         return value, float(sync_and_compute(total, comm=comm)), float(sync_and_compute(kept, comm=comm))
 
     assert run(2, work) == [(2.0, 20.0, 4.0)] * 2
     assert run(1, work) == [(1.0, 10.0, 2.0)]
-
-
-def fails_after_reset(metric: Metric) -> None:
-    metric.reset()
-    sync_and_compute([])
-
-
-def test_a_reset_that_ends_in_an_error_is_undone() -> None:
-    """Nothing is lost then."""
-
-    def work(comm: Any) -> float:
-        metric = summed(1.0)
-        with pytest.raises(StateError, match="holds no metric"), synced(metric, comm=comm):
-            fails_after_reset(metric)
-        return float(sync_and_compute(metric, comm=comm))
-
-    assert run(2, work) == [2.0] * 2
-
-
-def test_reset_before_and_after() -> None:
-    """A rank that was reset has nothing to add; groups that were formed before it go on."""
-
-    def work(comm: Any) -> Any:
-        metrics, batch = collection(True), scores(8, torch.Generator().manual_seed(comm.rank))
-        metrics.update(*batch)
-        sync_and_compute(metrics, comm=comm)
-        metrics.reset()
-        if comm.rank:
-            metrics.update(*batch)
-        return sync_and_compute(metrics, comm=comm)
-
-    whole = collection(False)
-    whole.update(*scores(8, torch.Generator().manual_seed(1)))
-    for values in run(2, work):
-        for name, value in whole.compute().items():
-            torch.testing.assert_close(values[name], value)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +90,8 @@ def test_copies_inside_and_after(how: Any) -> None:
         metric.persistent(True)
         with synced(metric, comm=comm):
             inside, saved = how(metric), dict(metric.state_dict())
+            with pytest.raises(TorchMetricsUserError, match="synced"):  # what it adds would be lost
+                metric(1.0)
         after, restored = how(metric), summed()
         restored.load_state_dict(saved, strict=False)
         with pytest.raises(StateError, match="holds the state of all ranks already"):
@@ -132,47 +100,6 @@ def test_copies_inside_and_after(how: Any) -> None:
         return float(inside.compute()), float(saved["sum_value"]), local, float(sync_and_compute(after, comm=comm))
 
     assert run(2, work) == [(3.0, 3.0, 1.0, 3.0), (3.0, 3.0, 2.0, 3.0)]
-
-
-# -- order
-
-
-class Ordered(Metric):
-    """Rows in a cat list, items in a list, values in a tensor that grows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("rows", [], dist_reduce_fx="cat")
-        self.add_state("items", [], dist_reduce_fx=None)
-        self.add_state("joined", torch.zeros(0), dist_reduce_fx="cat")
-        self.add_state("stacked", torch.tensor(0.0), dist_reduce_fx=None)
-
-    def update(self, x: Tensor) -> None:
-        self.rows.append(x)  # type: ignore[operator,union-attr]
-        self.items.append(x)  # type: ignore[operator,union-attr]
-        self.joined = torch.cat([self.joined, x])  # type: ignore[has-type]
-        self.stacked = x.sum()
-
-    def compute(self) -> Any:
-        rows = torch.cat(self.rows) if isinstance(self.rows, list) else self.rows
-        return rows.tolist(), torch.cat(self.items).tolist(), self.joined.tolist(), self.stacked.tolist()  # type: ignore[arg-type,union-attr]
-
-
-def in_order(comm: Any) -> Any:
-    metric = Ordered()
-    for batch in range(comm.rank):  # rank 0 has no data
-        metric.update(torch.arange(2.0) + 100 * comm.rank + 10 * batch)
-    return sync_and_compute(metric, comm=comm)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_everything_comes_in_rank_order(backend: Any) -> None:
-    """Ten ranks on threads, so that "10" before "2" would show."""
-    world_size = 11 if backend == "threads" else 3
-    batches = [[100.0 * rank + 10 * batch + i for i in (0, 1)] for rank in range(world_size) for batch in range(rank)]
-    flat = [x for batch in batches for x in batch]
-    last = [2 * (100.0 * rank + 10 * (rank - 1)) + 1 for rank in range(1, world_size)]
-    assert run(world_size, in_order, backend=backend) == [(flat, flat, flat, last)] * world_size
 
 
 # -- interrupted
@@ -218,12 +145,10 @@ def interrupted(comm: Any, calls: int, late: bool, what: Any) -> None:
         assert not any(module._is_synced for module in metrics.modules() if isinstance(module, Metric))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("calls", [1, 2])
-def test_ctrl_c_in_a_collective(calls: int, late: bool, backend: Any) -> None:
+@pytest.mark.parametrize(("calls", "late"), [(1, False), (2, True)])
+def test_ctrl_c_in_a_collective(calls: int, late: bool) -> None:
     """In either round, before or after its data: local state is as before on all ranks, and the others are told."""
-    ended = outcomes(3, interrupted, calls, late, stop, backend=backend)
+    ended = outcomes(3, interrupted, calls, late, stop)
     assert type(ended[1].error) is KeyboardInterrupt
     for other in (ended[0].error, ended[2].error):
         assert type(other) is PeerLostError
@@ -231,10 +156,9 @@ def test_ctrl_c_in_a_collective(calls: int, late: bool, backend: Any) -> None:
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("calls", [1, 2])
-def test_a_rank_killed_while_the_others_sync(calls: int) -> None:
+def test_a_rank_killed_while_the_others_sync() -> None:
     """An error that names it on every survivor, whose local state is as before."""
-    ended = outcomes(3, interrupted, calls, False, kill, backend="gloo")
+    ended = outcomes(3, interrupted, 2, False, kill, backend="gloo")
     for other in (ended[0].error, ended[2].error):
         assert type(other) is PeerLostError
         assert "rank 1" in str(other)
@@ -292,7 +216,7 @@ class Stopping(collections.UserDict[str, Any]):
         super().__setitem__(name, value)
 
 
-@pytest.mark.parametrize("changes", range(1, 10))
+@pytest.mark.parametrize("changes", [1, 4, 9])
 def test_ctrl_c_while_local_state_is_put_back(changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = nn.ModuleList([summed(1.0), aggregation.CatMetric(), aggregation.MeanMetric()])
     for metric in metrics:
@@ -305,7 +229,7 @@ def test_ctrl_c_while_local_state_is_put_back(changes: int, monkeypatch: pytest.
     assert not any(module._is_synced for module in metrics.modules() if isinstance(module, Metric))
 
 
-@pytest.mark.parametrize("make", [lambda: summed(1.0), lambda: {"a": summed(1.0)}, lambda: collection(True)])
+@pytest.mark.parametrize("make", [lambda: {"a": summed(1.0)}, lambda: collection(True)])
 def test_ranks_that_share_a_metric_are_told(make: Any) -> None:
     """Threads that have the same object would see each other's state of all ranks come and go."""
     shared = make()

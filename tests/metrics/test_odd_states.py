@@ -54,9 +54,7 @@ def tensor(value: Any, dtype: torch.dtype) -> Tensor:
 MEANS = [
     ([3, 4], torch.int64, 3.5),
     ([200, 200], torch.uint8, 200.0),
-    ([100, 101], torch.int8, 100.5),
     ([2**31 - 1] * 2, torch.int32, float(2**31)),
-    ([True, True], torch.bool, 1.0),
     ([True, False, False, False], torch.bool, 0.25),
     ([40_000.0, 40_000.0], torch.float16, 40_000.0),
     ([256.0, 1.0, 1.0], torch.bfloat16, 86.0),
@@ -64,17 +62,16 @@ MEANS = [
 ]
 
 
-@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(("values", "dtype", "wanted"), MEANS, ids=lambda x: str(x))
-def test_the_mean_has_room(values: Any, dtype: torch.dtype, wanted: Any, large: bool) -> None:
+def test_the_mean_has_room(values: Any, dtype: torch.dtype, wanted: Any) -> None:
     """The sum behind a mean may not fit where the mean does; the mean of integers is no integer."""
-    size = 60_000 if large else 1
-    got = synced_state("mean", *(tensor(value, dtype).repeat(size) for value in values))
-    assert got.dtype == (dtype if dtype.is_floating_point or dtype.is_complex else torch.float32)
-    assert torch.equal(got.reshape(-1), torch.full((size,), wanted, dtype=got.dtype))
+    for size in (1, 60_000):
+        got = synced_state("mean", *(tensor(value, dtype).repeat(size) for value in values))
+        assert got.dtype == (dtype if dtype.is_floating_point or dtype.is_complex else torch.float32)
+        assert torch.equal(got.reshape(-1), torch.full((size,), wanted, dtype=got.dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16])
 def test_the_mean_of_one_rank_is_its_own(dtype: torch.dtype) -> None:
     """Ranks without an update are not averaged in, and do not change the dtype."""
     got = synced_state("mean", None, tensor(1, dtype), None)
@@ -86,7 +83,6 @@ MIXED = [
     ("sum", torch.bfloat16, torch.float32, torch.float32),
     ("max", torch.bfloat16, torch.float16, torch.float32),
     ("mean", torch.int64, torch.float64, torch.float64),
-    ("sum", torch.bool, torch.int64, torch.int64),
     ("sum", torch.complex64, torch.float64, torch.complex128),
     ("cat", torch.int32, torch.float64, torch.float64),
 ]
@@ -105,26 +101,13 @@ def test_ranks_of_different_dtype(reduction: str, one: Any, other: Any, wanted: 
     assert got.reshape(-1).tolist() == {"sum": [2], "cat": [1, 1]}.get(reduction, [1])
 
 
-@pytest.mark.parametrize("empty", [None, 0, 1])
-def test_set_dtype_on_one_rank(empty: int | None) -> None:
-    """A rank in double precision; half precision counts on."""
-
-    def work(comm: Any) -> Any:
-        metric = aggregation.MeanMetric().set_dtype(torch.float64 if comm.rank else torch.float32)
-        if comm.rank != empty:
-            metric.update(1.0 + comm.rank)
-        return sync_and_compute(metric, comm=comm)
-
-    whole = 1.5 if empty is None else 2.0 - empty
-    for value in run(2, work):
-        assert float(value) == whole
-
-
-def test_integers_wrap_as_in_one_process() -> None:
-    """A sum in a narrow dtype is what one process that adds in place would hold: sums keep their dtype."""
+def test_sums_keep_their_dtype_and_are_folded_wide() -> None:
+    """Integers wrap as in one process that adds in place; 256 + 1 is 256 in bfloat16, and yet each rank counts."""
     total = tensor(200, torch.uint8)
     total += tensor(200, torch.uint8)
     assert torch.equal(synced_state("sum", *[tensor(200, torch.uint8)] * 2), total)
+    values = [tensor(x, torch.bfloat16) for x in (256, 1, 1, 1, 1)]
+    assert torch.equal(synced_state("sum", *values), tensor(260, torch.bfloat16))
 
 
 # -- layouts
@@ -135,29 +118,24 @@ def seven() -> Tensor:
 
 
 LAYOUTS = {
-    "view": lambda: seven()[2:5],
     "strided": lambda: seven()[::3],
     "transposed": lambda: seven()[:6].reshape(2, 3).T,
     "expanded": lambda: torch.tensor(2.0).expand(2, 3),
     "no elements": lambda: torch.ones(0, 3),
     "conjugate": lambda: (seven() * 1j).conj(),
     "negated": lambda: (seven() * 1j).conj().imag,
-    "flipped": lambda: seven().flip(0),
     "channels last": lambda: torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last),
 }
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("lists", [False, True])
-def test_any_strides(kind: str, lists: bool) -> None:
+def test_any_strides(kind: str) -> None:
     """What a state looks like in memory does not show."""
     made = LAYOUTS[kind]()
-    if lists:
-        items = synced_state(None, [made, made + 1], [made * 2], default=[])
-        for item, wanted in zip(items, [made, made + 1, made * 2], strict=True):
-            assert torch.equal(item, wanted)
-    else:
-        assert torch.equal(synced_state("sum", made, made + 1), made + (made + 1))
+    items = synced_state(None, [made, made + 1], [made * 2], default=[])
+    for item, wanted in zip(items, [made, made + 1, made * 2], strict=True):
+        assert torch.equal(item, wanted)
+    assert torch.equal(synced_state("sum", made, made + 1), made + (made + 1))
 
 
 @pytest.mark.parametrize("lists", [False, True])
@@ -181,45 +159,42 @@ def test_gradients_survive(lists: bool) -> None:
         assert torch.equal(grad, torch.full((2,), 7.0))
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_made_in_one_mode_and_used_in_another(mode: Any) -> None:
-    """In eval() and inference mode, and outside of it with what was made inside."""
+def test_made_in_inference_mode_and_used_outside() -> None:
+    """What is put back must be updatable outside."""
 
     def work(comm: Any) -> Any:
-        with mode():
-            inside = Holds("sum").eval()
-            inside.update(torch.ones(2) * comm.rank)
-            rows = Holds("cat", [])
+        metric, rows = aggregation.SumMetric(), Holds("cat", [])
+        with torch.inference_mode():
+            metric.update(torch.tensor(2.0))
             rows.update([torch.ones(1) * comm.rank])
-            first = sync_and_compute([inside, rows], comm=comm)
-        second = sync_and_compute([inside, rows], comm=comm)
-        return repr(first) == repr(second), second[0].tolist(), second[1][0].tolist()
+            first = repr(sync_and_compute([metric, rows], comm=comm))
+        second = repr(sync_and_compute([metric, rows], comm=comm))
+        metric.update(torch.tensor(1.0))
+        return first == second, float(sync_and_compute(metric, comm=comm))
 
-    assert run(2, work) == [(True, [1.0, 1.0], [0.0, 1.0])] * 2
+    assert run(2, work) == [(True, 6.0)] * 2
 
 
 # -- refused
 
 REFUSED = {
     "sparse": ("sum", lambda: torch.eye(2).to_sparse(), "has the layout torch.sparse_coo"),
-    "csr": ("max", lambda: torch.eye(2).to_sparse_csr(), "has the layout torch.sparse_csr"),
     "sparse rows": ("cat", lambda: [torch.eye(2).to_sparse()], "has the layout torch.sparse_coo"),
     "sparse items": (None, lambda: [torch.eye(2).to_sparse()], "has the layout torch.sparse_coo"),
     "meta": ("sum", lambda: torch.ones(2, device="meta"), "is on the meta device"),
-    "meta rows": ("cat", lambda: [torch.ones(2, device="meta")], "is on the meta device"),
     "meta items": (None, lambda: [torch.ones(2, device="meta")], "is on the meta device"),
     "max of complex": ("max", lambda: torch.tensor([1j, 2j]), "is complex64, of which torch has no max"),
     "sum of float8": ("sum", lambda: torch.ones(2).to(torch.float8_e4m3fn), "of which torch has no sum"),
     "sum of uint64": ("sum", lambda: torch.ones(2).to(torch.uint64), "is uint64, of which torch has no sum"),
     "number": ("sum", lambda: 3.0, "is a float; only tensors and lists can be synced"),
     "tuple": (None, lambda: (torch.ones(2),), "is a tuple; only tensors and lists can be synced"),
+    "rows of two widths": ("cat", lambda: [torch.ones(2, 3), torch.ones(2, 4)], "the state odd.state cannot be sent"),
+    "function": ("cat", lambda: [len], "allow_pickle=True"),
     "parameter": ("sum", lambda: nn.Parameter(torch.ones(2)), "of Holds is no plain attribute"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("ranks", [{1}, {0, 1, 2}], ids=["one rank", "all ranks"])
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize(("kind", "ranks"), [*((kind, {1}) for kind in REFUSED), ("sparse", {0, 1, 2})])
 def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[int]) -> None:
     """Told by name before data moves, also to ranks whose state is well; nothing is left out without a word."""
     reduction, make, text = REFUSED[kind]
@@ -241,25 +216,33 @@ def test_what_cannot_be_synced_is_refused_on_every_rank(kind: str, ranks: set[in
     assert text in str(error)
 
 
-def test_items_of_several_dtypes_keep_theirs() -> None:
+def test_items_keep_their_dtype_their_shape_and_their_number() -> None:
+    """Also those without elements, which are items still, and numbers, which a metric may count."""
     items = synced_state(None, *[[torch.ones(2), torch.ones(2).int()]] * 2, default=[])
     assert [item.dtype for item in items] == [torch.float32, torch.int32] * 2
+    items = synced_state(None, [torch.ones(2, 4)], [torch.ones(0, 4)] * 2, default=[])
+    assert [tuple(item.shape) for item in items] == [(2, 4), (0, 4), (0, 4)]
+    assert synced_state("cat", torch.ones(2), torch.zeros(1)).tolist() == [1.0, 1.0, 0.0]  # tensors that grow
+    assert synced_state(None, torch.tensor(1.0), torch.tensor(2.0)).tolist() == [1.0, 2.0]
+    for parts in ([1.0, 2.0], [3.0]), ([1.0], [2.0, 3.0]), (None, [1.0, 2.0, 3.0]):
+        items = synced_state("cat", *[part and [torch.tensor(x) for x in part] for part in parts], default=[])
+        assert [(item.shape, float(item)) for item in items] == [((), 1.0), ((), 2.0), ((), 3.0)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_another_default_device(world_size: int) -> None:
     """What is sent and received lies where the transport wants it, whatever block the sync is made in."""
 
-    def work(comm: Any) -> float:
+    def work(comm: Any) -> Any:
         total, rows = aggregation.SumMetric(), Holds("cat", [])
         total.update(1.0 + comm.rank)
         rows.update([torch.ones(1) * comm.rank])
         with torch.device("meta"):
             value, items = sync_and_compute([total, rows], comm=comm)
-        return float(value) + sum(float(item.sum()) for item in items)
+        return float(value), torch.cat([item.reshape(-1) for item in items]).tolist()
 
-    whole = world_size * (world_size + 1) / 2 + sum(range(world_size))
-    assert run(world_size, work) == [whole] * world_size
+    whole = world_size * (world_size + 1) / 2
+    assert run(world_size, work) == [(whole, [float(rank) for rank in range(world_size)])] * world_size
 
 
 @pytest.mark.filterwarnings("ignore")

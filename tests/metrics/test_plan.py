@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torchmetrics import Metric, aggregation, classification
+from torchmetrics import Metric
 
 from distmetrics import InputError, MismatchError, synced
 from distmetrics.collectives.header import Header
@@ -17,7 +15,6 @@ from distmetrics.metrics.metric_set import combine
 from distmetrics.metrics.plan import StateEntry, SyncPlan, SyncSchema, plan
 from distmetrics.testing import run
 from distmetrics.testing.recording import RecordingCommunicator
-from tests.metrics.samples import SAMPLES, batches, collection, shard
 
 CAPACITY = 49_152
 
@@ -41,22 +38,19 @@ def test_reduced_states_of_one_kind_and_dtype_share_a_bucket() -> None:
     assert agreed.cost.rounds == 1
 
 
-def test_a_rank_without_a_state_is_no_contributor() -> None:
-    """A mean of defaults, or a stack of them, would be wrong."""
-    leaf = ("m", "float32", (2,), "mean")
-    assert made([leaf], [], [leaf]).states["m"].ranks == (0, 2)
-
-
-def test_dtypes_are_promoted_not_refused() -> None:
-    """A rank that saw only integers may hold its sum in another dtype."""
-    agreed = made([("m", "float32", (), "sum")], [("m", "float64", (), "sum")])
-    assert agreed.states["m"].dtype == torch.float64
-
-
-def test_an_empty_list_rank_does_not_decide_the_dtype() -> None:
-    """The filler of a rank without rows is float32, whatever the others hold."""
-    agreed = made([("m", "float32", (0,), "cat")], [("m", "int64", (3, 2), "cat")])
-    assert (agreed.states["m"].dtype, agreed.states["m"].ranks) == (torch.int64, (1,))
+@pytest.mark.parametrize(
+    ("states", "dtype", "ranks"),
+    [
+        ([[("m", "float32", (2,), "mean")], [], [("m", "float32", (2,), "mean")]], torch.float32, (0, 2)),
+        ([[("m", "float32", (), "sum")], [("m", "float64", (), "sum")]], torch.float64, (0, 1)),
+        # the filler of a rank without rows is float32
+        ([[("m", "float32", (0,), "cat")], [("m", "int64", (3, 2), "cat")]], torch.int64, (1,)),
+    ],
+)
+def test_who_contributes_and_in_which_dtype(states: Any, dtype: torch.dtype, ranks: tuple[int, ...]) -> None:
+    """A mean of defaults, or a stack of them, would be wrong; dtypes are promoted."""
+    agreed = made(*states).states["m"]
+    assert (agreed.dtype, agreed.ranks) == (dtype, ranks)
 
 
 @pytest.mark.parametrize(
@@ -98,41 +92,6 @@ def test_pieces_that_there_is_no_memory_for_are_refused() -> None:
         return str(refused.value)
 
     assert all("has no memory" in text for text in run(2, combined))
-
-
-def test_the_plan_can_be_read() -> None:
-    """``print(plan.describe())`` is how a user sees where bytes and rounds go."""
-    leaves = [("a", "int64", (3,), "sum"), ("b", "float32", (10_000, 2), "cat")]
-    text = made(leaves, leaves[:1], [leaves[0], ("b", "float32", (2, 2), "cat")]).describe()
-    assert text.splitlines()[0].endswith("3 ranks, 2 collectives")
-    assert "sum   int64       1 tensors" in text
-    assert "lists and rows of up to 80000 bytes a rank  in the second round" in text
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    names=st.lists(st.sampled_from(sorted(SAMPLES)), min_size=1, max_size=4, unique=True),
-    cuts=st.lists(st.integers(0, 16), min_size=2, max_size=2).map(lambda inner: [0, *sorted(inner), 16]),
-)
-@pytest.mark.filterwarnings("ignore:Metric `.*` will save all targets")
-def test_rounds_are_as_planned_and_equal_on_all_ranks(names: list[str], cuts: list[int]) -> None:
-    """The transcript of every rank is the same, and as long as the plan says: no rank can be left waiting."""
-
-    def work(comm: Any) -> Any:
-        metrics = {}
-        for name in names:
-            metrics[name] = SAMPLES[name].make()
-            part = shard(batches(SAMPLES[name], 16, 1), cuts, comm.rank)
-            if len(part[0]):
-                metrics[name].update(*part)
-        record = RecordingCommunicator(comm)
-        with synced(metrics, comm=record) as made_plan:
-            assert made_plan is not None
-            return list(record.calls), made_plan.cost.rounds, made_plan.describe()
-
-    ranks = run(3, work)
-    assert len({(tuple(call.op for call in calls), rounds, text) for calls, rounds, text in ranks}) == 1
-    assert len(ranks[0][0]) == ranks[0][1]
 
 
 class Large(Metric):
@@ -180,36 +139,3 @@ def test_large_states_of_every_kind(empty: int | None) -> None:
         (torch.float32, mean),
     ]
     assert run(3, work) == [wanted] * 3
-
-
-def test_collections_of_any_size_are_one_round() -> None:
-    """The number of metrics does not show in the number of collectives."""
-
-    def work(comm: Any) -> list[int]:
-        found = []
-        for count in (1, 5, 20):
-            metrics = [collection(False) for _ in range(count)]
-            for each in metrics:
-                each.update(*batches(SAMPLES["MulticlassAccuracy"], 4 + comm.rank, 1))
-            record = RecordingCommunicator(comm)
-            with synced(metrics, comm=record):
-                found.append(len(record.calls))
-        return found
-
-    assert run(2, work) == [[1, 1, 1]] * 2
-
-
-def test_binned_curves_ride_along() -> None:
-    """Their states are counts of a fixed size, unlike those of exact curves."""
-
-    def work(comm: Any) -> list[int]:
-        rounds = []
-        for thresholds in (50, None):
-            metric = classification.BinaryPrecisionRecallCurve(thresholds=thresholds)
-            metric.update(torch.rand(3000 + comm.rank), torch.ones(3000 + comm.rank, dtype=torch.long))
-            with synced([metric, aggregation.SumMetric()], comm=comm) as made_plan:
-                assert made_plan is not None
-                rounds.append(made_plan.cost.rounds)
-        return rounds
-
-    assert run(2, work) == [[1, 2]] * 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -71,6 +72,10 @@ def numbers(g: torch.Generator) -> Batch:
 
 def two_outputs(g: torch.Generator) -> Batch:
     return (rand(5, 2, g=g), rand(5, 2, g=g)), {}
+
+
+def rows(g: torch.Generator) -> Batch:
+    return (rand(2, 3, g=g),), {}
 
 
 def images(g: torch.Generator) -> Batch:
@@ -142,99 +147,76 @@ class PerKey(te.Metric[Tensor]):
         return self
 
 
-def either(make: Callable[..., Any], **arguments: Any) -> Callable[[], Any]:
-    return lambda: make(**arguments)
+_MC, _BINNED = {"num_classes": CLASSES}, {"num_classes": CLASSES, "threshold": 5}
+_ML, _ML_BINNED = {"num_labels": CLASSES}, {"num_labels": CLASSES, "threshold": 5}
+# By the input: classes with their arguments.
+_BY_INPUT: dict[Callable[[torch.Generator], Batch], list[tuple[Any, dict[str, Any]]]] = {
+    values: [(te.Cat, {}), (te.Max, {}), (te.Min, {}), (te.Mean, {}), (te.Sum, {}), (PerKey, {})],
+    weighted: [(te.Mean, {})],
+    numbers: [(te.AUC, {}), (te.MeanSquaredError, {}), (te.R2Score, {})],
+    rows: [(te.Cat, {"dim": 1})],
+    two_outputs: [(te.R2Score, {"multioutput": "raw_values"})],
+    binary: [
+        (te.BinaryAccuracy, {}), (te.BinaryAUPRC, {}), (te.BinaryAUROC, {}), (te.BinaryConfusionMatrix, {}),
+        (te.BinaryF1Score, {}), (te.BinaryPrecision, {}), (te.BinaryPrecisionRecallCurve, {}), (te.BinaryRecall, {}),
+        (te.WeightedCalibration, {}), (te.BinaryRecallAtFixedPrecision, {"min_precision": 0.5}),
+        (te.BinaryBinnedAUPRC, {"threshold": 5}), (te.BinaryBinnedAUROC, {"threshold": 5}),
+        (te.BinaryBinnedPrecisionRecallCurve, {"threshold": 5}),
+    ],
+    two_tasks: [(te.BinaryAUROC, {"num_tasks": 2})],
+    binary_floats: [(te.BinaryNormalizedEntropy, {})],
+    two_tasks_floats: [(te.WindowedBinaryNormalizedEntropy, {"max_num_updates": 9, "num_tasks": 2})],
+    multiclass: [
+        (te.MulticlassAccuracy, {}), (te.MulticlassAccuracy, {"average": "macro", **_MC}), (te.MulticlassAUPRC, _MC),
+        (te.MulticlassAUROC, _MC), (te.MulticlassBinnedAUPRC, _BINNED), (te.MulticlassBinnedAUROC, _BINNED),
+        (te.MulticlassBinnedPrecisionRecallCurve, _BINNED), (te.MulticlassConfusionMatrix, _MC),
+        (te.MulticlassF1Score, {"average": "macro", **_MC}), (te.MulticlassPrecision, {"average": None, **_MC}),
+        (te.MulticlassPrecisionRecallCurve, _MC), (te.MulticlassRecall, {"average": "weighted", **_MC}),
+        (te.HitRate, {"k": 2}), (te.ReciprocalRank, {}),
+    ],
+    multilabel: [
+        (te.MultilabelAccuracy, {}), (te.MultilabelAUPRC, _ML), (te.MultilabelBinnedAUPRC, _ML_BINNED),
+        (te.MultilabelBinnedPrecisionRecallCurve, _ML_BINNED), (te.MultilabelPrecisionRecallCurve, _ML),
+        (te.MultilabelRecallAtFixedPrecision, {"min_precision": 0.5, **_ML}), (te.TopKMultilabelAccuracy, {"k": 2}),
+    ],
+    images: [(te.PeakSignalNoiseRatio, {}), (te.PeakSignalNoiseRatio, {"data_range": 1.0})],
+    clicks: [(te.ClickThroughRate, {})],
+    retrieved: [(te.RetrievalPrecision, {"k": 2, "num_queries": 2})],
+    translations: [(te.BLEUScore, {"n_gram": 2})],
+    texts: [(te.WordErrorRate, {}), (te.WordInformationLost, {}), (te.WordInformationPreserved, {})],
+    logits: [(te.Perplexity, {})],
+}  # fmt: skip
+_FORGETFUL: list[tuple[Any, dict[str, Any], Callable[[torch.Generator], Batch]]] = [
+    (te.Throughput, {}, timed),
+    (te.WindowedBinaryAUROC, {"max_num_samples": 8}, binary),
+    (te.WindowedClickThroughRate, {"max_num_updates": 2}, clicks),
+    (te.WindowedMeanSquaredError, {"max_num_updates": 2}, numbers),
+    (te.WindowedWeightedCalibration, {"max_num_updates": 2, "enable_lifetime": False}, binary),
+]
 
 
-SAMPLES: dict[str, Sample] = {
-    "AUC": Sample(te.AUC, numbers),
-    "Cat": Sample(te.Cat, values),
-    "Cat dim 1": Sample(either(te.Cat, dim=1), lambda g: ((rand(2, 3, g=g),), {})),
-    "Max": Sample(te.Max, values),
-    "Min": Sample(te.Min, values),
-    "Mean": Sample(te.Mean, values),
-    "Mean weighted": Sample(te.Mean, weighted),
-    "Sum": Sample(te.Sum, values),
-    "Throughput": Sample(te.Throughput, timed, whole=False),
-    "BinaryAccuracy": Sample(te.BinaryAccuracy, binary),
-    "BinaryAUPRC": Sample(te.BinaryAUPRC, binary),
-    "BinaryAUROC": Sample(te.BinaryAUROC, binary),
-    "BinaryAUROC two tasks": Sample(either(te.BinaryAUROC, num_tasks=2), two_tasks),
-    "BinaryBinnedAUPRC": Sample(either(te.BinaryBinnedAUPRC, threshold=5), binary),
-    "BinaryBinnedAUROC": Sample(either(te.BinaryBinnedAUROC, threshold=5), binary),
-    "BinaryBinnedPrecisionRecallCurve": Sample(either(te.BinaryBinnedPrecisionRecallCurve, threshold=5), binary),
-    "BinaryConfusionMatrix": Sample(te.BinaryConfusionMatrix, binary),
-    "BinaryF1Score": Sample(te.BinaryF1Score, binary),
-    "BinaryNormalizedEntropy": Sample(te.BinaryNormalizedEntropy, binary_floats),
-    "BinaryPrecision": Sample(te.BinaryPrecision, binary),
-    "BinaryPrecisionRecallCurve": Sample(te.BinaryPrecisionRecallCurve, binary),
-    "BinaryRecall": Sample(te.BinaryRecall, binary),
-    "BinaryRecallAtFixedPrecision": Sample(either(te.BinaryRecallAtFixedPrecision, min_precision=0.5), binary),
-    "MulticlassAccuracy": Sample(te.MulticlassAccuracy, multiclass),
-    "MulticlassAccuracy macro": Sample(either(te.MulticlassAccuracy, average="macro", num_classes=CLASSES), multiclass),
-    "MulticlassAUPRC": Sample(either(te.MulticlassAUPRC, num_classes=CLASSES), multiclass),
-    "MulticlassAUROC": Sample(either(te.MulticlassAUROC, num_classes=CLASSES), multiclass),
-    "MulticlassBinnedAUPRC": Sample(either(te.MulticlassBinnedAUPRC, num_classes=CLASSES, threshold=5), multiclass),
-    "MulticlassBinnedAUROC": Sample(either(te.MulticlassBinnedAUROC, num_classes=CLASSES, threshold=5), multiclass),
-    "MulticlassBinnedPrecisionRecallCurve": Sample(
-        either(te.MulticlassBinnedPrecisionRecallCurve, num_classes=CLASSES, threshold=5), multiclass
-    ),
-    "MulticlassConfusionMatrix": Sample(either(te.MulticlassConfusionMatrix, num_classes=CLASSES), multiclass),
-    "MulticlassF1Score": Sample(either(te.MulticlassF1Score, average="macro", num_classes=CLASSES), multiclass),
-    "MulticlassPrecision": Sample(either(te.MulticlassPrecision, average=None, num_classes=CLASSES), multiclass),
-    "MulticlassPrecisionRecallCurve": Sample(
-        either(te.MulticlassPrecisionRecallCurve, num_classes=CLASSES), multiclass
-    ),
-    "MulticlassRecall": Sample(either(te.MulticlassRecall, average="weighted", num_classes=CLASSES), multiclass),
-    "MultilabelAccuracy": Sample(te.MultilabelAccuracy, multilabel),
-    "MultilabelAUPRC": Sample(either(te.MultilabelAUPRC, num_labels=CLASSES), multilabel),
-    "MultilabelBinnedAUPRC": Sample(either(te.MultilabelBinnedAUPRC, num_labels=CLASSES, threshold=5), multilabel),
-    "MultilabelBinnedPrecisionRecallCurve": Sample(
-        either(te.MultilabelBinnedPrecisionRecallCurve, num_labels=CLASSES, threshold=5), multilabel
-    ),
-    "MultilabelPrecisionRecallCurve": Sample(either(te.MultilabelPrecisionRecallCurve, num_labels=CLASSES), multilabel),
-    "MultilabelRecallAtFixedPrecision": Sample(
-        either(te.MultilabelRecallAtFixedPrecision, num_labels=CLASSES, min_precision=0.5), multilabel
-    ),
-    "TopKMultilabelAccuracy": Sample(either(te.TopKMultilabelAccuracy, k=2), multilabel),
-    "PeakSignalNoiseRatio": Sample(te.PeakSignalNoiseRatio, images),
-    "PeakSignalNoiseRatio ranged": Sample(either(te.PeakSignalNoiseRatio, data_range=1.0), images),
-    "ClickThroughRate": Sample(te.ClickThroughRate, clicks),
-    "HitRate": Sample(either(te.HitRate, k=2), multiclass),
-    "ReciprocalRank": Sample(te.ReciprocalRank, multiclass),
-    "RetrievalPrecision": Sample(either(te.RetrievalPrecision, k=2, num_queries=2), retrieved),
-    "WeightedCalibration": Sample(te.WeightedCalibration, binary),
-    "MeanSquaredError": Sample(te.MeanSquaredError, numbers),
-    "MeanSquaredError raw": Sample(either(te.MeanSquaredError, multioutput="raw_values"), two_outputs),
-    "R2Score": Sample(te.R2Score, numbers),
-    "R2Score two outputs": Sample(either(te.R2Score, multioutput="raw_values"), two_outputs),
-    "BLEUScore": Sample(either(te.BLEUScore, n_gram=2), translations),
-    "Perplexity": Sample(te.Perplexity, logits),
-    "WordErrorRate": Sample(te.WordErrorRate, texts),
-    "WordInformationLost": Sample(te.WordInformationLost, texts),
-    "WordInformationPreserved": Sample(te.WordInformationPreserved, texts),
-    "WindowedBinaryAUROC": Sample(either(te.WindowedBinaryAUROC, max_num_samples=8), binary, whole=False),
-    "WindowedBinaryNormalizedEntropy": Sample(
-        either(te.WindowedBinaryNormalizedEntropy, max_num_updates=2), binary_floats, whole=False
-    ),
-    "WindowedBinaryNormalizedEntropy two tasks": Sample(
-        either(te.WindowedBinaryNormalizedEntropy, max_num_updates=9, num_tasks=2), two_tasks_floats
-    ),
-    "WindowedClickThroughRate": Sample(either(te.WindowedClickThroughRate, max_num_updates=2), clicks, whole=False),
-    "WindowedMeanSquaredError": Sample(either(te.WindowedMeanSquaredError, max_num_updates=2), numbers, whole=False),
-    "WindowedMeanSquaredError wide": Sample(either(te.WindowedMeanSquaredError, max_num_updates=20), numbers),
-    "WindowedWeightedCalibration": Sample(
-        either(te.WindowedWeightedCalibration, max_num_updates=2, enable_lifetime=False), binary, whole=False
-    ),
-    "dict, int and float states": Sample(PerKey, values),
-}
+def _named() -> Iterator[tuple[str, Sample]]:
+    for batch, classes in _BY_INPUT.items():
+        for kind, options in classes:
+            yield f"{kind.__name__} {batch.__name__} {[*options]}", Sample(partial(kind, **options), batch)
+    for kind, options, batch in _FORGETFUL:
+        yield kind.__name__, Sample(partial(kind, **options), batch, whole=False)
+
+
+SAMPLES = dict(_named())
+# One of each kind of state: numbers, lists, rows of tasks, bins, windows, texts, containers.
+FEW = [
+    "Mean weighted []", "Cat rows ['dim']", "BinaryAUROC two_tasks ['num_tasks']",
+    "BinaryBinnedAUROC binary ['threshold']", "MulticlassConfusionMatrix multiclass ['num_classes']",
+    "R2Score two_outputs ['multioutput']", "PerKey values []", "PeakSignalNoiseRatio images []",
+    "RetrievalPrecision retrieved ['k', 'num_queries']", "BLEUScore translations ['n_gram']", "Throughput",
+    "WindowedBinaryAUROC", "WindowedMeanSquaredError", "WindowedWeightedCalibration",
+]  # fmt: skip
 
 # How often each rank updates, for worlds of 1 to 4 ranks.
 UPDATES: dict[str, Callable[[int], list[int]]] = {
-    "even": lambda world_size: [2] * world_size,
     "ragged": lambda world_size: [3, 1, 2, 1][:world_size],
     "empty first": lambda world_size: [0, 2, 1, 1][:world_size],
-    "empty last": lambda world_size: [*[1, 2, 1][: world_size - 1], 0],
     "all but one empty": lambda world_size: [0] * (world_size - 2) + [2, 0] if world_size > 1 else [3],
 }
 

@@ -12,7 +12,6 @@ import torch
 
 import distmetrics as dm
 from distmetrics.comm.communicator import Communicator
-from distmetrics.testing.recording import RecordingCommunicator
 
 TEXTS = ("", "a", "ümlaut", "\ud800", "new\nline", "日本", "zero\0", "long " * 40)
 
@@ -146,25 +145,3 @@ def gathers_to_a_file(comm: Communicator, path: Path, count: int = 30) -> None:
     assert gathered.tree is None
     assert gathered.ids.tolist() == [*range(count)]
     assert [json.loads(line) for line in path.read_text().splitlines()] == lines_of(count)
-
-
-def gathers_large(comm: Communicator) -> list[int]:
-    """Two megabytes, whoever has them; returns the bytes that came for each sampler."""
-    came = []
-    texts = [f"{index:06}" + "ä" * (index % 200) for index in range(10_000)]
-    for how in ("strided", "blocks", "one rank has all", "shuffled"):
-        mine = deal(10_000, comm.world_size, how)[comm.rank]
-        recording = RecordingCommunicator(comm)
-        tree = {"text": [texts[index] for index in mine], "x": torch.tensor(mine, dtype=torch.float64)}
-        gathered = dm.gather_samples(mine, tree if mine else {}, comm=recording)
-        assert gathered is not None
-        assert gathered.tree["text"] == texts
-        assert gathered.tree["x"].tolist() == [*range(10_000)]
-        came.append(received(recording))
-    return came
-
-
-def received(recording: RecordingCommunicator) -> int:
-    """How many bytes come to each rank, its own included."""
-    each = {"all_gather": recording.world_size, "broadcast": 1}
-    return sum(call.nbytes * each[call.op] for call in recording.calls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from distmetrics.collectives.wire import deserialize, serialize
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.testing import outcomes
 from distmetrics.testing.recording import InterceptingCommunicator
-from tests.backends import both_backends, same_error
+from tests.backends import same_error
 from tests.collectives.malicious import head_of, header_in, with_data, with_head
 from tests.samples.ranks import batch
 
@@ -48,19 +47,6 @@ def own(comm: Any) -> list[int]:
 
 PAIR = ["x", "y"]
 CASES: dict[str, Case] = {
-    "missing of many": Case(
-        dm.InputError,
-        (),
-        "94 of 100 expected ids did not come: 6, 7, 8, 9, 10, 11, ...; 0 came",
-        lambda c: gather(own(c), PAIR, expected=100),
-    ),
-    "extra": Case(
-        dm.InputError,
-        (1, 2),
-        "0 of 4 expected ids did not come; 2 came that nobody expects: 4, 5\n\n  rank 0  2 samples: 0, 3\n"
-        "  rank 1  2 samples: 1, 4; of these: 4\n",
-        lambda c: gather(own(c), PAIR, expected=4),
-    ),
     "negative": Case(
         dm.InputError,
         (1,),
@@ -94,29 +80,11 @@ CASES: dict[str, Case] = {
         "1 ids came with different values: 0",
         lambda c: gather([0], {"r": [torch.ones(odd(c, 1, 2))]}),
     ),
-    "rows": Case(
-        dm.InputError,
-        (1,),
-        "the tree has the length 3, and there are 2 ids (rank 1)",
-        lambda c: gather(own(c), torch.ones(odd(c, 3, 2))),
-    ),
-    "no dimensions": Case(
-        dm.InputError,
-        (1,),
-        "[0] has the length 1",
-        lambda c: gather(own(c), (torch.ones(odd(c, (), 2)),)),
-    ),
     "no column": Case(
         dm.InputTypeError,
         (1,),
         "['a'] is a str, which is no column of samples",
         lambda c: gather(own(c), {"a": odd(c, "xy", PAIR)}),
-    ),
-    "tree in itself": Case(
-        dm.InputTypeError,
-        (1,),
-        "contains itself",
-        lambda c: gather(own(c), odd(c, {**itself()[0], "x": PAIR}, {"x": PAIR})),
     ),
     "in itself": Case(dm.InputTypeError, (1,), "contains itself", lambda c: gather([c.rank], odd(c, itself(), ["x"]))),
     "keys of a tree": Case(
@@ -124,12 +92,6 @@ CASES: dict[str, Case] = {
         (1,),
         "['a'] is a dict whose keys are not all strings or integers",
         lambda c: gather(own(c), {"a": {odd(c, dm.InputError, "x"): PAIR}}),
-    ),
-    "keys of a sample": Case(
-        dm.InputTypeError,
-        (1,),
-        "['a']: a builtins.type is no plain data",
-        lambda c: gather(own(c), {"a": [{odd(c, dm.InputError, "x"): 1}] * 2}),
     ),
     "sparse": Case(
         dm.InputTypeError,
@@ -145,9 +107,6 @@ CASES: dict[str, Case] = {
     ),
     "a text for ids": Case(
         dm.InputTypeError, (1,), "ids are 'ab' (rank 1)", lambda c: gather(odd(c, "ab", own(c)), PAIR)
-    ),
-    "bytes for ids": Case(
-        dm.InputTypeError, (1,), "ids are b'ab' (rank 1)", lambda c: gather(odd(c, b"ab", own(c)), PAIR)
     ),
     "large ids": Case(
         dm.InputTypeError,
@@ -168,15 +127,6 @@ CASES: dict[str, Case] = {
     "expected": Case(
         dm.MismatchError, (1,), "gather_samples, expected: 6", lambda c: gather(own(c), PAIR, expected=odd(c, 6, 7))
     ),
-    "expected ids": Case(
-        dm.MismatchError, (1,), "expected: 2 ids", lambda c: gather(own(c), PAIR, expected=odd(c, [6, 7], [6, 8]))
-    ),
-    "another call": Case(
-        dm.MismatchError,
-        (1,),
-        "all_gather",
-        lambda c: dm.all_gather(torch.ones(2)) if c.rank == 1 else gather(own(c), PAIR),
-    ),
     "no such rank": Case(
         dm.InputError,
         (0, 1, 2),
@@ -184,12 +134,6 @@ CASES: dict[str, Case] = {
         lambda c: gather(own(c), PAIR, dst=3),
     ),
     "a bool for a rank": Case(dm.InputError, (0, 1, 2), "dst= is True", lambda c: gather(own(c), PAIR, dst=True)),
-    "a tensor for a rank": Case(
-        dm.InputError,
-        (1,),
-        "dst= is tensor([0, 0])",
-        lambda c: gather(own(c), PAIR, dst=odd(c, torch.tensor([0, 0]), 0)),
-    ),
     "a path without a name": Case(dm.InputError, (0,), "cannot write .: ", lambda c: gather(own(c), PAIR, dst=".")),
     "complex": Case(
         dm.InputTypeError,
@@ -243,26 +187,19 @@ def open_full(path: Path, mode: str = "r", **options: Any) -> Any:
     return OPEN(Path("/dev/full"), "w", **options)
 
 
-def to_a_full_disk(comm: Any, folder: Path, length: int, *, is_process: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        if is_process:  # else the test has changed them, once for all threads
-            patch.setattr(module, "ROUND", 100)
-            patch.setattr(Path, "open", open_full)
-        ids = [*range(comm.rank, 40, 2)]
-        gather(ids, {"t": ["some text" * length] * 20}, dst=folder / "file", comm=comm)
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
 @pytest.mark.parametrize("length", [1, 2000], ids=["at the end", "on the way"])
-@both_backends
-def test_a_full_disk(length: int, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error on every rank, and leaves the file as it was."""
-    if backend == "threads":
-        monkeypatch.setattr(module, "ROUND", 100)
-        monkeypatch.setattr(Path, "open", open_full)
+    monkeypatch.setattr(module, "ROUND", 100)
+    monkeypatch.setattr(Path, "open", open_full)
     (tmp_path / "file").write_text("before")
-    work = functools.partial(to_a_full_disk, is_process=backend != "threads")
-    error = same_error(outcomes(2, work, tmp_path, length, backend=backend), dm.InputError)
+
+    def work(comm: Any) -> None:
+        ids = [*range(comm.rank, 40, 2)]
+        gather(ids, {"t": ["some text" * length] * 20}, dst=tmp_path / "file", comm=comm)
+
+    error = same_error(outcomes(2, work), dm.InputError)
     assert "No space left on device" in str(error)
     assert error.peers == (0,)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -349,7 +286,7 @@ def gathers(comm: Any) -> None:
             continue
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_changed_frames(data: st.DataObject) -> None:
     """Other leaves, other sizes, other bytes: data, or our error."""

@@ -2,167 +2,111 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distmetrics import ConfigurationError, InputError, Runner
-from distmetrics.train import Callback, Module, Trainer
-from tests.runner.threads import Threads
+from distmetrics.train import Callback, Trainer
+from tests.run.threads import Threads
 from tests.strategies import tokens
 from tests.strategies.common import in_ranks
 
 
 def assert_same(found, expected, tolerance=1e-6):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def runner(strategy, devices, **flags):
-    return Runner(strategy=strategy, devices=devices, accelerator="cpu", **flags)
+def threads(fn, world_size=2, **flags):
+    return Runner(strategy=Threads(), devices=world_size, **flags).launch(fn)
 
 
-@pytest.mark.parametrize("clip", [None, 0.1])
-@pytest.mark.parametrize("accumulated", [1, 2, 4])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_weights_of_one_process(world_size, accumulated, clip):
-    found = runner(Threads(), world_size).launch(tokens.loop, accumulated, clip)
-    for weights in found:
-        assert_same(weights, tokens.one_process(clip=clip))
+def single(fn):
+    return Runner(strategy="single", accelerator="cpu").launch(fn)
 
 
-def test_a_mean_of_means_would_be_another():
-    plain = runner(Threads(), 2).launch(unweighted)[0]
-    expected = tokens.one_process()
-    assert max((plain[name] - value).abs().max() for name, value in expected.items()) > 1e-3
+@pytest.mark.parametrize(
+    ("world_size", "options"),
+    [
+        (1, {"accumulated": 4}),
+        (2, {"clip": 0.1}),
+        (3, {"accumulated": 2, "clip": 0.1}),
+        # gradients are the mean after each backward
+        (1, {"accumulated": 3, "in_blocks": False}),
+        (2, {"accumulated": 3, "in_blocks": False}),
+        (2, {"empty_from": 12}),  # a rank never has a token
+    ],
+)
+def test_weights_of_one_process(world_size, options):
+    loose = {name: value for name, value in options.items() if name in ("clip", "empty_from")}
+    for weights in threads(lambda runner: tokens.loop(runner, **options), world_size):
+        assert_same(weights, tokens.one_process(**loose))
 
 
-def unweighted(runner):
-    backward = runner.backward
-    runner.backward = lambda loss, weight: backward(loss if weight else loss.nan_to_num())
-    return tokens.loop(runner, 2)
+@pytest.mark.parametrize(("precision", "world_size", "tolerance"), [("bf16", 2, 5e-2), (64, 1, 1e-6), (16, 2, 1e-2)])
+def test_precision(precision, world_size, tolerance):
+    """Torch's default dtype is the process's; a scaled loss stays in the range of float16."""
+
+    def scaled(runner):
+        return tokens.loop(runner, 2, 0.1), runner.strategy.precision.scaler.get_scale()
+
+    for weights, scale in threads(scaled, world_size, precision=precision):
+        assert_same(weights, tokens.one_process(clip=0.1), tolerance)
+        assert scale == (2**16 if precision == 16 else 1)  # no step has overflowed
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_gradients_are_the_mean_after_each_backward(world_size):
-    """Also where micro-batches are not in a block: each is added to the mean of those before."""
-    found = runner(Threads(), world_size).launch(tokens.loop, 3, in_blocks=False)
-    for weights in found:
-        assert_same(weights, tokens.one_process())
+def fitted(strategy, batch_size, *, module=None, devices=2, **flags):
+    module, flags = module or tokens.Tokens(), {"accelerator": "cpu", "max_epochs": 1} | flags
+    trainer = Trainer(strategy=strategy, devices=devices, **flags)
+    trainer.fit(module, None if type(module) is tokens.Cut else tokens.loader(batch_size))
+    return tokens.state_of(module.net)
 
 
-@pytest.mark.gloo
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_sharded_spawn", "fsdp_spawn"])
-@pytest.mark.parametrize(("world_size", "accumulated"), [(2, 1), (2, 2), (3, 4)])
-def test_weights_of_one_process_under_a_strategy(strategy, world_size, accumulated):
-    expected = tokens.one_process(clip=0.1)
-    assert_same(runner(strategy, world_size).launch(tokens.loop, accumulated, 0.1), expected)
-    trainer = Trainer(
-        strategy=strategy,
-        devices=world_size,
-        accelerator="cpu",
-        max_epochs=1,
-        accumulate_grad_batches=accumulated,
-        gradient_clip_val=0.1,
-        enable_checkpointing=False,
-    )
-    module = tokens.Tokens()
-    trainer.fit(module, tokens.loader(tokens.SEQUENCES // world_size // accumulated))
-    assert trainer.global_step == tokens.STEPS
-    assert_same(module.net.state_dict(), expected)
-
-
-def cut():
-    trainer = Trainer(
-        strategy="ddp",
-        devices=2,
-        accelerator="cpu",
-        max_epochs=1,
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-    )
-    module = tokens.Cut()
-    trainer.fit(module)
-    return {name: value.detach().clone() for name, value in module.net.state_dict().items()}
-
-
-@pytest.mark.gloo
-@pytest.mark.timeout(180)
-def test_a_rank_without_a_batch_has_no_weight():
-    for found in in_ranks(2, cut):
-        assert_same(found, tokens.one_process(cut_at=tokens.CUT_AT))
-
-
-def by_trainer(strategy, devices, batch_size, **flags):
-    trainer = Trainer(
-        strategy=strategy, devices=devices, accelerator="cpu", max_epochs=1, enable_checkpointing=False, **flags
-    )
-    module = tokens.Tokens()
-    trainer.fit(module, tokens.loader(batch_size))
-    return {name: value.detach().clone() for name, value in module.net.state_dict().items()}
-
-
-@pytest.mark.parametrize("accumulated", [1, 4])
-def test_replicas(accumulated):
-    found = by_trainer("dp", 3, tokens.SEQUENCES // accumulated, accumulate_grad_batches=accumulated)
+def test_replicas():
+    found = fitted("dp", tokens.SEQUENCES // 4, devices=3, accumulate_grad_batches=4)
     assert_same(found, tokens.one_process())
 
 
+def launched(strategy):
+    runner = Runner(strategy=strategy, devices=2, accelerator="cpu")
+    return runner.launch(tokens.loop, 2)
+
+
+def in_one_world():
+    updates = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}
+    looped = [launched(name) for name in ("ddp", "ddp_sharded", "fsdp")]
+    clipped = [fitted(name, 6, **updates) for name in ("ddp", "fsdp")]
+    return looped, clipped, fitted("ddp", 0, module=tokens.Cut(), use_distributed_sampler=False)
+
+
 @pytest.mark.gloo
-@pytest.mark.timeout(180)
-def test_replicas_on_two_machines():
-    for found in in_ranks(2, by_trainer, "ddp2", 2, 12):
-        assert_same(found, tokens.one_process())
+def test_weights_of_one_process_under_each_strategy():
+    for looped, clipped, cut in in_ranks(2, in_one_world):
+        for weights in looped:
+            assert_same(weights, tokens.one_process())
+        for weights in clipped:
+            assert_same(weights, tokens.one_process(clip=0.1))
+        assert_same(cut, tokens.one_process(cut_at=tokens.CUT_AT))  # without a batch: no weight
 
 
-def scaled(runner):
-    """Return the weights, and how often the loss' scale has made a step too large."""
-    scale = runner.strategy.precision
-    weights = tokens.loop(runner, 2, 0.1)
-    return weights, scale.state()["grad_scaler"]["scale"]
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 5e-2), (64, 1e-6), (16, 1e-2)])
-def test_precision(precision, tolerance):
-    ranks = 1 if precision == 64 else 2  # torch's default dtype is the process's, and not a thread's
-    found = runner(Threads(), ranks, precision=precision).launch(tokens.loop, 2, 0.1)
-    for weights in found:
-        assert_same(weights, tokens.one_process(clip=0.1), tolerance)
-
-
-def test_a_scaled_loss_stays_in_the_range_of_float16():
-    for _, scale in runner(Threads(), 2, precision=16).launch(scaled):
-        assert scale == 2**16  # where torch's scale begins: no step has overflowed
-
-
-def test_a_rank_that_never_has_a_token():
-    expected = tokens.one_process(empty_from=12)
-    for found in runner(Threads(), 2).launch(tokens.loop, 1, empty_from=12):
-        assert_same(found, expected)
-
-
-def two_optimizers(runner, weighted=True):
+def by_turns(runner):
     """Step the halves of a model one after the other, each by a loss of its own."""
     net = tokens.model()
-    net, first, last = runner.setup(
-        net, torch.optim.SGD(net[0].parameters(), 0.1), torch.optim.SGD(net[2].parameters(), 0.1)
-    )
+    halves = [torch.optim.SGD(net[index].parameters(), 0.1) for index in (0, 2)]
+    net, first, last = runner.setup(net, *halves)
     for x, y in tokens.micro_batches(runner.global_rank, runner.world_size, 1):
         for sign, optimizer in ((1, first), (-1, last)):
             optimizer.zero_grad()
             loss, count = tokens.loss_of(net, x, y)
             runner.backward(sign * loss, weight=count)
             optimizer.step()
-    return {name: value.clone() for name, value in net.state_dict().items()}
+    return tokens.state_of(net)
 
 
 def test_optimizers_that_step_by_turns():
-    (expected,) = runner(Threads(), 1).launch(two_optimizers)
-    for found in runner(Threads(), 2).launch(two_optimizers):
+    (expected,) = threads(by_turns, 1)
+    for found in threads(by_turns):
         assert_same(found, expected)
 
 
@@ -170,7 +114,8 @@ def test_what_is_discarded_does_not_count():
     def fit(runner):
         net = tokens.model()
         net, optimizer = runner.setup(net, tokens.optimizer_of(net))
-        for index, (x, y) in enumerate(tokens.micro_batches(runner.global_rank, runner.world_size, 1)):
+        batches = tokens.micro_batches(runner.global_rank, runner.world_size, 1)
+        for index, (x, y) in enumerate(batches):
             for repeat in range(2):
                 loss, count = tokens.loss_of(net, x, y)
                 runner.backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
@@ -178,44 +123,28 @@ def test_what_is_discarded_does_not_count():
                     [optimizer, net][index % 2].zero_grad(set_to_none=index % 3 > 0)
             optimizer.step()
             optimizer.zero_grad()
-        return {name: value.clone() for name, value in net.state_dict().items()}
+        return tokens.state_of(net)
 
-    for found in runner(Threads(), 2).launch(fit):
+    for found in threads(fit):
         assert_same(found, tokens.one_process())
 
 
-def mixed(runner, weights):
-    net = tokens.model()
-    net, optimizer = runner.setup(net, tokens.optimizer_of(net))
-    for weight in weights:
-        loss, _ = tokens.loss_of(net, torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.long))
-        runner.backward(loss, weight=weight)
-    return optimizer
+class Discards(tokens.Tokens):
+    automatic_optimization = False
 
-
-@pytest.mark.parametrize("weights", [[3, None], [None, 3]])
-def test_all_losses_of_an_update_have_a_weight_or_none(weights):
-    with pytest.raises(ConfigurationError, match="some losses of an update have a weight, and others have none"):
-        runner("single", 1).launch(mixed, weights)
-
-
-@pytest.mark.parametrize("weight", [-1, float("nan"), "3", torch.ones(2), True])
-def test_what_is_no_weight(weight):
-    with pytest.raises(InputError, match="the weight of a loss must be a number from 0 on, got"):
-        runner("single", 1).launch(mixed, [weight])
-
-
-def test_a_sum_is_not_stepped_with():
-    def fit(runner):
-        net = tokens.model()
-        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
-        with runner.no_backward_sync(net):
-            loss, count = tokens.loss_of(net, torch.ones(1, 2, 4), torch.ones(1, 2, dtype=torch.long))
-            runner.backward(loss, weight=count)
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        for repeat in range(2):
+            loss, count = tokens.loss_of(self.net, *batch)
+            self.manual_backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
+            if not repeat:
+                [self, optimizer][batch_idx % 2].zero_grad(set_to_none=batch_idx % 3 > 0)
         optimizer.step()
 
-    with pytest.raises(ConfigurationError, match="not divided by the sum of the weights"):
-        runner("single", 1).launch(fit)
+
+def test_what_a_manual_step_discards_does_not_count():
+    found = fitted("single", tokens.SEQUENCES, devices=1, module=Discards())
+    assert_same(found, tokens.one_process())
 
 
 def slope(model, x):
@@ -223,71 +152,134 @@ def slope(model, x):
     return model(torch.full((1, 2), float(x))).sum()
 
 
-def test_optimizers_that_step_after_different_numbers_of_losses():
+def learner(runner, **options):
+    net = nn.Linear(2, 1, **options)
+    return runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+
+
+def mixed(first, second):
     def fit(runner):
-        net = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1, bias=False) for name in "ab"})
-        net.forward = lambda x: net["a"](x) + net["b"](x)
-        model, often, _ = runner.setup(net, *(torch.optim.SGD(part.parameters(), 0.1) for part in net.values()))
-        for x, weight in ((1, 1), (5, 3)):
-            runner.backward(slope(model, x), weight=weight)
-            often.step()
-            often.zero_grad()
+        model, _ = learner(runner)
+        runner.backward(slope(model, 1), weight=first)
+        runner.backward(slope(model, 1), weight=second)
 
-    with pytest.raises(ConfigurationError, match="some optimizers of the model have stepped or cleared"):
-        runner("single", 1).launch(fit)
+    return fit
 
 
-def test_discarded_beside_parameters_that_nothing_steps():
+def sums(end):
     def fit(runner):
+        model, optimizer = learner(runner)
+        with runner.no_backward_sync(model):
+            runner.backward(slope(model, 1), weight=3)
+            if end == "clip":
+                runner.clip_gradients(model, optimizer, clip_value=0.1)
+        optimizer.step()
+
+    return fit
+
+
+def apart(runner):
+    net = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in "ab"})
+    net.forward = lambda x: net["a"](x) + net["b"](x)
+    optimizers = [torch.optim.SGD(part.parameters(), 0.1) for part in net.values()]
+    model, often, _ = runner.setup(net, *optimizers)
+    for x, weight in ((1, 1), (5, 3)):
+        runner.backward(slope(model, x), weight=weight)
+        often.step()
+        often.zero_grad()
+
+
+def several(runner):
+    model, _ = learner(runner)
+    runner.setup(nn.Linear(2, 1).requires_grad_(False))  # a teacher
+    runner.backward(slope(model, 3), weight=2)
+    runner.setup(nn.Linear(2, 1))
+    runner.backward(slope(model, 3), model, weight=2)
+
+
+NO_WEIGHT = "the weight of a loss must be a number from 0 on, got"
+
+
+@pytest.mark.parametrize(
+    ("fit", "error", "message"),
+    [
+        (mixed(3, None), ConfigurationError, "some losses of an update have a weight, and others"),
+        (mixed(None, 3), ConfigurationError, "some losses of an update have a weight, and others"),
+        *[(mixed(wrong, 1), InputError, NO_WEIGHT) for wrong in (-1, float("nan"), "3", True)],
+        (mixed(torch.ones(2), 1), InputError, NO_WEIGHT),
+        (sums("step"), ConfigurationError, "not divided by the sum of the weights"),
+        (sums("clip"), ConfigurationError, "gradients of the SGD of Linear are sums"),
+        (apart, ConfigurationError, "some optimizers of the model have stepped or cleared"),
+        (several, ConfigurationError, "has a weight, and 2 models are set up to be trained"),
+    ],
+)
+def test_weights_that_make_no_sense(fit, error, message):
+    with pytest.raises(error, match=message):
+        single(fit)
+
+
+def test_what_may_be_mixed():
+    def fit(runner):
+        model, optimizer = learner(runner, bias=False)
+        found = []
+        for weight in (2, None, 3):  # updates with a weight, and without
+            runner.backward(slope(model, 4), weight=weight)
+            found.append(model.module.weight.grad[0, 0].item())
+            optimizer.step()
+            optimizer.zero_grad()
+        return found
+
+    assert single(fit) == [4, 4, 4]
+
+    def beside(runner):
         net = tokens.model()
         model, optimizer = runner.setup(net, torch.optim.SGD(net[2].parameters(), 0.1))
         found = []
-        for _ in range(2):
+        for _ in range(2):  # nothing steps or clears the first layer
             runner.backward(model(torch.ones(1, 4)).sum(), weight=5)
             found.append(net[2].bias.grad.clone())
             optimizer.zero_grad()
         return found
 
-    first, second = runner("single", 1).launch(fit)
-    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(*single(beside))
 
-
-def test_several_models_that_are_trained():
-    def fit(runner):
-        model = runner.setup(torch.nn.Linear(2, 1))
-        teacher = torch.nn.Linear(2, 1).requires_grad_(False)
-        runner.setup(teacher)
-        runner.backward(slope(model, 3), weight=2)
-        runner.setup(torch.nn.Linear(2, 1))
-        runner.backward(slope(model, 3), model, weight=2)
-
-    with pytest.raises(ConfigurationError, match="has a weight, and 2 models are set up to be trained"):
-        runner("single", 1).launch(fit)
-
-
-def test_a_frozen_model_through_which_an_input_is_learnt():
-    def fit(runner):
-        model = runner.setup(torch.nn.Linear(2, 1).requires_grad_(False))
+    def frozen(runner):
+        model = runner.setup(nn.Linear(2, 1).requires_grad_(False))
         x = torch.ones(1, 2, requires_grad=True)
         runner.backward(model(x).sum(), weight=2)
         return torch.equal(x.grad, model.weight)
 
-    assert runner("single", 1).launch(fit)
+    assert single(frozen)
 
 
-def test_updates_with_and_without_a_weight():
+class Recomputed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=self.is_reentrant)
+
+
+class Itself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.weight
+
+
+@pytest.mark.parametrize("is_reentrant", [True, False, None])
+def test_a_loss_of_weight_0_may_be_nan(is_reentrant):
+    """Also through a checkpoint that computes again, or where it is a parameter itself."""
+
     def fit(runner):
-        net = torch.nn.Linear(2, 1, bias=False)
-        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
-        found = []
-        for weight in (2, None, 3):
-            runner.backward(slope(model, 4), weight=weight)
-            found.append(net.weight.grad[0, 0].item())
-            optimizer.step()
-            optimizer.zero_grad()
-        return found
+        model = runner.setup(Itself() if is_reentrant is None else Recomputed(2, 3))
+        model.module.is_reentrant = is_reentrant
+        out = model(torch.ones(4, 2))
+        loss = out if out.ndim == 0 else (out.sum(1) * 0).sum() / (out.sum() * 0)
+        with torch.autograd.set_detect_anomaly(True), torch.set_grad_enabled(out.ndim > 0):
+            runner.backward(loss, weight=0)
+        return model.weight.grad
 
-    assert runner("single", 1).launch(fit) == [4, 4, 4]
+    assert not single(fit).any()
 
 
 class At(Callback):
@@ -302,73 +294,13 @@ class At(Callback):
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_fit_goes_on_bit_for_bit(step, tmp_path):
     """In the middle of an update, and between two: weights count in the same unit."""
-    found = []
-    for callbacks, path in ([At(step, tmp_path / "at.ckpt")], None), ([], tmp_path / "at.ckpt"):
-        trainer = Trainer(
-            strategy="single",
-            accelerator="cpu",
-            max_epochs=1,
-            accumulate_grad_batches=4,
-            enable_checkpointing=False,
-            callbacks=callbacks,
-        )
-        module = tokens.Tokens()
-        trainer.fit(module, tokens.loader(6), ckpt_path=path)
-        found.append(module.net.state_dict())
-    assert_same(found[1], found[0], 0.0)
-
-
-def test_a_sum_is_not_clipped():
-    def fit(runner):
-        net = torch.nn.Linear(2, 1)
-        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
-        with runner.no_backward_sync(model):
-            runner.backward(slope(model, 1), weight=3)
-            runner.clip_gradients(model, optimizer, clip_value=0.1)
-
-    with pytest.raises(ConfigurationError, match="gradients of the SGD of Linear are sums"):
-        runner("single", 1).launch(fit)
-
-
-class Recomputed(torch.nn.Linear):
-    def forward(self, x):
-        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=self.is_reentrant)
-
-
-def over_nothing(out):
-    return (out.sum(1) * 0).sum() / (out.sum() * 0)
-
-
-@pytest.mark.parametrize("is_reentrant", [True, False])
-def test_a_loss_of_nan_through_a_checkpoint(is_reentrant):
-    def fit(runner):
-        model = runner.setup(Recomputed(2, 3))
-        model.module.is_reentrant = is_reentrant
-        with torch.autograd.set_detect_anomaly(True):
-            runner.backward(over_nothing(model(torch.ones(4, 2))), weight=0)
-        return model.weight.grad
-
-    assert not runner("single", 1).launch(fit).any()
-
-
-class Itself(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.value = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self):
-        return self.value
-
-
-def test_a_loss_that_is_a_parameter():
-    def fit(runner):
-        model = runner.setup(Itself())
-        loss = model()
-        with torch.no_grad():
-            runner.backward(loss, weight=0)
-        return model.value.grad.item()
-
-    assert runner("single", 1).launch(fit) == 0
+    path = tmp_path / "at.ckpt"
+    flags = {"devices": 1, "accumulate_grad_batches": 4, "callbacks": At(step, path)}
+    whole = fitted("single", 6, **flags)
+    module = tokens.Tokens()
+    trainer = Trainer(accelerator="cpu", max_epochs=1, accumulate_grad_batches=4)
+    trainer.fit(module, tokens.loader(6), ckpt_path=path)
+    assert_same(tokens.state_of(module.net), whole, 0.0)
 
 
 class Weighs(tokens.Tokens):
@@ -377,49 +309,14 @@ class Weighs(tokens.Tokens):
         self.weight = weight
 
     def training_step(self, batch, batch_idx):
-        return {"loss": super().training_step(batch, batch_idx)["loss"].nan_to_num(), "weight": self.weight}
+        loss = super().training_step(batch, batch_idx)["loss"]
+        return {"loss": loss.nan_to_num(), "weight": self.weight}
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("dp", 2)])
-@pytest.mark.parametrize("weight", ["3", torch.ones(2), -1, None])
-def test_what_a_training_step_returns_for_a_weight(strategy, devices, weight):
-    trainer = Trainer(
-        strategy=strategy,
-        devices=devices,
-        accelerator="cpu",
-        max_epochs=1,
-        limit_train_batches=2,
-        terminate_on_nan=True,
-        enable_checkpointing=False,
-    )
-    refused = pytest.raises(InputError, match="the weight of a loss must be a number from 0 on, got")
-    with refused if weight is not None else nullcontext():
-        trainer.fit(Weighs(weight), tokens.loader(12))
-
-
-class Discards(Module):
-    def __init__(self, set_to_none, whole):
-        super().__init__()
-        self.automatic_optimization = False
-        self.net, self.set_to_none, self.whole = tokens.model(), set_to_none, whole
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        for repeat in range(2):
-            loss, count = tokens.loss_of(self.net, *batch)
-            self.manual_backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
-            if not repeat:
-                (self if self.whole else optimizer).zero_grad(set_to_none=self.set_to_none)
-        optimizer.step()
-
-    def configure_optimizers(self):
-        return tokens.optimizer_of(self)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_what_a_manual_step_discards_does_not_count(set_to_none, whole):
-    trainer = Trainer(strategy="single", accelerator="cpu", max_epochs=1, enable_checkpointing=False)
-    module = Discards(set_to_none, whole)
-    trainer.fit(module, tokens.loader(tokens.SEQUENCES))
-    assert_same(module.net.state_dict(), tokens.one_process())
+@pytest.mark.parametrize("strategy", ["single", "dp"])
+def test_what_a_training_step_returns_for_a_weight(strategy):
+    flags = {"devices": 1 + (strategy == "dp"), "limit_train_batches": 2, "terminate_on_nan": True}
+    for wrong in ("3", torch.ones(2), -1):
+        with pytest.raises(InputError, match=NO_WEIGHT):
+            fitted(strategy, 12, module=Weighs(wrong), **flags)
+    fitted(strategy, 12, module=Weighs(None), **flags)

@@ -1,4 +1,4 @@
-"""A loss over tokens, of which sequences have different numbers; at the top level, for started ranks."""
+"""A loss over tokens, of which sequences have different numbers; for ranks that are started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IGNORED = -100
 def sequences(empty_from: int = 18, cut_at: int = STEPS):
     """Return features and labels of every step's sequences.
 
-    From ``empty_from`` on they have no tokens, nor has the second half of any step from ``cut_at`` on.
+    From ``empty_from`` on they have no tokens, nor has the second half of a step from ``cut_at``.
     """
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(STEPS * SEQUENCES, LONGEST, 4, generator=generator)
@@ -50,11 +50,16 @@ def loss_of(net, x, y):
     return loss, int((y != IGNORED).sum())
 
 
+def state_of(net):
+    return {name: value.detach().float().clone() for name, value in net.state_dict().items()}
+
+
 def one_process(*, clip=None, empty_from=18, cut_at=STEPS):
-    """Return the weights after steps on all of each step's tokens at once; without any, with gradients of zero."""
+    """Return the weights after steps on all of each step's tokens; gradients of none are zero."""
     net = model()
     optimizer = optimizer_of(net)
-    for x, y in zip(*(part.split(SEQUENCES) for part in sequences(empty_from, cut_at)), strict=True):
+    parts = (part.split(SEQUENCES) for part in sequences(empty_from, cut_at))
+    for x, y in zip(*parts, strict=True):
         optimizer.zero_grad()
         loss, count = loss_of(net, x, y)
         loss.backward()
@@ -64,25 +69,23 @@ def one_process(*, clip=None, empty_from=18, cut_at=STEPS):
         if clip is not None:
             nn.utils.clip_grad_norm_(net.parameters(), clip)
         optimizer.step()
-    return {name: value.detach().clone() for name, value in net.state_dict().items()}
+    return state_of(net)
 
 
 def micro_batches(rank, world_size, accumulated, empty_from=18):
-    """Yield what one rank gets: for each step so many micro-batches."""
+    """Return what one rank gets: for each step so many micro-batches."""
     size = SEQUENCES // world_size // accumulated
     parts = (part.split(size) for part in sequences(empty_from))
-    for index, (x, y) in enumerate(zip(*parts, strict=True)):
-        if index % world_size == rank:
-            yield x, y
+    return list(zip(*parts, strict=True))[rank::world_size]
 
 
-def loop(runner, accumulated, clip=None, *, in_blocks=True, empty_from=18):
+def loop(runner, accumulated=1, clip=None, in_blocks=True, empty_from=18):
     """Train by a runner, and return the weights."""
     net = model()
     net, optimizer = runner.setup(net, optimizer_of(net))
     batches = micro_batches(runner.global_rank, runner.world_size, accumulated, empty_from)
-    for index, (x, y) in enumerate(batches):
-        is_last = index % accumulated == accumulated - 1
+    for index, (x, y) in enumerate(batches, 1):
+        is_last = index % accumulated == 0
         with runner.no_backward_sync(net, enabled=in_blocks and not is_last):
             loss, count = loss_of(net, x, y)
             runner.backward(loss, weight=count)
@@ -91,7 +94,7 @@ def loop(runner, accumulated, clip=None, *, in_blocks=True, empty_from=18):
                 runner.clip_gradients(net, optimizer, max_norm=clip)
             optimizer.step()
             optimizer.zero_grad()
-    return {name: value.float().clone() for name, value in net.state_dict().items()}
+    return state_of(net)
 
 
 class Tokens(Module):
@@ -113,7 +116,7 @@ class Cut(Tokens):
     """The second of two ranks has batches for the first steps alone."""
 
     def train_dataloader(self):
-        batches = list(micro_batches(self.global_rank, 2, 1))
+        batches = micro_batches(self.global_rank, 2, 1)
         return batches if self.global_rank == 0 else batches[:CUT_AT]
 
 

@@ -13,7 +13,7 @@ import sys
 
 def runner(how):
     from distmetrics.strategies import XLA
-    from tests.runner.loops import Fit, plain
+    from tests.run.loops import Fit, plain
 
     values, weights = Fit(strategy=XLA(spmd=how == "spmd"), devices=1).run(val=8)
     expected_values, expected = plain(val=8)

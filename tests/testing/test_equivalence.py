@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from distmetrics.errors import InputError, InputTypeError
 from distmetrics.testing import assert_same_as_single
 from distmetrics.train import DataModule
-from tests.train.models import Logistic, loader, samples
-from tests.train.threads import Threads
+from tests.run.models import Logistic, loader, samples
+from tests.run.threads import TrainerThreads as Threads
 
 
 def data():

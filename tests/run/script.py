@@ -1,0 +1,53 @@
+"""A user's script: trains, validates and tests; ``sys.argv`` says where which rank fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from distmetrics.launch.environment import detect
+from distmetrics.train import ModelCheckpoint, Trainer
+from tests.run.models import Logistic, Plain, loader
+
+
+class Scripted(Plain):
+    def training_step(self, batch, batch_idx):
+        fail("step", self.global_rank if batch_idx else -1)
+        return super().training_step(batch, batch_idx)
+
+
+def fail(where: str, rank: int) -> None:
+    if sys.argv[2:] == [where, str(rank), "raise"]:
+        raise ValueError("bad pixel")
+    if sys.argv[2:] == [where, str(rank), "kill"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    place = detect()
+    rank = 0 if place is None else place.rank
+    fail("start", rank)
+    module = Logistic() if len(sys.argv) == 2 else Scripted()
+    if rank:  # scripts may differ in their seeds
+        for parameter in module.parameters():
+            parameter.data.add_(1.0)
+    best = ModelCheckpoint("val_loss", dirpath=out)
+    trainer = Trainer(strategy="ddp", devices=2, accelerator="cpu", max_epochs=2, callbacks=best)
+    data = loader(24, 6), loader(5, 2, seed=1)
+    found = {"before": trainer.validate(module, data[1])[0]}
+    trainer.fit(module, *data)
+    found["validated"] = trainer.validate(module, data[1])[0]
+    again = Trainer(strategy="ddp", devices="auto" if rank else 2, accelerator="cpu")
+    found["tested"] = again.test(module, data[1])[0]
+    found["weights"] = {name: value.tolist() for name, value in module.state_dict().items()}
+    found["best"] = best.best_model_score
+    (out / f"rank{rank}.json").write_text(json.dumps(found))
+    fail("end", rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The claim: what is logged, and what is learnt, does not depend on the number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.run.models import Logistic, Streamed, loader
+from tests.run.threads import trainer
+
+LOCAL = {"train_loss_step"}
+
+
+def values(run):
+    found = {name: float(value) for name, value in run.callback_metrics.items()}
+    return {name: value for name, value in found.items() if name not in LOCAL}
+
+
+def assert_same(found, expected):
+    (module, run), (wanted, alone) = found, expected
+    assert values(run) == pytest.approx(values(alone), rel=1e-6)
+    assert (run.current_epoch, run.global_step) == (alone.current_epoch, alone.global_step)
+    torch.testing.assert_close(module.state_dict(), wanted.state_dict(), rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 4), st.integers(2, 11), st.integers(1, 4), st.integers(1, 4))
+def test_evaluation(world_size, count, one_batch, many_batch):
+    alone, many = trainer(), trainer(world_size)
+    (expected,) = alone.validate(Logistic(), loader(count, one_batch))
+    (found,) = many.validate(Logistic(), loader(count, many_batch))
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert found["val_count"] == count
+    assert values(many) == pytest.approx(values(alone), rel=1e-6)
+
+
+def fit(ranks, batch_size):
+    module, run = Logistic(), trainer(ranks, max_epochs=2, gradient_clip_val=0.5)
+    run.fit(module, loader(24, batch_size), loader(7, 2, seed=1))
+    return module, run
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_training(world_size):
+    found = fit(world_size, 12 // world_size)
+    assert_same(found, fit(1, 12))
+    assert found[1].local_metrics == LOCAL
+    assert found[1].global_step == 4
+
+
+BATCHES = [tuple(part[:3] for part in batch) for batch in loader(16, 4)]
+
+
+def joined(first, second):
+    return tuple(map(torch.cat, zip(first, second, strict=True)))
+
+
+class PerRank(Logistic):
+    """A module that brings its own loader, which differs between ranks."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.plan = plan
+
+    def train_dataloader(self):
+        return self.plan[self.global_rank % len(self.plan)]
+
+
+def uneven(*plan, **flags):
+    module = PerRank(plan)
+    run = trainer(len(plan), use_distributed_sampler=False, **{"max_epochs": 2} | flags)
+    run.fit(module)
+    return module, run
+
+
+A, B, C, D = BATCHES
+
+
+@pytest.mark.parametrize("kind", [list, Streamed])
+@pytest.mark.parametrize(
+    ("first", "second", "flags"),
+    [
+        ([A, B, C], [D], {}),
+        ([A, B, C], [D], {"accumulate_grad_batches": 2}),
+        ([A, B], [], {}),
+        ([A, B, C], [], {"max_epochs": None, "max_steps": 5}),
+    ],
+)
+def test_uneven_training_steps(kind, first, second, flags):
+    whole = [joined(first[0], second[0]), *first[1:]] if second else first
+    found = uneven(kind(first), kind(second), **flags)
+    assert_same(found, uneven(kind(whole), **flags))

@@ -1,0 +1,295 @@
+"""What a module may override beside its steps, and what a batch and its values are taken for."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+from torchmetrics.classification import BinaryAccuracy
+
+from distmetrics.errors import ConfigurationError, InputError
+from distmetrics.train import Callback, DataModule
+from tests.run.models import Logistic, Streamed, loader, loss_of
+from tests.run.threads import trainer
+
+DP = {"strategy": "dp", "devices": 3}
+
+
+class Ends(Logistic):
+    """Computes losses and values in the ends of its steps, on what all replicas returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.hits = BinaryAccuracy()
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        return {"loss": loss_of(logits, y), "logits": logits, "y": y}
+
+    def training_step_end(self, outputs):
+        self.losses = outputs["loss"].numel()
+        loss = loss_of(outputs["logits"], outputs["y"])
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.log("train_count", len(outputs["y"]), on_step=False, on_epoch=True, reduce_fx="sum")
+        return {"loss": loss, "pred": outputs["logits"] > 0}
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        return self(x), y
+
+    def validation_step_end(self, outputs):
+        logits, y = outputs
+        self.hits.update(logits.sigmoid(), y)
+        self.log("val_loss", loss_of(logits, y))
+        self.log("val_accuracy", self.hits)
+
+    test_step, test_step_end = validation_step, validation_step_end
+
+
+@pytest.mark.parametrize("flags", [{}, {"ranks": 2}, DP])
+def test_ends_of_steps_are_called_under_every_strategy(flags):
+    plain, ends = Logistic(), Ends()
+    expected, run = (trainer(**each, max_epochs=2) for each in (flags, flags))
+    if flags == DP:
+        expected = trainer(max_epochs=2)
+    data = loader(8), loader(7, 2, seed=1)
+    expected.fit(plain, *data)
+    run.fit(ends, *data)
+    if flags == DP:
+        assert ends.losses == 2  # one of each replica
+    torch.testing.assert_close(ends.layer.state_dict(), plain.layer.state_dict())
+    for name in ("train_loss", "train_count", "val_loss", "val_accuracy"):
+        assert float(run.callback_metrics[name]) == pytest.approx(expected.callback_metrics[name])
+    (found,), (wanted,) = run.test(ends, data[1]), expected.test(plain, data[1])
+    assert found["val_loss"] == pytest.approx(wanted["val_loss"])
+
+
+class Concatenates(Ends):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def training_epoch_end(self, outputs):
+        assert not any(out["loss"].requires_grad for out in outputs)
+        self.found.append(torch.cat([out["pred"] for out in outputs]))
+        self.log("mean_loss", torch.stack([out["loss"] for out in outputs]).mean())
+
+    def validation_epoch_end(self, outputs):
+        self.found.append(outputs)
+        self.log("batches", len(outputs), reduce_fx="sum")
+
+
+def test_outputs_of_an_epoch():
+    run, module = trainer(max_epochs=2), Concatenates()
+    run.fit(module, loader(10), loader(6, 2))
+    # batches of validation, predictions of training
+    assert [len(each) for each in module.found] == [3, 10, 3, 10]
+    assert float(run.callback_metrics["mean_loss"]) > 0
+    parallel = trainer(2)
+    parallel.fit(Concatenates(), loader(8), loader(6, 2))
+    assert float(parallel.callback_metrics["batches"]) == 4
+
+
+class Several(Logistic):
+    def validation_step(self, batch, batch_idx, dataloader_idx):
+        return dataloader_idx
+
+    def validation_epoch_end(self, outputs):
+        self.found = outputs
+
+    predict_step = validation_step
+
+
+class Predicts(Logistic):
+    def predict_step(self, batch, batch_idx):
+        return {"x": batch[0], "logit": self(batch[0])}
+
+
+class Data(DataModule):
+    def predict_dataloader(self):
+        return loader(4, 2)
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(1, 7), (3, 7), (3, 2), (5, 7)])
+def test_predictions_come_in_the_order_of_the_data(ranks, count):
+    data, module = loader(count, 2), Predicts()
+    found = trainer(ranks).predict(module, data)
+    expected = torch.cat([x for x, _ in data])
+    assert torch.equal(torch.cat([item["x"] for item in found]), expected)
+    logits = torch.cat([item["logit"] for item in found])
+    torch.testing.assert_close(logits, module(expected).detach())
+
+
+def test_outputs_and_predictions_of_several_loaders_and_of_none():
+    run, module = trainer(limit_predict_batches=2), Several()
+    run.validate(module, [loader(4, 2), loader(2, 2)])
+    assert module.found == [[0, 0], [1]]
+    assert run.predict(module, [loader(9, 2), loader(2, 2)]) == [[0, 0], [1]]
+    zeros = [torch.zeros(2, 4)]
+    assert run.predict(Logistic(), zeros, return_predictions=False) is None
+    (plain,) = run.predict(Logistic(), zeros)  # what the module returns when called
+    assert plain.shape == (2,)
+    assert len(run.predict(Predicts(), datamodule=Data())) == 2
+
+
+class HookCalls(Logistic):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+        self.backward = False  # an attribute is no hook
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.seen.append(("start", batch_idx, len(batch[0])))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.log("from_hook", batch_idx, on_step=False, on_epoch=True, reduce_fx="sum")
+        self.seen.append(("end", batch_idx, outputs.requires_grad))
+
+    def on_before_optimizer_step(self, optimizer):
+        has_gradient = self.layer.weight.grad is not None
+        self.seen.append(("optimizer", type(optimizer).__name__, has_gradient))
+
+    def on_validation_batch_end(self, outputs, batch, batch_idx):
+        self.seen.append(("validation", outputs))
+
+    def on_validation_epoch_end(self):
+        self.seen.append(("of", self.trainer.num_batches))
+
+    def setup(self, stage):
+        self.seen.append(stage)
+
+    teardown = setup
+
+
+def test_hooks_get_what_they_are_about():
+    run, module = trainer(), HookCalls()
+    run.fit(module, loader(8), loader(4))
+    step = [("start", 0, 4), ("optimizer", "AdamW", True), ("end", 0, False)]
+    assert module.seen[:4] == ["fit", *step]
+    assert module.seen[-3:] == [("validation", None), ("of", 1), "fit"]
+    assert float(run.callback_metrics["from_hook"]) == 1.0
+
+
+class Watch(Callback):
+    """Logs what the module's own hook logs, from outside."""
+
+    def on_validation_batch_end(self, run, module, outputs, batch, batch_idx):
+        module.log("outside", batch[0].sum())
+
+    def on_train_batch_end(self, run, module, outputs, batch, batch_idx):
+        if batch is not None:
+            module.log("train_outside", batch[0].sum())
+
+    def on_validation_epoch_end(self, run, module):
+        assert {"inside", "outside"} <= run.callback_metrics.keys()
+
+
+class Inside(Logistic):
+    def training_step(self, batch, batch_idx):
+        self.log("train_inside", batch[0].sum(), on_epoch=True, on_step=False)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("inside", batch[0].sum())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_callback_logs_of_a_batch_weighs_as_the_batch(ranks):
+    run = trainer(ranks, callbacks=[Watch()])
+    run.fit(Inside(), loader(22), loader(21))
+    found = {name: float(value) for name, value in run.callback_metrics.items()}
+    assert found["outside"] == pytest.approx(found["inside"], rel=1e-12)
+    assert found["train_outside"] == pytest.approx(found["train_inside"], rel=1e-12)
+
+
+def changed(base, **methods):
+    """Return an object of a class that overrides these methods."""
+    return type("Odd", (base,), methods)()
+
+
+NEVER = "would never be called"
+SIGNATURES = {
+    r"Odd.training_step takes \(batch\), and is called with": changed(Logistic, training_step=lambda self, batch: None),
+    "missing a required argument: 'optimizer_idx'": changed(
+        Logistic, training_step=lambda self, batch, batch_idx, optimizer_idx: None
+    ),
+    r"Do:     def .*_batch_end\(self, outputs, batch, batch_idx\)": changed(
+        Logistic, on_train_batch_end=lambda self, batch_idx: None
+    ),
+    r"Odd.prepare_data takes \(folder\), and is called with \(\)": changed(
+        Logistic, prepare_data=lambda self, folder: None
+    ),
+    rf"Odd.on_epoch_end {NEVER}.*\n.*on_train_epoch_end": changed(Logistic, on_epoch_end=lambda self: None),
+    f"Odd.backward {NEVER}": changed(Logistic, backward=lambda self, loss: None),
+    f"on_sanity_check_start {NEVER}": changed(Callback, on_sanity_check_start=lambda self, run, module: None),
+    r"takes \(run, module, batch_idx\)": changed(
+        Callback, on_train_batch_end=lambda self, run, module, batch_idx: None
+    ),
+    f"Odd.on_after_batch_transfer {NEVER}": changed(
+        DataModule, on_after_batch_transfer=lambda self, batch, dataloader_idx: None
+    ),
+}
+
+
+@pytest.mark.parametrize("message", SIGNATURES)
+def test_wrong_signatures(message):
+    odd = SIGNATURES[message]
+    module = odd if isinstance(odd, Logistic) else Logistic()
+    data = odd if isinstance(odd, DataModule) else loader(2)
+    callbacks = [odd] if isinstance(odd, Callback) else []
+    with pytest.raises(ConfigurationError, match=message):
+        trainer(callbacks=callbacks).fit(module, data)
+    with pytest.raises(ConfigurationError, match=r"with \(batch, batch_idx, dataloader_idx\)"):
+        trainer().validate(Logistic(), [loader(2), loader(2)])
+
+
+def none_where_negative(rows):
+    return None if any(x[0] < 0 for x, _ in rows) else default_collate(rows)
+
+
+class Accepting(Logistic):
+    def training_step(self, batch, batch_idx):
+        return None if batch is None else super().training_step(batch, batch_idx)
+
+
+def test_none_for_a_batch_is_no_rank_without_one():
+    data = [(torch.full((4,), float(sign)), torch.tensor(1.0)) for sign in (1, -1, 1, 1)]
+    batches = DataLoader(data, batch_size=1, collate_fn=none_where_negative)
+    run = trainer()
+    run.fit(Accepting(), batches)
+    assert run.global_step == 3  # one process leaves the step out
+    text = r"loader of rank 1 gave None for a batch(.|\n)*collate_fn"
+    with pytest.raises(ConfigurationError, match=text):
+        trainer(2).fit(Accepting(), batches)
+
+
+class Parcel:
+    """A batch whose size nobody can tell."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Parcels(Logistic):
+    def validation_step(self, batch, batch_idx):
+        self.log("value", batch.x.mean())
+
+
+@pytest.mark.parametrize("flags", [{}, DP])
+def test_a_batch_whose_size_can_not_be_told(flags):
+    with pytest.raises(InputError, match="can't tell how many samples are behind 'value'"):
+        trainer(**flags).validate(Parcels(), [Parcel(torch.ones(3, 4))])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loader_that_one_pass_uses_up(ranks):
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # it can't be dealt out
+        with pytest.raises(ConfigurationError, match="training loader in epoch 1 gave no batch"):
+            trainer(max_epochs=2).fit(Logistic(), (batch for batch in loader(4)))
+        nothing = Streamed([])
+        with pytest.raises(ConfigurationError, match="validation loader gave no batch"):
+            trainer(ranks).validate(Logistic(), nothing)
+        assert trainer(ranks, limit_test_batches=0).test(Logistic(), nothing) == [{}]

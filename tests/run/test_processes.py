@@ -1,0 +1,245 @@
+"""Real processes over gloo: started for the call, by the script itself, and by a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from distmetrics import PeerLostError, Runner
+from distmetrics.strategies import FSDP
+from distmetrics.train import EarlyStopping, ModelCheckpoint
+from tests.programs import Program, run_program
+from tests.run import loops
+from tests.run.models import Logistic, loader, samples
+from tests.run.resumable import keeper, run
+from tests.run.threads import trainer
+from tests.strategies.common import in_ranks
+
+pytestmark = [pytest.mark.gloo, pytest.mark.timeout(180)]
+ROOT = Path(__file__).parents[2]
+MODULE = ["-m", "tests.run.script"]
+OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+
+
+class Normed(Logistic):
+    """With running statistics, which every rank gathers from its own batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+def uneven(runner):
+    """Evaluate uneven data: DistributedDataParallel's forward would exchange statistics."""
+    net = runner.setup(Normed())
+    runner.backward(net(torch.randn(4, 4) + runner.global_rank).sum())
+    net.eval()
+    data = DataLoader(samples(3 * runner.world_size - 1), 1)
+    with torch.no_grad():
+        seen = [net(x).item() for x, _ in runner.setup_dataloaders(data)]
+    return runner.all_gather(torch.tensor(len(seen))).tolist()
+
+
+def two_models(runner):
+    """One model learns from another's answers."""
+    models = loops.model(), nn.Linear(1, 1)
+    nn.init.ones_(models[1].weight)
+    nn.init.zeros_(models[1].bias)
+    pairs = [runner.setup(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in models]
+    (first, _), (second, _) = pairs
+    data = DataLoader(samples(24), 12 // runner.world_size)
+    for x, y in runner.setup_dataloaders(data, train=True):
+        for _, optimizer in pairs:
+            optimizer.zero_grad()
+        runner.backward(loops.loss_of(second(first(x)[:, None])[:, 0], y))
+        for _, optimizer in pairs:
+            optimizer.step()
+    return [value.clone() for model, _ in pairs for value in model.state_dict().values()]
+
+
+def launched(strategy, fn, *args):
+    devices = 1 if strategy == "single" else 2
+    return Runner(strategy=strategy, devices=devices, accelerator="cpu").launch(fn, *args)
+
+
+def normed():
+    module, run = Normed(), trainer(strategy="ddp", devices=2)
+    run.fit(module, loader(24, 6), loader(5, 2, seed=1))
+    values = {name: float(value) for name, value in run.callback_metrics.items()}
+    return values, trainer().validate(module, loader(5, 2, seed=1))[0]
+
+
+def resumed(folder, strategy):
+    flags = {"strategy": strategy, "devices": 2}
+    whole = run([keeper(folder / strategy)], **flags)
+    path = folder / strategy / "4.ckpt"  # in the middle of the second epoch of 3 steps
+    assert torch.load(path)["position"]["batches"] == 1
+    return whole, run([], ckpt_path=path, **flags)
+
+
+def in_one_world(folder):
+    saved = {}
+    for strategy in ("ddp_sharded", FSDP(), FSDP(wrap=[nn.Linear])):
+        saved[strategy if strategy == "ddp_sharded" else str(strategy.wrap_classes)] = launched(
+            strategy, loops.checkpoint, folder / "saved.pt"
+        )
+    found = launched("ddp", uneven), launched("fsdp", two_models), normed(), saved
+    return *found, [resumed(folder, strategy) for strategy in ("fsdp", "ddp_sharded")]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_ranks_that_are_there_already(tmp_path):
+    alone = launched("single", two_models)
+    expected = launched("single", loops.checkpoint, tmp_path / "single.pt")
+    for counts, models, (values, again), saved, fits in in_ranks(2, in_one_world, tmp_path):
+        assert counts == [2, 3]
+        torch.testing.assert_close(models, alone, rtol=1e-6, atol=1e-7)
+        # One model is evaluated though running statistics drift.
+        assert again == pytest.approx({name: values[name] for name in again}, rel=1e-6)
+        for found in saved.values():
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+        for whole, rest in fits:
+            assert (whole["step"], rest) == (6, whole)
+
+
+@pytest.mark.spawn
+def test_everything_comes_home_from_processes_that_are_spawned(tmp_path):
+    def fit(ranks, **flags):
+        keeper = ModelCheckpoint("val_loss", save_top_k=2, dirpath=tmp_path / str(ranks))
+        stop = EarlyStopping("val_auroc", mode="max", patience=1)
+        run, module = trainer(max_epochs=4, callbacks=[keeper, stop], **flags), Logistic()
+        run.fit(module, loader(24, 12 // ranks), loader(5, 2, seed=1))
+        assert (module.trainer, module.current_epoch) == (run, run.current_epoch)
+        values = {name: float(value) for name, value in run.callback_metrics.items()}
+        del values["train_loss_step"]
+        paths = [Path(path).name for path in keeper.best_k_models]
+        stopped = stop.stopped_epoch, run.current_epoch, run.global_step, run.should_stop, paths
+        return module.state_dict(), values, keeper.best_model_score, stopped
+
+    found = fit(2, strategy="ddp_spawn", devices=2)
+    expected = fit(1)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-7)
+    assert found[1] == pytest.approx(expected[1], rel=1e-6)
+    assert found[2] == pytest.approx(expected[2], rel=1e-6)
+    assert found[3] == expected[3]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "where", "strategy"),
+    [
+        (2, "backward", "ddp_spawn"),
+        (3, "call", "ddp_spawn"),  # where DistributedDataParallel makes buffers alike
+        (3, "step", "ddp_sharded_spawn"),  # where owners hand out what they have stepped
+    ],
+)
+def test_a_lost_rank_is_named_in_the_loop_itself(world_size, where, strategy, tmp_path):
+    runner = Runner(strategy=strategy, devices=world_size, accelerator="cpu")
+    with pytest.raises(PeerLostError):
+        runner.launch(loops.loses, where, str(tmp_path))
+    for rank in range(world_size - 1):
+        what, again, peers, by_gloo, function = told(tmp_path, rank)
+        assert what == again
+        assert "failed and will never answer" in what
+        assert world_size - 1 in peers  # perhaps with another one that it has let down
+        assert (by_gloo, function) == (True, "loses")
+
+
+def told(folder, rank):
+    return json.loads((folder / f"rank{rank}.json").read_text())
+
+
+def environ(folder, **variables):
+    plain = {name: value for name, value in os.environ.items() if name not in OURS}
+    return plain | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)} | variables
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def test_a_lost_rank_is_named_in_a_process_group_of_the_scripts_own(tmp_path):
+    """Nobody tells there how the rank ended; its process, which is gone, does."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    command = ["-m", "tests.run.adopted", tmp_path]
+    ranks = [Program(command, cwd=ROOT, env=environ(tmp_path, RANK=str(rank), **place)) for rank in range(2)]
+    assert [rank.end(timeout=150).returncode for rank in ranks] == [1, -9]
+    what, again, peers, by_gloo, function = told(tmp_path, 0)
+    assert what == again == "the connection to rank 1 broke"
+    assert (peers, by_gloo, function) == ([1], True, "loses")
+
+
+def script(folder, *arguments):
+    """Run the script to its end; nothing stays behind, neither processes nor files."""
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    done = run_program([*MODULE, folder, *arguments], cwd=ROOT, env=environ(scratch), timeout=150)
+    processes = psutil.process_iter(["cmdline"])
+    left = [each for each in processes if str(folder) in " ".join(each.info["cmdline"] or [])]
+    psutil.wait_procs(left, timeout=5)
+    assert not any(process.is_running() for process in left)
+    assert not list(scratch.glob("distmetrics-*"))
+    return done
+
+
+def check(folder):
+    best = ModelCheckpoint("val_loss", dirpath=folder / "single")
+    module, run = Logistic(), trainer(max_epochs=2, callbacks=[best])
+    held = loader(5, 2, seed=1)
+    before = run.validate(module, held)[0]
+    run.fit(module, loader(24, 12), held)
+    found = told(folder, 0)
+    assert told(folder, 1) == found
+    assert found["before"] == pytest.approx(before, rel=1e-6)
+    after = run.validate(module, held)[0]
+    assert found["validated"] == found["tested"] == pytest.approx(after, rel=1e-6)
+    assert found["best"] == pytest.approx(best.best_model_score, rel=1e-6)
+    for name, value in module.state_dict().items():
+        weights = torch.tensor(found["weights"][name])
+        torch.testing.assert_close(weights, value, rtol=1e-6, atol=1e-7)
+
+
+def test_a_script_that_starts_its_other_ranks(tmp_path):
+    done = script(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "rank", "how", "message"),
+    [
+        ("step", 1, "kill", "rank 1  was killed by SIGKILL"),
+        pytest.param("step", 0, "kill", "", marks=pytest.mark.long),
+        ("start", 1, "raise", "rank 1 failed before the world was complete: ended with exit code 1"),
+        ("end", 1, "raise", "distmetrics: the job failed\nrank 1 ended with exit code 1"),
+    ],
+)
+def test_a_rank_that_fails(tmp_path, where, rank, how, message):
+    done = script(tmp_path, where, str(rank), how)
+    assert done.returncode != 0
+    assert message in done.stderr
+    if (where, rank) == ("step", 1):  # the one that is left has saved what there was
+        assert torch.load(tmp_path / "rescued.ckpt")["epoch"] == 0
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs an mpirun")
+def test_under_mpirun(tmp_path):
+    names = [f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
+    variables = environ(tmp_path, MASTER_PORT=free_port(), **dict.fromkeys(names, "1"))
+    command = ["mpirun", "-n", "2", sys.executable, *MODULE, str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, env=variables, timeout=150)
+    check(tmp_path)
