@@ -16,9 +16,9 @@ from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, B
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
 from distmetrics.run.logbook import LogBook, Options, batch_size_of
-from distmetrics.testing import stalls
+from distmetrics.testing import outcomes, run
 from distmetrics.testing.recording import RecordingCommunicator
-from distmetrics.testing.world import outcomes, run
+from tests.stall_counter import stalls
 
 NAN, INF = float("nan"), float("inf")
 

@@ -14,7 +14,7 @@ from distmetrics.comm.communicator import use
 from distmetrics.errors import ConfigurationError
 from distmetrics.run.fit import share_gradients
 from distmetrics.run.schedules import configured
-from distmetrics.testing.world import run
+from distmetrics.testing import run
 from distmetrics.train import Module
 from tests.run.models import Logistic, loader
 from tests.run.threads import trainer
