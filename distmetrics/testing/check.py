@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,7 +53,7 @@ class Violation:
 
     law: Law
     metric: str
-    case: Case
+    case: Case = field(compare=False)  # of tensors, as ``shards`` and ``text`` have them
     shards: tuple[str, ...]
     expected: str
     got: tuple[str, ...]
