@@ -213,7 +213,7 @@ def test_mistakes_are_told(runs: Runs, code: str, text: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_xdist_shows_the_same_failures(runs: Runs) -> None:
-    check_failures(runs(FAILING, "-n", "2", subprocess=True), "threads")
+    check_failures(runs(FAILING, "-n", "1", subprocess=True), "threads")
 
 
 def test_tests_without_the_marker_are_left_alone(runs: Runs) -> None:
