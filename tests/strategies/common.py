@@ -46,7 +46,7 @@ def single(make=Logistic, clip=None, precision=None):
 
 def in_ranks(world_size, fn, *args):
     """Call ``fn(*args)`` in forks that share a process group, as scripts under a launcher do."""
-    return settle(launch(_call, world_size, fn, args, start_method="fork"))
+    return settle(launch(_call, world_size, fn, args))
 
 
 def _call(comm, fn, args):
