@@ -105,10 +105,10 @@ def prepare(
     if accelerator.device_placement:
         part.device = accelerator.device
     checked = accelerator if equal_batches is None else None
-    return _Prepared(part, _gather_of(accelerator, comm), checked)
+    return _PreparedLoader(part, _gather_of(accelerator, comm), checked)
 
 
-class _Prepared(RankLoader):
+class _PreparedLoader(RankLoader):
     """A rank's part that tells ``gather_for_metrics`` what is being read."""
 
     def __init__(

@@ -107,7 +107,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         self.allow_pickle = allow_pickle
         self._block: contextlib.ExitStack | None = None
         self._counts: list[tuple[Metric, int]] = []
-        self._run: _Run | None = None
+        self._run: _WatchedCall | None = None
         self._told: set[str] = set()  # names of numbers
         self._comm: Communicator | None = None  # of a run
         self._step = contextlib.ExitStack()
@@ -116,7 +116,9 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
         """Let the trainer deal exactly until it is done, unless another callback has seen to it."""
         self._comm = _ranks(self.layout)
         if "_store_dataloader_outputs" not in vars(trainer.validate_loop):
-            self._run = _Run(trainer, self._comm, self._told, partial(self._at_end, trainer))
+            self._run = _WatchedCall(
+                trainer, self._comm, self._told, partial(self._at_end, trainer)
+            )
 
     def _put_back(self) -> None:
         """Leave the trainer as it was."""
@@ -308,7 +310,7 @@ class LogMetrics(Callback):  # type: ignore[misc,unused-ignore]
 # --- what a callback changes in a trainer ---
 
 
-class _Run:
+class _WatchedCall:
     """One run of a trainer: what the callback changes in it, and the numbers that it logs.
 
     For each number Lightning keeps a sum and its weight on each rank. When a loader of an

@@ -38,7 +38,7 @@ _OUTSIDE = (False, "")  # not in a step, no loader
 _LABELS = ("step_local", "prog_bar", "unlogged")  # attributes that a state has
 
 
-class Options(NamedTuple):
+class LogOptions(NamedTuple):
     """The options of ``self.log``."""
 
     on_step: bool | None = None
@@ -105,7 +105,7 @@ class Logged(NamedTuple):
 class _Plan:
     """How a name is logged here: settled at its first call, and when these options change."""
 
-    options: Options
+    options: LogOptions
     place: tuple[bool, str]  # whether in a step, and the loader's suffix
     label: str
     epoch: tuple[Slot, ...] = ()  # where the epoch's values go
@@ -176,7 +176,7 @@ class LogBook:
         """Note that no batch is under way: what is logged from now on is about the epoch."""
         self._batch, self._samples = None, 1.0
 
-    def log(self, name: str, value: Any, options: Options) -> None:
+    def log(self, name: str, value: Any, options: LogOptions) -> None:
         """Log a number or a metric object, see :meth:`distmetrics.train.Module.log`."""
         if type(value) is not float and not isinstance(value, Tensor) and is_metric(value):
             self.log_metric(name, value, options)
@@ -205,7 +205,9 @@ class LogBook:
         elif plan.step:
             self.step_values[plan.step] = number
 
-    def log_metric(self, name: str, metric: Any, options: Options, *, bare: bool = False) -> None:
+    def log_metric(
+        self, name: str, metric: Any, options: LogOptions, *, bare: bool = False
+    ) -> None:
         """Log a metric object; ``bare`` logs each of its several values by its own name."""
         if id(metric) not in self._paths:
             self._paths = {id(value): path for path, value in attributes_in(self.module)}
@@ -227,7 +229,7 @@ class LogBook:
         plan = self._planned(f"{path}.*" if bare else name, options, kind)
         self._epoch.put(plan.epoch, 0.0)
 
-    def _planned(self, name: Any, options: Options, metric: LoggedKind | None = None) -> _Plan:
+    def _planned(self, name: Any, options: LogOptions, metric: LoggedKind | None = None) -> _Plan:
         """Return what the options mean here; refuse a name and options that make no sense."""
         check_name(name)
         in_step, suffix = self._place
@@ -275,7 +277,7 @@ class LogBook:
         plan.is_weighted = options.reduce_fx == "mean" and bool(plan.epoch or plan.synced)
         return plan
 
-    def _claim(self, label: str, step: str, also: str, options: Options) -> None:
+    def _claim(self, label: str, step: str, also: str, options: LogOptions) -> None:
         """Refuse labels under which another value is known already, and note where they show."""
         labels = [each for each in (label, step, also) if each]
         for each in labels:

@@ -15,7 +15,7 @@ from distmetrics.collectives import ops
 from distmetrics.errors import ConfigurationError, DivergedError
 from distmetrics.run.checkpoint_file import load_checkpoint
 from distmetrics.run.context import RunContext
-from distmetrics.run.logbook import Options, ReduceFx
+from distmetrics.run.logbook import LogOptions, ReduceFx
 from distmetrics.run.wrapped import RunnerOptimizer
 from distmetrics.strategies.tensors import parameters_of
 
@@ -371,9 +371,9 @@ class Module(Hooks, nn.Module, WithHparams):
             MismatchError: ranks log the name in different ways (on every rank, at the end of the
                 epoch).
         """
-        # This is called for each value of each step, and Options(...) takes three times as long.
+        # This is called for each value of each step, and LogOptions(...) takes three times as long.
         options = tuple.__new__(
-            Options,
+            LogOptions,
             (on_step, on_epoch, sync_dist, rank_zero_only, batch_size, reduce_fx, prog_bar, logger),
         )
         (self.trainer.log or _not_now(name)).log(name, value, options)
@@ -387,7 +387,7 @@ class Module(Hooks, nn.Module, WithHparams):
         """
         if is_metric(values):
             log = self.trainer.log or _not_now("log_dict")
-            log.log_metric("log_dict", values, Options(**options), bare=True)
+            log.log_metric("log_dict", values, LogOptions(**options), bare=True)
             return
         for name, value in values.items():
             self.log(name, value, **options)

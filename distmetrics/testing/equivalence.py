@@ -29,7 +29,7 @@ _WEIGHT = "weight "  # before the names of weights in a record
 
 
 @dataclass(frozen=True)
-class _Case:
+class _FitCase:
     """One run: what is trained, on what, by whom.
 
     Attributes:
@@ -108,7 +108,7 @@ def assert_same_as_single(
     >>> assert_same_as_single(Line(), data, strategies=["single"], world_sizes=[1])
     """
     flags = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False} | flags
-    single = _Case(module, data, "single", 1, seed, flags)
+    single = _FitCase(module, data, "single", 1, seed, flags)
     expected = _run_here(single)
     lines = []
     for strategy, world_size in itertools.product(strategies, world_sizes):
@@ -119,7 +119,7 @@ def assert_same_as_single(
         raise AssertionError("\n".join(["not what a single process gets", *lines]))
 
 
-def _run(case: _Case) -> _Record:
+def _run(case: _FitCase) -> _Record:
     """Run a case: here where the strategy starts its own ranks or needs none, else in processes."""
     accelerator = case.flags["accelerator"]
     strategy = copy.deepcopy(case.strategy)
@@ -129,7 +129,7 @@ def _run(case: _Case) -> _Record:
     return record
 
 
-def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
+def _run_on_rank(comm: Communicator, case: _FitCase) -> _Record:
     """Be one rank of a world that is there already; the strategy takes it for a launcher's."""
     rank, world_size = str(comm.rank), str(comm.world_size)
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -138,7 +138,7 @@ def _run_on_rank(comm: Communicator, case: _Case) -> _Record:
 
 
 @keep()
-def _run_here(case: _Case) -> _Record:
+def _run_here(case: _FitCase) -> _Record:
     """Train and validate."""
     torch.manual_seed(case.seed)
     module, data = _new(case.module, Module), _data(case)
@@ -181,7 +181,7 @@ class _Loaders(DataModule):
         return self._val
 
 
-def _data(case: _Case) -> DataModule:
+def _data(case: _FitCase) -> DataModule:
     """Return the user's data, of which each rank trains with a W-th of the batch."""
     data = _new(case.data)
     if not isinstance(data, DataModule):
@@ -192,7 +192,7 @@ def _data(case: _Case) -> DataModule:
     return loaded
 
 
-def _part(data: DataModule, case: _Case) -> Any:
+def _part(data: DataModule, case: _FitCase) -> Any:
     """Return a loader of a rank's part, in an order that does not depend on the world's size."""
     loader = _split(type(data).train_dataloader(data), case.world_size)
     if case.strategy != "single":

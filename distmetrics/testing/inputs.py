@@ -45,7 +45,7 @@ _LEVELS = 16  # steps between two whole numbers
 _DISTINCT = 64  # and where no two numbers may be equal: bfloat16 holds multiples of 1/64 up to 2
 
 
-class Options(TypedDict, total=False):
+class InputOptions(TypedDict, total=False):
     """How many batches, of how many samples, and the dtype of their floats.
 
     By default a batch has at least one sample.
@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
     dtype: torch.dtype
 
 
-def batch_lists(build: Build, cells: int, options: Options) -> SearchStrategy[Batches]:
+def batch_lists(build: Build, cells: int, options: InputOptions) -> SearchStrategy[Batches]:
     """Lists of batches, each a tuple of arguments of ``update``.
 
     Args:
@@ -67,8 +67,8 @@ def batch_lists(build: Build, cells: int, options: Options) -> SearchStrategy[Ba
         cells: bytes a sample.
         options: how many batches, of how many samples; the dtype of floats.
     """
-    if unknown := options.keys() - Options.__annotations__.keys():
-        known = ", ".join(Options.__annotations__)
+    if unknown := options.keys() - InputOptions.__annotations__.keys():
+        known = ", ".join(InputOptions.__annotations__)
         raise InputTypeError(f"{min(unknown)!r} is no option; options are {known}")
     batches = options.get("min_batches", 1), options.get("max_batches", 5)
     samples = options.get("min_samples", 1), options.get("max_samples", 6)
@@ -148,7 +148,7 @@ def binary(
     *,
     preds: Preds = "probabilities",
     ties: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` for binary classification, both of shape ``(samples,)``.
 
@@ -176,7 +176,7 @@ def multiclass(
     num_classes: int = 5,
     *,
     preds: Preds = "probabilities",
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` for classification with several classes.
 
@@ -209,7 +209,7 @@ def multilabel(
     *,
     preds: Preds = "probabilities",
     ties: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of shape ``(samples, num_labels)``: each label holds or not.
 
@@ -238,7 +238,7 @@ def regression(
     *,
     low: float = -2.0,
     high: float = 2.0,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of numbers.
 
@@ -270,7 +270,7 @@ def aggregation(
     nan: bool = False,
     low: float = -2.0,
     high: float = 2.0,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(values,)``, or ``(values, weights)``, for sums, means and extremes.
 
@@ -299,7 +299,7 @@ def retrieval(
     num_queries: int = 3,
     graded: bool = False,
     ties: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target, indexes)``: scores of documents, their relevance, their queries.
 
@@ -329,7 +329,7 @@ def clustering(
     *,
     num_clusters: int = 3,
     num_features: int = 0,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of cluster labels, or ``(data, labels)``.
 
@@ -377,7 +377,7 @@ def text(
     words: Sequence[str] = _WORDS,
     min_words: int = 1,
     max_words: int = 5,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(candidates, references)`` of sentences.
 
@@ -430,7 +430,7 @@ def detection(
     ties: bool = False,
     min_boxes: int = 0,
     max_boxes: int = 3,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)``: for each image a dict of ``boxes`` (xyxy) and ``labels``.
 
@@ -485,7 +485,7 @@ def segmentation(
     *,
     size: int = 4,
     one_hot: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of masks.
 
@@ -519,7 +519,7 @@ def image(
     channels: int = 1,
     *,
     size: int = 16,
-    **options: Unpack[Options],
+    **options: Unpack[InputOptions],
 ) -> SearchStrategy[Batches]:
     """Batches ``(preds, target)`` of pictures ``(samples, channels, size, size)`` from 0 to 1.
 

@@ -26,7 +26,7 @@ from distmetrics.testing.faults import Fault, faulty, killed_as_lost
 Backend = Literal["threads", "gloo"]
 
 
-class Options(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """How a function is run as every rank."""
 
     backend: Backend
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
 
 
 def run(
-    world_size: int, fn: Callable[..., Any], *args: Any, **options: Unpack[Options]
+    world_size: int, fn: Callable[..., Any], *args: Any, **options: Unpack[RunOptions]
 ) -> list[Any]:
     """Call ``fn(comm, *args)`` on every rank of a new world; return the results in rank order.
 

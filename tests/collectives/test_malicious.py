@@ -25,7 +25,7 @@ from distmetrics.comm.communicator import one_call
 from distmetrics.errors import DistmetricsError, MismatchError
 from distmetrics.message import LARGEST_HEADER, reading
 from distmetrics.metrics.plan import SyncSchema, sent_by
-from distmetrics.run.logbook import LogBook, Options
+from distmetrics.run.logbook import LogBook, LogOptions
 from distmetrics.testing import outcomes
 from tests.collectives.malicious import (
     BODY,
@@ -78,8 +78,8 @@ def log(comm: Any) -> Any:
     book = LogBook("validate", comm, module)
     book.begin_step(X)
     module.total.update(1.0)
-    book.log("loss", 0.5, Options())
-    book.log("total", module.total, Options())
+    book.log("loss", 0.5, LogOptions())
+    book.log("total", module.total, LogOptions())
     book.end_step()
     return book.close()
 

@@ -15,7 +15,7 @@ from torchmetrics.classification import BinaryAccuracy, BinaryConfusionMatrix, B
 
 from distmetrics.comm.communicator import SingleCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError, MismatchError
-from distmetrics.run.logbook import LogBook, Options, batch_size_of
+from distmetrics.run.logbook import LogBook, LogOptions, batch_size_of
 from distmetrics.testing import outcomes, run
 from distmetrics.testing.recording import RecordingCommunicator
 from tests.stall_counter import stalls
@@ -31,7 +31,7 @@ def book(comm=None, stage="validate", module=None, **options):
 def logged(book, name, value, batch=None, loader=0, **options):
     if batch is not None:
         book.begin_step(batch, loader)
-    book.log(name, value, Options(**options))
+    book.log(name, value, LogOptions(**options))
     book.end_step()
 
 
@@ -227,8 +227,8 @@ def test_metric_objects_are_computed_over_all_ranks_and_reset_also_without_batch
             logged(own, "f1", module.f1, torch.zeros(3))
             module.all.update(torch.tensor([0.9, 0.2]), torch.tensor([1, 1]))
             own.begin_step(torch.zeros(2))
-            own.log_metric("log_dict", module.all, Options(prog_bar=True), bare=True)
-            own.log("c", module.all, Options(logger=False))
+            own.log_metric("log_dict", module.all, LogOptions(prog_bar=True), bare=True)
+            own.log("c", module.all, LogOptions(logger=False))
         values = epoch(own)
         has_names = own.prog_bar >= names and own.unlogged >= below.keys()
         return values, module.f1.update_count, has_names == (comm.rank > 0)
@@ -313,7 +313,7 @@ def test_names_that_can_not_be_logged_under():
     with pytest.raises(InputError, match=r"as a mean over all ranks, first at .*; now as a sum"):
         logged(own, "x", 1.0, torch.zeros(1), reduce_fx="sum")
     with pytest.raises(ConfigurationError, match="no step is under way"):
-        book(stage="train").log("x", 1.0, Options(on_step=True))
+        book(stage="train").log("x", 1.0, LogOptions(on_step=True))
     module = Bare()
     own = book(module=module)
     module.matrix.update(torch.tensor([1]), torch.tensor([1]))
@@ -344,7 +344,7 @@ def test_batch_sizes():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.bool])
 def test_what_is_done_to_a_value_after_it_was_logged_changes_nothing(reduce_fx, dtype):
     """Running sums are kept in place: not in the user's tensor, nor in a state that was saved."""
-    options = Options(on_step=True, on_epoch=True, reduce_fx=reduce_fx)
+    options = LogOptions(on_step=True, on_epoch=True, reduce_fx=reduce_fx)
     own = book(stage="train")
     for _ in range(2):
         value = torch.ones((), dtype=dtype)
@@ -374,8 +374,8 @@ class Remembers(nn.Module):
     def step(self):
         self.book.begin_step(self.x)
         for index in range(20):
-            self.book.log(f"both_{index}", self.loss * index, Options(on_epoch=True))
-        self.book.log("own", self.loss, Options())
+            self.book.log(f"both_{index}", self.loss * index, LogOptions(on_epoch=True))
+        self.book.log("own", self.loss, LogOptions())
         self.book.end_step()
         self.book.sync_step(everyone=True)
 
