@@ -82,6 +82,16 @@ def comm(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a marked test with ``@given`` before hypothesis looks at its fixtures."""
+    is_given = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if is_given and item.get_closest_marker("distributed") is not None:
+        from distmetrics.testing.plugin import refuse_given
+
+        refuse_given(item, marked(item))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a marked test as every rank."""
     if pyfuncitem.get_closest_marker("distributed") is None:

@@ -105,22 +105,22 @@ class World:
             )
 
 
+def refuse_given(item: pytest.Item, marked: Mapping[str, Any]) -> None:
+    """Raise the error of a marked test that hypothesis runs: it would draw on every rank."""
+    raise ConfigurationError(
+        f"{item.nodeid} is marked distributed and decorated with @given: each rank would draw "
+        "examples of its own",
+        do="take the mark away, and run the ranks inside of the test: "
+        f"distmetrics.testing.run({marked.get('world_size', 2)}, as_rank, drawn) calls "
+        "as_rank(comm, drawn) on each.",
+    )
+
+
 def run_as_ranks(item: pytest.Function, marked: Mapping[str, Any]) -> None:
     """Run a test as every rank of its world; raise the error that began it, if there is one.
 
     What each rank has to show is kept in the test's stash.
-
-    Raises:
-        ConfigurationError: hypothesis runs the test, and would draw on every rank by itself.
     """
-    if getattr(item.obj, "is_hypothesis_test", False):
-        raise ConfigurationError(
-            f"{item.nodeid} is marked distributed and decorated with @given: each rank would draw "
-            "examples of its own",
-            do="take the mark away, and run the ranks inside of the test: "
-            f"distmetrics.testing.run({marked.get('world_size', 2)}, as_rank, drawn) calls "
-            "as_rank(comm, drawn) on each.",
-        )
     world = item.funcargs.get("world")
     if not isinstance(world, World):
         chosen = getattr(item, "callspec", None)  # of a test of several sizes that asks for none

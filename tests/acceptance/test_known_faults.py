@@ -30,9 +30,6 @@ from distmetrics.train import Module, Trainer
 from tests.acceptance import environment, free_port, python
 from tests.programs import Program
 
-# The issues that mend them.
-REPORTS = "issue: What people's bug reports and a new user's day showed"
-KIT = "issue: One kit on hypothesis"
 LIMITS = {"low": 0.3, "high": 0.7}
 SCORES = [[[0.9, 0.8, 0.1], [0.5, 0.6, 0.4]], [[0.5, 0.6, 0.9], [0.8, 0.1, 0.5]]]
 LABELS = [[[1, 0, 1], [1, 1, 0]], [[1, 0, 1], [1, 0, 0]]]
@@ -86,10 +83,6 @@ except ImportError as error:
     print(type(error).__name__, error)
 """
 CHECK = "from distmetrics.testing import check_metric; check_metric(SumMetric, [(ones(1),)])"
-
-
-def fault(issue: str, today: str, kind: Any = AssertionError, here: bool = True) -> Any:
-    return pytest.mark.xfail(here, strict=True, raises=kind, reason=f"{today} ({issue})")
 
 
 def given(holds: object, what: object) -> None:
@@ -323,7 +316,6 @@ def test_gradients_of_a_fit_are_weighted_by_tokens() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["comm, value", "value"])
-@fault(KIT, "hypothesis refuses comm, each rank draws its own; right is refused, told how")
 def test_given_under_distributed_is_refused(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "test_total.py").write_text(GIVEN.replace("ARGUMENTS", arguments))
     ended = python("-m", "pytest", "-p", "no:cacheprovider", "test_total.py", cwd=tmp_path)
