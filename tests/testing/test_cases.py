@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import find, given, settings
+from hypothesis import example, find, given, settings
 from hypothesis import strategies as st
 
 from distmetrics.errors import InputError, InputTypeError
@@ -89,6 +89,7 @@ VALUES = st.recursive(
 )
 
 
+@example([float("nan"), float("-inf")])
 @given(VALUES)
 def test_code_makes_the_same_bits_again(value: Any) -> None:
     again = eval(code(value), {"torch": torch})
