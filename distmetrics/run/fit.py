@@ -38,10 +38,17 @@ EpochRng = tuple[dict[str, Any], list[Tensor]]
 
 
 class AccumulationStep(NamedTuple):
-    """A step's place in the update that it belongs to: of so many steps, and whether the last."""
+    """A step's place in the update that it belongs to.
+
+    Attributes:
+        steps: so many make the update, as far as is known.
+        is_last: whether it is the update's last.
+        taken: how many there are up to this one; at the end of a stream fewer than was thought.
+    """
 
     steps: int
     is_last: bool
+    taken: int
 
 
 class Fit:
@@ -279,6 +286,8 @@ class Fit:
                 progress.pending += 1
         if place.is_last and progress.pending:
             calls.gradients.finish()  # where the last step had no loss
+            if place.taken < place.steps:
+                calls.gradients.correct_mean(place.steps / place.taken)
             self._update(self.optimizers[0])
             progress.pending = 0
         return outputs
@@ -424,7 +433,7 @@ def _with_places(
     for number, (item, is_end) in enumerate(pairs, start=start + 1):
         size = steps if total is None else min(steps, total - (number - 1) // steps * steps)
         is_last = is_end or number % steps == 0 or number == total
-        yield item, AccumulationStep(size, is_last)
+        yield item, AccumulationStep(size, is_last, (number - 1) % steps + 1)
 
 
 def _validation_interval(trainer: RunContext, total: int | None) -> int | None:

@@ -138,6 +138,11 @@ class WeightedGradients:
         self._multiply(self._factor)
         self._added, self.is_sum = 0.0, False
 
+    def correct_mean(self, factor: float) -> None:
+        """Multiply the mean of losses without a weight, of which there were fewer than thought."""
+        if not self._is_weighted:
+            self._multiply(factor)
+
     def _over_ranks(self, number: float, op: Any) -> float:
         reduced = torch.tensor(number, dtype=torch.float64, device="cpu")
         return float(all_reduce(reduced, op, comm=self._strategy.comm(), name="weight of losses"))
