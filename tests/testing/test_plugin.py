@@ -211,6 +211,30 @@ def test_mistakes_are_told(runs: Runs, code: str, text: str) -> None:
     result.stdout.fnmatch_lines([text])
 
 
+HANGING = """
+@distributed(world_size=2, timeout=1)
+def test_hangs(comm):
+    while comm.rank:
+        time.sleep(0.01)
+    dm.barrier()
+"""
+
+
+def test_a_hang_is_a_failure_with_every_rank_s_stack(runs: Runs) -> None:
+    # In a process of its own: threads of other tests that parse source at the same time trip Python 3.11's parser.
+    result = runs(HANGING, subprocess=True)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["PeerLostError: rank 1 was still busy after 1 s, the limit of this run*"])
+    result.stdout.fnmatch_lines(["rank 1 was here*", '*test_*.py", line 1[012]*in test_hangs'])
+    result.stdout.fnmatch_lines(["rank 0 was here*"])
+
+
+def test_a_deadlock_is_told_at_once(runs: Runs) -> None:
+    result = runs("@distributed(timeout=1000)\ndef test_it(comm):\n    comm.rank or dm.barrier()\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*DivergedError: rank 1 has returned, and others still wait for it"])
+
+
 @pytest.mark.timeout(300)
 def test_xdist_shows_the_same_failures(runs: Runs) -> None:
     check_failures(runs(FAILING, "-n", "1", subprocess=True), "threads")
