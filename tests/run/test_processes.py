@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from distmetrics import PeerLostError, Runner
 from distmetrics.strategies import FSDP
-from distmetrics.train import EarlyStopping, ModelCheckpoint
+from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
 from tests.programs import Program, run_program
 from tests.run import loops
 from tests.run.models import Logistic, loader, samples
@@ -243,3 +244,20 @@ def test_under_mpirun(tmp_path):
     command = ["mpirun", "-n", "2", sys.executable, *MODULE, str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env=variables, timeout=150)
     check(tmp_path)
+
+
+class SlowToLearn(Logistic):
+    """Rank 0 needs longer for a backward pass than the guard needs to be sure; nobody waits elsewhere for it."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("ours", loss, sync_dist=True)
+        if self.global_rank == 0 and batch_idx == 1:
+            loss.register_hook(lambda grad: time.sleep(8))
+        return loss
+
+
+def test_a_slow_backward_pass_is_no_fault():
+    spawning = Trainer(strategy="ddp_spawn", devices=2, accelerator="cpu", max_epochs=1)
+    spawning.fit(SlowToLearn(), loader(24))
+    assert spawning.global_step == 3
