@@ -30,7 +30,7 @@ tests: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 5 --dist loadgroup -m "not long"  # most wait for processes: five at a time for two cores
 
 long: $(VENV)/.installed
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --hypothesis-profile long
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync

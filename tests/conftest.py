@@ -9,7 +9,9 @@ from multiprocessing import forkserver
 import pytest
 from hypothesis import settings
 
-settings.register_profile("project", deadline=None)  # no test asserts a time; hangs are pytest-timeout's
+# No test asserts a time; hangs are pytest-timeout's. What is red for one commit is red whenever it runs.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("long", deadline=None)  # of `make long`: other examples each time
 settings.load_profile("project")
 
 
