@@ -93,7 +93,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # What tests/test_wheels.py walks in an environment of its own, command by command, need not be run here as well.
-WALKED = ROOT / "docs" / "kit" / "first.md"
+WALKED = ROOT / "docs" / "testing.md"
 
 
 @pytest.mark.timeout(400)  # a page may start a framework several times

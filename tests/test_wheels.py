@@ -95,9 +95,9 @@ def test_the_first_program_runs_after_the_lines_above_it(tmp_path: Path, monkeyp
 
 
 def catch_the_first_bug(python: Path, folder: Path) -> None:
-    """Do what docs/kit/first.md tells, where nothing but what it installs is there."""
+    """Do what docs/testing.md tells, where nothing but what it installs is there."""
     folder.mkdir()
-    for block in blocks((ROOT / "docs" / "kit" / "first.md").read_text()):
+    for block in blocks((ROOT / "docs" / "testing.md").read_text()):
         if block.file:
             (folder / block.file).write_text(block.code)
         elif block.language == "console":

@@ -37,9 +37,9 @@ BAD = [pytest.param(one, id=one.name, marks=_marks(one)) for one in DRIVERS.valu
 
 
 def test_every_example_is_driven() -> None:
-    """Also one that is written tomorrow; the guard's page says how many there are."""
+    """Also one that is written tomorrow; docs/benchmarks.md says how many there are."""
     bad = sum("-bad-" in name for name in examples())
-    page = " ".join((Path(__file__).parents[2] / "docs/guard.md").read_text().split())
+    page = " ".join((Path(__file__).parents[2] / "docs/benchmarks.md").read_text().split())
     assert f"each of the {bad} bad ones and of the {len(examples()) - bad} good ones" in page
     assert {driver.example for driver in DRIVERS.values()} == set(examples())
 

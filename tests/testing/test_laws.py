@@ -12,10 +12,10 @@ from distmetrics.testing import laws, relative
 
 INTRODUCTION = """# The laws
 
-S(P) is the value that each rank gets when a partition P deals the batches to ranks. A metric whose
-number is the single process's, under any sharding, keeps these laws. `check_metric` judges all but
-the eight that are marked opt-in; how to choose, combine and switch off laws is told
-[among the recipes](recipes.md).
+A metric that gives the single process's number under any sharding keeps these laws. A
+[test](../testing.md) judges the laws that are not marked opt-in. Of the others, `laws.NUMERICS` has 19 to
+21, and `laws.LAYOUTS` has 25 to 27, which are judged on meshes. Law 10 is for an `update` that takes
+`indices`, the places of its samples in the data set.
 
 <!-- written from distmetrics/testing/laws.py by python -m tests.testing.test_laws -->
 """
@@ -27,9 +27,9 @@ def page() -> str:
     for law in laws.ALL:
         mark = "" if law in laws.DEFAULT else " (opt-in)"
         text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", law.page).replace("``", "`")
-        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        cause = " ".join(["Breaks where", *text.partition("It breaks where")[2].split()])
         title = f"**{law.title[0].upper()}{law.title[1:]}.**"
-        parts.append("\n\n".join([f"## {law.number}. `{law.name}`{mark}", title, *paragraphs]))
+        parts.append("\n\n".join([f"## {law.number}. `{law.name}`{mark}", title, cause]))
     return "\n".join(f"{part}\n" for part in parts).replace("\n\n\n", "\n\n")
 
 
