@@ -12,10 +12,10 @@ from distmetrics.testing import laws, relative
 
 INTRODUCTION = """# The laws
 
-A metric that gives the single process's number under any sharding keeps these laws. A
-[test](../testing.md) judges the laws that are not marked opt-in. Of the others, `laws.NUMERICS` has 19 to
-21, and `laws.LAYOUTS` has 25 to 27, which are judged on meshes. Law 10 is for an `update` that takes
-`indices`, the places of its samples in the data set.
+A metric that gives the single process's number under any sharding keeps these laws. The constant of
+`no-hang` is `laws.NO_HANG`. A [test](../testing.md) judges all laws that are not opt-in. `laws.NUMERICS`
+are 19 to 21; `laws.LAYOUTS` are 25 to 27, on meshes. Law 10 is for an `update` that takes `indices`, the
+samples' places in the data set.
 
 <!-- written from distmetrics/testing/laws.py by python -m tests.testing.test_laws -->
 """
