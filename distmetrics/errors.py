@@ -43,7 +43,11 @@ __all__ = [
 
 
 class Site(NamedTuple):
-    """A place in the user's code: file, line and function."""
+    """A place in the user's code: file, line and function.
+
+    >>> str(Site("train.py", 88, "evaluate"))
+    'train.py:88 in evaluate'
+    """
 
     file: str
     line: int
@@ -149,7 +153,14 @@ class MismatchError(DistmetricsError):
 
 
 class LayoutError(MismatchError):
-    """Ranks do not hold what a layout says, the same samples, say; raised on every rank of it."""
+    """Ranks do not hold what a layout says, the same samples, say; raised on every rank of it.
+
+    >>> def loss(comm):
+    ...     ranks = layout({"tp": 2}, comm=comm, tp="same")
+    ...     return mean(float(comm.rank), weight=1, comm=ranks)
+    >>> outcomes(2, loss)[0].error.what
+    'along the axis tp, said to hold the "same" samples, the value differs between ranks 0-1'
+    """
 
     code = "layout"
 
@@ -189,7 +200,15 @@ class StateError(DistmetricsError):
 
 
 class LawViolation(DistmetricsError, AssertionError):  # noqa: N818  (a law is violated, not an error)
-    """A metric breaks a law of the testing kit."""
+    """A metric breaks a law of the testing kit; it is an ``AssertionError``, too.
+
+    >>> from distmetrics.testing import laws
+    >>> from torchmetrics.aggregation import RunningMean
+    >>> case = [[(2.0,)], [(1.0,)]]  # a batch on each of two ranks
+    >>> laws.SINGLE_IS_SHARDED(lambda: RunningMean(window=1), case)
+    Traceback (most recent call last):
+    distmetrics.errors.LawViolation: RunningMean breaks the law single-is-sharded...
+    """
 
     code = "law"
 
@@ -217,13 +236,27 @@ class InputTypeError(InputError, TypeError):
 
 
 class ConfigurationError(DistmetricsError, ValueError):
-    """Flags, environment or set-up contradict each other."""
+    """Flags, environment or set-up contradict each other.
+
+    >>> Runner(strategy="single", devices=2)
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: strategy='single' runs on one device, and devices=2
+    Do:     say strategy='auto', 'ddp' or 'ddp_spawn'.
+    """
 
     code = "configuration"
 
 
 class MissingDependencyError(DistmetricsError, ImportError):
-    """An optional package is needed and not installed; the text has the command to install it."""
+    """An optional package is needed and not installed; the text has the command to install it.
+
+    It is an ``ImportError``, too, and is raised by what needs the package, when it is made.
+
+    >>> raise MissingDependencyError.of("rich", "a progress bar or a table")
+    Traceback (most recent call last):
+    distmetrics.errors.MissingDependencyError: a progress bar or a table needs rich, which is not...
+    Do:     pip install rich
+    """
 
     code = "missing-dependency"
 

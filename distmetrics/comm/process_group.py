@@ -236,6 +236,17 @@ class GroupCommunicator(Communicator):
         calls: how many calls of the transport the group has made.
         made: how many groups of ours, by their ranks.
         watcher: of this rank.
+
+    Raises:
+        ConfigurationError: in a call: the group has been destroyed, or this process is a fork of a
+            rank.
+        PeerLostError: in a call: a rank of the group was lost.
+
+    >>> from torch import distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> GroupCommunicator().all_gather(torch.tensor(3))
+    [tensor(3)]
+    >>> dist.destroy_process_group()
     """
 
     _by_group: ClassVar[weakref.WeakKeyDictionary[Any, GroupCommunicator]] = (

@@ -13,7 +13,15 @@ from distmetrics.data.unwrap import inner_loader, is_sharded
 
 
 class RepeatedSamplesWarning(UserWarning):
-    """Metrics were synced over a loader that repeats samples, so they count some twice."""
+    """Metrics were synced over a loader that repeats samples, so they count some twice.
+
+    Rank 0 warns, once a loader, at the sync that the loader's batches have fed.
+
+    >>> from torch.utils.data import DataLoader, DistributedSampler
+    >>> loader = DataLoader(range(3), sampler=DistributedSampler(range(3), num_replicas=2, rank=0))
+    >>> check(loader).repeated  # so sync_and_compute(metrics, loader=loader) warns
+    1
+    """
 
 
 class Repeats(NamedTuple):

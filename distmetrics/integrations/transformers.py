@@ -64,6 +64,14 @@ class Outputs(NamedTuple):
         logits: the model's output but for the loss, a tuple if it is several tensors; the generated
             tokens under ``predict_with_generate``.
         labels: the batch's labels, or None.
+
+    >>> from torchmetrics.classification import MulticlassAccuracy
+    >>> def update(metrics, outputs, inputs):  # attach(trainer, metrics, update=update)
+    ...     metrics["top1"].update(outputs.logits, outputs.labels)
+    >>> metrics = {"top1": MulticlassAccuracy(2)}
+    >>> update(metrics, Outputs(None, torch.tensor([[0.1, 0.9]]), torch.tensor([1])), {})
+    >>> metrics["top1"].compute()
+    tensor(1.)
     """
 
     loss: Any
@@ -111,12 +119,43 @@ def attach(
     Raises:
         InputError: two metrics of one name, or one called ``loss``.
         ConfigurationError: something is attached to the trainer already.
+
+    >>> import tempfile
+    >>> from torchmetrics.classification import MulticlassAccuracy
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> from transformers import Trainer, TrainingArguments
+    >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8}
+    >>> config = BertConfig(vocab_size=9, num_attention_heads=2, num_labels=3, **sizes)
+    >>> rows = [{"input_ids": [1, 2], "labels": label} for label in (0, 1, 2)]
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> arguments = TrainingArguments(folder.name, use_cpu=True, report_to=[])
+    >>> trainer = Trainer(BertForSequenceClassification(config), arguments, eval_dataset=rows)
+    >>> attachment = attach(trainer, {"accuracy": MulticlassAccuracy(3, average="micro")})
+    >>> round(trainer.evaluate()["eval_accuracy"], 3)  # the same class for equal inputs
+    0.333
+    >>> folder.cleanup()
     """
     return Attachment(trainer, metrics, update or update_classifier, weight, dealt, equal_batches)
 
 
 class Attachment:
-    """What :func:`attach` has put on a trainer."""
+    """What :func:`attach` has put on a trainer.
+
+    Attributes:
+        metrics: the metrics, as they were passed.
+        named: the metrics by the names under which they are logged.
+
+    >>> import tempfile
+    >>> from transformers import Trainer, TrainingArguments
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> arguments = TrainingArguments(folder.name, use_cpu=True, report_to=[])
+    >>> trainer = Trainer(torch.nn.Linear(1, 1), arguments)
+    >>> attachment = attach(trainer)
+    >>> attachment.trainer is trainer, attachment.named
+    (True, {})
+    >>> attachment.detach()  # the trainer evaluates as it did before
+    >>> folder.cleanup()
+    """
 
     def __init__(
         self,
@@ -624,6 +663,24 @@ def attach_log(trainer: Any, log: Log) -> None:
     Raises:
         ConfigurationError: a log is attached to the trainer already.
         InputError: at a logging step, on every rank: the trainer logs a name itself.
+
+    >>> import tempfile
+    >>> from transformers import Trainer, TrainingArguments
+    >>> class WithNorm(Trainer):
+    ...     def compute_loss(self, model, inputs, **kwargs):
+    ...         log.mean("norm", 2.0, weight=1)
+    ...         return model.weight.square().sum()
+    >>> folder, log = tempfile.TemporaryDirectory(), Log()
+    >>> options = {"max_steps": 1, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+    >>> arguments = TrainingArguments(folder.name, use_cpu=True, report_to=[], **options)
+    >>> trainer = WithNorm(torch.nn.Linear(1, 1), arguments, train_dataset=[{"input": 1.0}])
+    >>> attach_log(trainer, log)
+    >>> output = trainer.train()
+    {'loss': ...'norm': ...}
+    {'train_runtime': ...}
+    >>> trainer.state.log_history[0]["norm"]
+    2.0
+    >>> folder.cleanup()
     """
     if isinstance(vars(trainer).get("log"), _RowsForHistory):
         raise ConfigurationError(

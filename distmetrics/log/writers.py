@@ -71,6 +71,14 @@ class Logger:
 
     Attributes:
         version: what all ranks must know; a trainer asks rank 0 before a run, and sets it on all.
+
+    >>> class Printer(Logger):
+    ...     def log_metrics(self, metrics, step):
+    ...         print(step, metrics)
+    >>> log = Log(writers=[Printer()])  # or Trainer(logger=Printer())
+    >>> log.mean("loss", 0.5, weight=8)
+    >>> row = log.flush(10)
+    10 {'loss': 0.5}
     """
 
     version: Any = None
@@ -208,6 +216,11 @@ class TensorBoardLogger(FolderLogger):
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
+
+    >>> from pathlib import Path
+    >>> logger = TensorBoardLogger("runs", name="digits", version=3)  # Trainer(logger=logger)
+    >>> Path(logger.log_dir).relative_to(Path.cwd()).parts
+    ('runs', 'digits', 'version_3')
     """
 
     package = "tensorboard"

@@ -341,8 +341,15 @@ def _rates(trainer: RunContext) -> dict[str, float]:
 class ProgressBar(Callback):
     """A bar for each epoch on rank 0's standard error, with what is logged with ``prog_bar=True``.
 
+    A trainer adds one by itself where standard error is a terminal.
+
     Raises:
         MissingDependencyError: rich is not installed.
+
+    >>> from distmetrics.train import Trainer
+    >>> trainer = Trainer(strategy="single", callbacks=[ProgressBar()])
+    >>> sum(isinstance(callback, ProgressBar) for callback in trainer.callbacks)
+    1
     """
 
     def __init__(self) -> None:
@@ -412,7 +419,13 @@ class ModelSummary(Callback):
         max_depth: how deep to look into submodules.
 
     Raises:
+        ConfigurationError: ``max_depth`` is negative.
         MissingDependencyError: rich is not installed.
+
+    >>> from distmetrics.train import Trainer
+    >>> trainer = Trainer(strategy="single", callbacks=[ModelSummary(max_depth=2)])
+    >>> trainer.callbacks[0]
+    ModelSummary(max_depth=2)
     """
 
     max_depth: Annotated[int, at_least(0)] = 1

@@ -79,6 +79,17 @@ class RunContext:
         fit_state: the fit under way.
         log: where a value goes that is logged now.
         run: the call under way.
+
+    Raises:
+        ConfigurationError: a flag is set.
+
+    >>> from distmetrics.train import Callback, Trainer
+    >>> class StopAfter100Steps(Callback):
+    ...     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    ...         trainer.should_stop = trainer.global_step >= 100
+    >>> trainer = Trainer(strategy="single", max_epochs=3, callbacks=[StopAfter100Steps()])
+    >>> isinstance(trainer, RunContext), trainer.max_epochs, trainer.world_size
+    (True, 3, 1)
     """
 
     config: TrainerConfig

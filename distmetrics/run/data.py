@@ -21,6 +21,17 @@ class DataModule(WithHparams):
     Attributes:
         trainer: the trainer that uses it, while it does: for shards of one's own,
             ``self.trainer.global_rank``.
+
+    >>> from torch.utils.data import DataLoader
+    >>> class Digits(DataModule):
+    ...     def setup(self, stage):
+    ...         self.data = torch.arange(10)
+    ...     def train_dataloader(self):
+    ...         return DataLoader(self.data, batch_size=4)
+    >>> data = Digits()  # trainer.fit(model, datamodule=data)
+    >>> data.setup("fit")
+    >>> [len(batch) for batch in data.train_dataloader()]
+    [4, 4, 2]
     """
 
     trainer: RunContext | None = None

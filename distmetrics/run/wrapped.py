@@ -40,6 +40,15 @@ class RunnerModule(nn.Module):
     A method other than ``forward`` that computes with gradients would pass the strategy by, and
     gradients would not be averaged. On several ranks that is an error; name such methods with
     :meth:`mark_forward_method`, and they work.
+
+    Raises:
+        ConfigurationError: such a method is called on several ranks, and is not named.
+
+    >>> def names(runner):
+    ...     model = runner.setup(torch.nn.Linear(2, 1))
+    ...     return list(model.state_dict()), model(torch.ones(4, 2)).shape
+    >>> Runner(strategy="single").launch(names)
+    (['weight', 'bias'], torch.Size([4, 1]))
     """
 
     _runner: StrategyCalls
@@ -304,6 +313,13 @@ class RunnerOptimizer(Optimizer):
     Attributes:
         optimizer: the optimizer that is stepped: the user's own, or the one that the strategy has
             made of it.
+
+    >>> def rate(runner):
+    ...     layer = torch.nn.Linear(2, 1)
+    ...     _, optimizer = runner.setup(layer, torch.optim.SGD(layer.parameters(), lr=0.5))
+    ...     return isinstance(optimizer, torch.optim.Optimizer), optimizer.param_groups[0]["lr"]
+    >>> Runner(strategy="single").launch(rate)
+    (True, 0.5)
     """
 
     def __init__(self, optimizer: Optimizer, model: RunnerModule, strategy: Strategy) -> None:
@@ -375,6 +391,13 @@ class RunnerLoader:
     Attributes:
         loader: the loader inside, of this rank's part of the data.
         is_guess: True if nobody has said whether it is for training or for evaluation.
+
+    >>> from torch.utils.data import DataLoader
+    >>> def batches(runner):
+    ...     loader = runner.setup_dataloaders(DataLoader(range(5), batch_size=2))
+    ...     return len(loader), [batch.tolist() for batch in loader]
+    >>> Runner(strategy="single").launch(batches)
+    (3, [[0, 1], [2, 3], [4]])
     """
 
     def __init__(

@@ -106,6 +106,16 @@ class Strategy:
         precision: what numbers are computed in.
         plugin: the user's own environment, in the place of the one that would be detected.
         layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
+
+    >>> class Clamped(Strategy):
+    ...     name = "clamped"
+    ...     def step(self, module, optimizer, closure=None):
+    ...         result = super().step(module, optimizer, closure)
+    ...         for parameter in module.parameters():
+    ...             parameter.data.clamp_(-1, 1)
+    ...         return result
+    >>> Runner(strategy=Clamped(), devices=1).strategy.name
+    'clamped'
     """
 
     name = ""

@@ -68,6 +68,12 @@ class DDPSpawn(DDP):
 
     The script needs an ``if __name__ == "__main__":`` guard; see
     :class:`~distmetrics.strategies.launchers.Spawn` for what comes home.
+
+    Args:
+        options: passed to ``DistributedDataParallel``.
+
+    >>> Runner(strategy=DDPSpawn(bucket_cap_mb=50), devices=2, accelerator="cpu").world_size
+    2
     """
 
     name = "ddp_spawn"
@@ -75,7 +81,15 @@ class DDPSpawn(DDP):
 
 
 class DDPFork(DDP):
-    """As :class:`DDPSpawn`, but forked: for notebooks."""
+    """As :class:`DDPSpawn`, but forked: for notebooks.
+
+    Args:
+        options: passed to ``DistributedDataParallel``.
+
+    >>> runner = Runner(strategy="ddp_notebook", devices=2, accelerator="cpu")
+    >>> type(runner.strategy).__name__, runner.world_size
+    ('DDPFork', 2)
+    """
 
     name = "ddp_fork"
     launcher = Fork()

@@ -17,6 +17,10 @@ class DDP2(ReplicaStrategy, DDP):
 
     Args:
         options: passed to ``DistributedDataParallel``.
+
+    >>> runner = Runner(strategy=DDP2(), devices=1, accelerator="cpu")
+    >>> runner.world_size, len(runner.strategy.device_ids)  # a rank, and its replicas
+    (1, 1)
     """
 
     name = "ddp2"

@@ -102,13 +102,24 @@ class ShardedDDP(ShardedUpdates, DDP):
 
     Args:
         options: passed to ``DistributedDataParallel``.
+
+    Raises:
+        ConfigurationError: in a fit: an optimizer is LBFGS.
+
+    >>> runner = Runner(strategy=ShardedDDP(bucket_cap_mb=50), devices=2, accelerator="cpu")
+    >>> runner.world_size, runner.strategy.options
+    (2, {'bucket_cap_mb': 50})
     """
 
     name = "ddp_sharded"
 
 
 class ShardedDDPSpawn(ShardedDDP):
-    """As :class:`ShardedDDP`, in processes that a call of the trainer starts and ends."""
+    """As :class:`ShardedDDP`, in processes that a call of the trainer starts and ends.
+
+    >>> Runner(strategy=ShardedDDPSpawn(), devices=2, accelerator="cpu").strategy.isolated
+    True
+    """
 
     name = "ddp_sharded_spawn"
     launcher = Spawn()

@@ -47,6 +47,18 @@ class DeepSpeed(SplitStrategy):
         stage: 0, 1, 2 or 3.
         config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our
             stage unless it names one.
+
+    Raises:
+        ConfigurationError: an argument is of another kind; from the trainer or the runner, a
+            precision other than 32 and "bf16-mixed".
+        MissingDependencyError: DeepSpeed is not installed; raised by the trainer or the runner.
+
+    >>> strategy = DeepSpeed(stage=3, config={"zero_optimization": {"overlap_comm": True}})
+    >>> strategy.stage  # Trainer(strategy=strategy)
+    3
+    >>> DeepSpeed(stage=4)
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: DeepSpeed: stage must be 0, 1, 2 or 3, got 4
     """
 
     name = "deepspeed"

@@ -58,6 +58,17 @@ class FSDP(SplitStrategy):
         replicas: HSDP: so many groups of ranks hold the whole model each, sharded inside the group.
         cpu_offload: keep parts of parameters, gradients and optimizer states in the host's memory.
         reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
+
+    Raises:
+        ConfigurationError: an argument is of another kind; in a fit, ``replicas`` does not divide
+            the number of ranks, or an optimizer holds a tensor that is no parameter.
+
+    >>> strategy = FSDP(wrap=[torch.nn.TransformerEncoderLayer], replicas=2)
+    >>> Runner(strategy=strategy, devices=4, accelerator="cpu").world_size
+    4
+    >>> FSDP(replicas=0)
+    Traceback (most recent call last):
+    distmetrics.errors.ConfigurationError: FSDP: replicas must be positive and whole, got 0
     """
 
     name = "fsdp"
@@ -178,7 +189,12 @@ class FSDP(SplitStrategy):
 
 
 class FSDPSpawn(FSDP):
-    """As :class:`FSDP`, in processes that start with a call of the trainer and end with it."""
+    """As :class:`FSDP`, in processes that start with a call of the trainer and end with it.
+
+    >>> runner = Runner(strategy=FSDPSpawn(cpu_offload=True), devices=2, accelerator="cpu")
+    >>> runner.world_size, runner.strategy.isolated
+    (2, True)
+    """
 
     name = "fsdp_spawn"
     launcher = Spawn()

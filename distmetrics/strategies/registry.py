@@ -46,7 +46,16 @@ _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
 
 
 def register(name: str, factory: Callable[[], Strategy]) -> None:
-    """Make ``Trainer(strategy=name)`` use what ``factory()`` returns."""
+    """Make ``Trainer(strategy=name)`` use what ``factory()`` returns.
+
+    A name that is known already gets the new factory. Every process must register the same.
+
+    >>> from distmetrics import Runner
+    >>> from distmetrics.strategies import DDP
+    >>> register("ddp_unused", lambda: DDP(find_unused_parameters=True))
+    >>> Runner(strategy="ddp_unused", devices=2, accelerator="cpu").strategy.options
+    {'find_unused_parameters': True}
+    """
     _REGISTRY[name] = factory
 
 

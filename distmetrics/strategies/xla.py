@@ -54,7 +54,12 @@ class XLA(Strategy):
         spmd: one process over all devices.
 
     Raises:
-        MissingDependencyError: torch_xla is not installed.
+        MissingDependencyError: torch_xla is not installed; raised by the trainer or the runner.
+        ConfigurationError: ``devices`` is neither one nor all, or ``spmd`` is not a bool.
+
+    >>> strategy = XLA(spmd=True)  # Trainer(strategy=strategy)
+    >>> strategy.name, strategy.spmd
+    ('xla', True)
     """
 
     name = "xla"

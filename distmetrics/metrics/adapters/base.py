@@ -39,6 +39,9 @@ class StateSpec(NamedTuple):
             sent; returns the value of all ranks. It may change what was sent, and nothing of the
             local value.
         piece: which piece of a DTensor a rank holds, which no adapter says.
+
+    >>> [(state.name, state.kind) for state in (StateSpec("total", "sum"), StateSpec("ids", "cat"))]
+    [('total', 'sum'), ('ids', 'cat')]
     """
 
     name: str
@@ -65,6 +68,18 @@ class Adapter(ABC):
         flag: name of the one among ``synced_flags`` that tells that the state of all ranks is in,
             or "". A metric's ``reset()`` takes it back.
         group: name under which a metric keeps the process group that it was made for, or "".
+
+    >>> from types import SimpleNamespace
+    >>> class Totals(Adapter):  # of metrics that are a total
+    ...     def knows(self, value):
+    ...         return isinstance(value, SimpleNamespace)
+    ...     def states(self, metric):
+    ...         return [StateSpec("total", "sum")]
+    ...     def compute(self, metric):
+    ...         return metric.total
+    >>> register_adapter(Totals())
+    >>> run(2, lambda comm: sync_and_compute(SimpleNamespace(total=torch.tensor(1 + comm.rank))))
+    [tensor(3), tensor(3)]
     """
 
     synced_flags: Mapping[str, Any] = MappingProxyType({})
@@ -121,7 +136,21 @@ class Adapter(ABC):
 
 
 class Target(NamedTuple):
-    """One metric: where it is, what it is, how to read it."""
+    """One metric: where it is, what it is, how to read it.
+
+    Attributes:
+        path: keys, indices and names of modules that lead to it, joined by dots; "" for a metric
+            by itself.
+        metric: the library's own object.
+        adapter: who knows it.
+        states: its states, in an order that all ranks share.
+        storage: the mapping in which states, flags and counter live.
+
+    >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
+    >>> target = targets({"seen": total})[0]
+    >>> target.path, target.metric is total, target.states[0].kind, target.is_synced
+    ('seen', True, 'sum', False)
+    """
 
     path: str
     metric: Any
@@ -229,7 +258,18 @@ def installed() -> list[Adapter]:
 
 
 def targets(metrics: Any) -> list[Target]:
-    """Return every metric in ``metrics`` once, by its first path, in an order that ranks share."""
+    """Return every metric in ``metrics`` once, by its first path, in an order that ranks share.
+
+    Args:
+        metrics: metrics in any mixture of mappings, sequences and modules; all else is passed over.
+
+    Raises:
+        StateError: an installed adapter cannot be loaded.
+
+    >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
+    >>> [target.path for target in targets({"b": total, "a": [total, "text"]})]
+    ['a.0']
+    """
     result: dict[str, Target] = {}  # by path
     seen: set[int] = set()
     for path, root, adapter in roots(metrics):
@@ -245,7 +285,16 @@ def targets(metrics: Any) -> list[Target]:
 
 
 def compute(metrics: Any) -> Any:
-    """Compute every metric in ``metrics`` from the state that is in, in the form of the input."""
+    """Compute every metric in ``metrics`` from the state that is in, in the form of the input.
+
+    Nothing is sent. A mapping gives a dict, a sequence a list, a module a dict by paths; what is no
+    metric stays as it is.
+
+    >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
+    >>> total.update(n=torch.tensor(5))
+    >>> compute({"seen": total, "epoch": 3})
+    {'seen': tensor(5), 'epoch': 3}
+    """
     adapter = adapter_of(metrics)
     if adapter is not None:
         return adapter.compute(metrics)
@@ -259,7 +308,14 @@ def compute(metrics: Any) -> Any:
 
 
 def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
-    """Yield the paths of the outermost metrics, the metrics, and who knows them."""
+    """Yield the paths of the outermost metrics, the metrics, and who knows them.
+
+    A collection of a library is one of them; :func:`targets` looks into it.
+
+    >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
+    >>> [(path, type(metric).__name__) for path, metric, _ in roots({"train": [total]})]
+    [('train.0', 'FunctionMetric')]
+    """
     children: Iterable[tuple[Any, Any]] = ()
     adapter = adapter_of(metrics)
     if adapter is not None:

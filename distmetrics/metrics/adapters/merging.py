@@ -25,6 +25,28 @@ class MergingAdapter(Adapter):
     merged state is in, the metric has the attributes of the merged stand-in.
 
     A subclass says which values it knows and what of a metric must travel.
+
+    Attributes:
+        constant: names of attributes that nothing changes, and that need no copy.
+
+    >>> from collections import Counter
+    >>> class Words:  # a metric that knows how to merge
+    ...     def __init__(self, text):
+    ...         self.counts = Counter(text.split())
+    ...     def merge_state(self, others):
+    ...         for other in others:
+    ...             self.counts.update(other.counts)
+    ...     def compute(self):
+    ...         return dict(self.counts)
+    >>> class WordsAdapter(MergingAdapter):
+    ...     def knows(self, value):
+    ...         return isinstance(value, Words)
+    ...     def state(self, metric):
+    ...         return {"counts": metric.counts}
+    >>> from distmetrics import register_adapter
+    >>> register_adapter(WordsAdapter())
+    >>> run(2, lambda comm: sync_and_compute(Words("a b" if comm.rank else "a")))[0]
+    {'a': 2, 'b': 1}
     """
 
     constant: tuple[str, ...] = ()  # attributes that nothing changes, and that need no copy
