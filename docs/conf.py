@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
+
+from sphinx.domains.python import PyObject
 
 import distmetrics
 
@@ -18,6 +20,7 @@ version = release = version_of("torch-distmetrics")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
@@ -26,12 +29,22 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 88
+# Kept here, since the site is built offline: classes and functions, and where they are described.
+# Python's are from Debian's python3.11-doc, torch's from nbdev-pytorch 0.0.2385.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "inventories/python.inv"),
+    "torch": ("https://docs.pytorch.org/docs/stable", "inventories/torch.inv"),
+}
 napoleon_use_ivar = True
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"distmetrics {release}"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 HERE = Path(__file__).parent
 
@@ -47,7 +60,10 @@ def public_modules() -> Iterator[ModuleType]:
 
 def reference_page(module: ModuleType, known: dict[int, str]) -> str:
     """Return the page of a module: each name in full where it comes first, else a link."""
-    lines = [module.__name__, "=" * len(module.__name__), "", inspect.getdoc(module) or "", ""]
+    title = module.__name__.replace(".", ".\u200b")  # where a narrow column may break it
+    if module is distmetrics:
+        title += " (top level)"  # the start page is called distmetrics
+    lines = [title, "=" * len(title), "", inspect.getdoc(module) or "", ""]
     lines += [f".. currentmodule:: {module.__name__}", ""]
     for name in module.__all__:
         value = getattr(module, name)
@@ -78,6 +94,17 @@ def write_reference(app: Any) -> None:
             page.write_text(text)
 
 
+def without_checks(app: Any, function: Any, is_method: bool) -> None:
+    """Take what our arguments are checked by out of their types, before a signature is written."""
+    hints = getattr(function, "__annotations__", {})
+    if "Annotated[" in str(hints):
+        function.__annotations__ = get_type_hints(function)
+
+
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
+    app.connect("autodoc-before-process-signature", without_checks)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # as the docstrings say
