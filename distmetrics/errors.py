@@ -200,7 +200,9 @@ class StateError(DistmetricsError):
 
 
 class LawViolation(DistmetricsError, AssertionError):  # noqa: N818  (a law is violated, not an error)
-    """A metric breaks a law of the testing kit; it is an ``AssertionError``, too.
+    """A metric breaks a law of the testing kit.
+
+    It is an ``AssertionError``, too.
 
     >>> from distmetrics.testing import laws
     >>> from torchmetrics.aggregation import RunningMean

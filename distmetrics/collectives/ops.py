@@ -358,6 +358,15 @@ def meet(op: str, name: str = "", *, comm: Communicator, problem: Problem | None
 def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     """Return once every rank is here; over a layout, every rank of its mesh.
 
+    Args:
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Raises:
+        MismatchError: another rank is in another call (on every rank).
+        DivergedError: a rank waits elsewhere, or has returned.
+        PeerLostError: a rank has failed or ended.
+
     >>> barrier()
     """
     meet("barrier", name, comm=chosen(comm).whole)
@@ -366,6 +375,15 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
 @one_call
 def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on every rank; the same answer on all.
+
+    Args:
+        flag: anything that is true or false, also a tensor of one element.
+        comm: default the communicator in force.
+        name: shown in errors.
+
+    Raises:
+        InputTypeError: a flag is None or a text (on every rank).
+        MismatchError: another rank is in another call (on every rank).
 
     >>> run(2, lambda comm: all_true(comm.rank == 0, comm=comm))
     [False, False]
@@ -376,6 +394,13 @@ def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
 @one_call
 def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") -> bool:
     """Return True if ``flag`` is true on some rank; the same answer on all.
+
+    Args:
+        flag: as for :func:`all_true`.
+        comm: as for :func:`all_true`.
+        name: shown in errors.
+
+    Raises: as :func:`all_true`.
 
     >>> run(2, lambda comm: any_true(comm.rank == 0, comm=comm))
     [True, True]

@@ -216,6 +216,9 @@ def _disagreement(meeting: Meeting) -> Verdict | None:
 class ThreadWorld:
     """A world of ``world_size`` ranks, each a thread of this process.
 
+    Raises:
+        ValueError: ``world_size`` is below 1.
+
     >>> ThreadWorld(2).run(lambda comm: comm.all_reduce(torch.tensor(comm.rank + 1), "sum"))
     [tensor(3), tensor(3)]
     """

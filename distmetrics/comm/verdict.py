@@ -142,7 +142,12 @@ def what_ended() -> BaseException | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rank returned, or the exception that ended it."""
+    """What one rank returned, or the exception that ended it.
+
+    >>> first, second = outcomes(2, lambda comm: 1 // comm.rank)
+    >>> first.error, second.value
+    (ZeroDivisionError('integer division or modulo by zero'), 1)
+    """
 
     rank: int
     value: Any = None

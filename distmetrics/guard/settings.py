@@ -90,6 +90,11 @@ def use_settings(
 ) -> AbstractContextManager[Settings]:
     """Change settings for communicators that are made inside the block; None leaves one as it is.
 
+    Args:
+        mode: ``"on"``, ``"warn"``, ``"strict"`` or ``"off"``; see :class:`Settings`.
+        timeout: in seconds; see :class:`Settings`.
+        report: the folder of reports.
+
     Raises:
         ConfigurationError: the mode does not exist, or the timeout is not a positive number.
 

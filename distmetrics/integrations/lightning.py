@@ -77,6 +77,7 @@ class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
             that it holds, but for those made with ``sync_on_compute=False``, whose local value is
             wanted. Name them where a module keeps large lists for training that validation need not
             sync.
+        allow_pickle: as for :func:`distmetrics.sync_and_compute`.
         layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
             sizes by the usual names, such as ``{"dp": 2, "tp": 2}``; or a function that every rank
             calls, which returns a :class:`~distmetrics.layout` of all ranks. Loaders for

@@ -108,7 +108,8 @@ def synced(
 
     Yields: the plan that was carried out (``print(plan.describe())``), or None in a world of one.
 
-    Raises: as :func:`sync_and_compute`.
+    Raises: as :func:`sync_and_compute`; ``StateError`` where ranks that a layout hands values to
+        have other metrics.
 
     >>> from torchmetrics import SumMetric
     >>> def total(comm):

@@ -107,15 +107,12 @@ class Strategy:
         plugin: the user's own environment, in the place of the one that would be detected.
         layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
 
-    >>> class Clamped(Strategy):
-    ...     name = "clamped"
-    ...     def step(self, module, optimizer, closure=None):
-    ...         result = super().step(module, optimizer, closure)
-    ...         for parameter in module.parameters():
-    ...             parameter.data.clamp_(-1, 1)
-    ...         return result
-    >>> Runner(strategy=Clamped(), devices=1).strategy.name
-    'clamped'
+    >>> class Capped(Strategy):
+    ...     name = "capped"
+    ...     def backward(self, loss):
+    ...         super().backward(loss.clamp(max=10))
+    >>> Runner(strategy=Capped(), devices=1).strategy.name
+    'capped'
     """
 
     name = ""
@@ -140,7 +137,12 @@ class Strategy:
         self.devices = len(self.device_ids)
 
     def check(self) -> None:
-        """Check the trainer's flags, which are attributes now."""
+        """Check the trainer's flags, which are attributes now.
+
+        Raises:
+            ConfigurationError: ``num_nodes`` is not what the launcher has started, or there is no
+                scaled loss for ``precision="16-mixed"``.
+        """
         joined = self._joined()
         machines = 1 if joined is None else -(-joined.world_size // joined.local_world_size)
         if self.num_nodes not in (1, machines):
@@ -251,6 +253,9 @@ class Strategy:
         """Return what to call in training in the place of ``entry``, with the same arguments.
 
         The optimizers step its parameters.
+
+        Raises:
+            ConfigurationError: there are several ranks, and a subclass has not overridden this.
         """
         if self.comm().world_size > 1:
             raise ConfigurationError(
@@ -350,7 +355,11 @@ class Single(Strategy):
     alone = True
 
     def bind(self, devices: Devices, accelerator: str) -> None:
-        """Take over the trainer's flags; ``devices`` must be 1 or "auto"."""
+        """Take over the trainer's flags.
+
+        Raises:
+            ConfigurationError: ``devices`` is neither one device nor "auto".
+        """
         super().bind(1 if devices in ("auto", None) else devices, accelerator)
         if self.devices != 1:
             raise ConfigurationError(

@@ -27,7 +27,7 @@ class DDP2(ReplicaStrategy, DDP):
 
     @property
     def processes(self) -> int:
-        """Number of ranks on this machine: one, unless the launcher starts more."""
+        """Number of ranks on this machine, one unless the launcher starts more."""
         environment = self.environment()
         return 1 if environment is None else environment.local_world_size
 

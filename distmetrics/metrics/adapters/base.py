@@ -165,7 +165,7 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What errors call the metric: its path, else its class."""
+        """What errors call the metric, its path or else its class."""
         return self.path or type(self.metric).__name__
 
     @property
