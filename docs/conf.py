@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -101,10 +102,18 @@ def without_checks(app: Any, function: Any, is_method: bool) -> None:
         function.__annotations__ = get_type_hints(function)
 
 
+def without_lambdas(
+    app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: Any
+) -> tuple[str | None, Any]:
+    """Write a default that is a function as an ellipsis."""
+    return arguments and re.sub(r"<function [^<>]*(<\w+>)?>", "...", arguments), returns
+
+
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-before-process-signature", without_checks)
+    app.connect("autodoc-process-signature", without_lambdas)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # as the docstrings say
