@@ -238,8 +238,8 @@ class GroupCommunicator(Communicator):
         watcher: of this rank.
 
     Raises:
-        ConfigurationError: in a call: the group has been destroyed, or this process is a fork of a
-            rank.
+        ConfigurationError: there is no process group. In a call: it has been destroyed, or this
+            process is a fork of a rank.
         PeerLostError: in a call: a rank of the group was lost.
 
     >>> from torch import distributed as dist
@@ -258,6 +258,11 @@ class GroupCommunicator(Communicator):
         # Weak: who holds a group past destroy_process_group ends with its threads running, in an
         # abort at exit.
         group = dist.group.WORLD if group is None else _group_of(group)
+        if group is None:
+            raise ConfigurationError(
+                "this process has no process group",
+                do="call torch.distributed.init_process_group first; one process needs none.",
+            )
         self._weak_group = weakref.ref(group)
         GroupCommunicator._any_made = True
         group = self._group
