@@ -45,9 +45,9 @@ def sync_and_compute(
 ) -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
-    All metrics are synced together, in one or two collectives, however many they are. Local state
-    is as before afterwards, also when computing raises; only a metric that resets itself as it
-    computes is reset.
+    All metrics are synced together, however many they are: in one collective if their states are
+    small, and see :func:`~distmetrics.explain`. Local state is as before afterwards, also when
+    computing raises; only a metric that resets itself as it computes is reset.
 
     Args:
         metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a

@@ -58,8 +58,8 @@ def SINGLE_IS_SHARDED(runs: Runs) -> None:
     """However the batches are dealt to ranks that all have some, each rank's value after the sync
     is that of one process which was updated with all of them, in rank order.
 
-    It breaks where values are averaged instead of states, where a rank's share has no weight, and
-    where a state that is no sum is declared ``dist_reduce_fx="sum"``.
+    It breaks where values are averaged instead of states, where the ranks' shares are not weighted,
+    and where a state that is not a sum is declared ``dist_reduce_fx="sum"``.
     Keep sums and counts as states, and divide in ``compute``.
     """
     shards = runs.dense
@@ -146,8 +146,8 @@ def ASSOCIATIVE(runs: Runs) -> None:
 def RANK_ORDER(runs: Runs) -> None:
     """Whether a shard is rank 0's or rank 3's says nothing about the data.
 
-    It breaks where states are gathered and only the first is used, and where the value is in the
-    order of the samples. Declare it off for the latter
+    It breaks where states are gathered and only the first is used, and where the value lists the
+    samples in their order. In the second case declare the law off
     (``laws.DEFAULT.off(laws.RANK_ORDER, because="ordered")``).
     """
     shards = runs.dense
@@ -161,8 +161,8 @@ def RANK_ORDER(runs: Runs) -> None:
 def SAMPLE_ORDER(runs: Runs) -> None:
     """A sampler shuffles.
 
-    It breaks where the value depends on the batches (a mean of batch values), and where it is in
-    the order of the samples. Declare it off for the latter.
+    It breaks where the value depends on the batches (a mean of batch values), and where it lists
+    the samples in their order. In the second case declare the law off.
     """
     shards = runs.dense
     try:
@@ -182,8 +182,8 @@ def SAMPLE_ORDER(runs: Runs) -> None:
 def BATCH_SPLIT(runs: Runs) -> None:
     """The batch size is no property of the data.
 
-    It breaks where a batch's value is averaged over batches, and where the first batch decides
-    about something. Keep sums and counts of samples as states.
+    It breaks where batches' values are averaged, and where the first batch decides something, such
+    as a scale. Keep sums and counts of samples as states.
     """
     shards = runs.dense
     halves = tuple(tuple(half for batch in shard for half in cut(batch, 2)) for shard in shards)
@@ -197,7 +197,7 @@ def WORLD_SIZE(runs: Runs) -> None:
     """Opt-in, the grade "exact". Integer states keep it.
 
     It breaks where floats are summed, since their order changes with the number of ranks.
-    Keep float64 sums of numbers that are sums of few powers of two, or an exact sum.
+    Keep sums that are exact, such as those of integers.
     """
     others = [in_runs(runs.pooled, world) for world in (2, 3, 5, 8)]
     runs.same_value((runs.pooled,), others, " on one rank", BITWISE)
@@ -231,8 +231,8 @@ def SYNC_IS_IDEMPOTENT(runs: Runs) -> None:
 def OBSERVATION(runs: Runs) -> None:
     """Logging a running value every hundred steps must not change the epoch's.
 
-    It breaks where the state of all ranks stays in after ``compute``, where ``compute`` changes it
-    in place, and where a kept value is not thrown away in ``update``. Let ``compute`` only read.
+    It breaks where the state of all ranks stays in the metric after ``compute``, where ``compute``
+    changes a state in place, and where ``update`` keeps a cached value. Let ``compute`` only read.
     """
     shards = runs.dense
     if max(map(len, shards)) < 2:
@@ -259,7 +259,8 @@ def STATE_RESTORED(runs: Runs) -> None:
     of all ranks.
 
     It breaks where a sync puts the local state back only if all went well, and where ``compute``
-    changes what ``update`` has kept. Put it back in a ``finally``.
+    changes what ``update`` has kept. Put the state back in a ``finally``, and let ``compute`` only
+    read.
     """
     runs.same_on_each_rank(scenarios.restored)
 
@@ -269,8 +270,8 @@ def SAME_SEQUENCE(runs: Runs) -> None:
     """Judged by the list of calls: a sequence that depends on the data pairs with the wrong
     collective of another rank one day.
 
-    It breaks where list states are gathered item by item, and under ``if`` on local data.
-    Concatenate lists first, and let all ranks agree before one of them skips a call.
+    It breaks where list states are gathered item by item, and where an ``if`` on local data skips
+    a collective. Concatenate lists first, and let all ranks agree before they skip a call.
     """
     shards, batches = runs.dense, runs.pooled
     cut_at = len(batches) - len(shards) + 1
@@ -316,8 +317,8 @@ def NO_HANG(runs: Runs) -> None:
 def RESET_IS_NEW(runs: Runs) -> None:
     """What ``reset`` forgets is carried into the next epoch.
 
-    It breaks where an attribute that is no state is changed by ``update``. States of ``add_state``
-    are reset for you; reset the others yourself.
+    It breaks where ``update`` changes an attribute that is not a state. States of ``add_state`` are
+    reset for you; reset other attributes yourself.
     """
     if not hasattr(runs.subject.make(), "reset"):
         raise NotJudged("it has no reset()")
@@ -333,8 +334,8 @@ def ROUND_TRIP(runs: Runs) -> None:
     """Checkpoints are made in the middle of an epoch, and metrics are sent to workers. A metric's
     ``state_dict`` is tried where it has one, made persistent first.
 
-    It breaks where ``__getstate__`` leaves something out, and where attributes hold data and are no
-    states. Add them by ``add_state``.
+    It breaks where ``__getstate__`` leaves something out, and where attributes that are not states
+    hold data. Add them by ``add_state``.
     """
     shards = runs.dense
     expected = runs.values(shards)[0]  # where the sync itself raises, this law says nothing
@@ -362,7 +363,7 @@ def DTYPE_KEPT(runs: Runs) -> None:
 def LOW_PRECISION(runs: Runs) -> None:
     """Opt-in, of :data:`NUMERICS`. Under autocast predictions are half precision.
 
-    It breaks where a sum is kept in half precision, which stops growing at 256.
+    It breaks where a sum is kept in bfloat16: a sum of ones stops growing at 256.
     Convert to float32 or float64 before you sum.
     """
     low = _with_floats(runs.dense, lambda x: x.to(torch.bfloat16))
@@ -442,7 +443,8 @@ def SUBGROUP(runs: Runs) -> None:
     """Tensor-parallel and hybrid jobs sync metrics within a data-parallel group. It is judged of
     distmetrics' sync only: the metric's own takes its group when it is made.
 
-    It breaks where ``compute`` takes the world's size for the group's. Count ranks in a state.
+    It breaks where ``compute`` reads the size of the world and not of the group. Count ranks in a
+    state.
     """
     shards = runs.dense
     more = (shards[0], (), *shards[1:])
@@ -484,7 +486,7 @@ def REPLICA_NEUTRAL(runs: Runs) -> None:
     which must count once.
 
     It breaks where a state is not a function of the samples: random numbers, the rank, the time.
-    A layout tells that as an error. Compute states from the samples alone.
+    A layout raises an error then. Compute states from the samples alone.
     """
     for mesh in _meshes(runs, "ranks with the same samples", lambda mesh: mesh.axes(SAME)):
         parts, expected = _of_shards(runs, mesh)
@@ -519,7 +521,7 @@ def OWNER_ONLY(runs: Runs) -> None:
     """Opt-in, of :data:`LAYOUTS`. All pipeline stages but the last have no loss. What they pass
     must not count, and they get the result.
 
-    It breaks where ``update`` writes to what ranks share. Keep data in the metric's own states.
+    It breaks where ``update`` writes to data that ranks share. Keep data in the metric's states.
     """
     for mesh in _meshes(runs, "an owner", lambda mesh: mesh.owned):
         parts, expected = _of_shards(runs, mesh)

@@ -12,8 +12,8 @@ from distmetrics.testing import laws, relative
 
 INTRODUCTION = """# The laws
 
-A metric that gives the single process's number under any sharding keeps these laws. The constant of
-`no-hang` is `laws.NO_HANG`. A [test](../testing.md) judges all laws that are not opt-in. `laws.NUMERICS`
+A metric that gives the number of one process under any sharding keeps these laws. Each law is a constant:
+`no-hang` is `laws.NO_HANG`. A [test](../testing.md) checks all laws that are not opt-in. `laws.NUMERICS`
 are 19 to 21; `laws.LAYOUTS` are 25 to 27, on meshes. Law 10 is for an `update` that takes `indices`, the
 samples' places in the data set.
 
