@@ -38,29 +38,10 @@ def fit(values, callbacks, folder, ranks=1, *, val=True, options=None, **flags):
     return module, run
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_best_checkpoint_is_kept(tmp_path, ranks):
-    best = ModelCheckpoint("score", mode="max", save_last=True, filename="{epoch}-{score:.1f}")
-    module, run = fit([1.0, 3.0, 2.0], [best], tmp_path, ranks)
-    folder = tmp_path / "checkpoints"
-    assert (best.best_model_path, best.best_model_score) == (str(folder / "1-3.0.ckpt"), 3.0)
-    assert sorted(path.name for path in folder.iterdir()) == ["1-3.0.ckpt", "last.ckpt"]
-    last = torch.load(best.last_model_path)
-    assert (last["epoch"], last["global_step"]) == (2, run.global_step)
-    assert last["callbacks"][best.state_key]["best_k_models"] == best.best_k_models
-    torch.testing.assert_close(last["state_dict"], dict(module.state_dict()), rtol=0, atol=0)
-    fresh = Logistic()
-    fresh.load_state_dict(torch.load(best.best_model_path)["state_dict"])
-    torch.optim.AdamW(fresh.parameters()).load_state_dict(last["optimizer_states"][0])
-    other = ModelCheckpoint("score", every_n_train_steps=2)
-    assert ModelCheckpoint("score").state_key != other.state_key
-
-
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
         ({"save_top_k": 1}, [1.0]),
-        ({"save_top_k": 2}, [1.0, 2.0]),
         ({"save_top_k": 2, "mode": "max"}, [6.0, 5.0]),
         ({"save_top_k": -1}, [1.0, 2.0, 5.0, 6.0, math.nan]),  # NaN is never the best
         ({"save_top_k": 0}, []),
@@ -72,8 +53,7 @@ def test_the_k_best_are_kept(tmp_path, options, kept):
     best = ModelCheckpoint("score", dirpath=tmp_path / "here", **options)
     fit([5.0, 1.0, 6.0, 2.0, math.nan], [best], tmp_path)
     assert [*best.best_k_models.values()] == pytest.approx(kept, nan_ok=True)
-    files = {str(path) for path in tmp_path.rglob("*.ckpt")}
-    assert files == best.best_k_models.keys()
+    assert {str(path) for path in tmp_path.rglob("*.ckpt")} == best.best_k_models.keys()
     assert best.best_model_score == (kept[0] if kept else None)
 
 
@@ -85,11 +65,8 @@ def test_steps_after_which_to_save(tmp_path):
         run = trainer(max_epochs=4, callbacks=[by_step, watched, latest])
         run.fit(Logistic(), loader(4, 2))
         assert len(by_step.best_k_models) == len(list((tmp_path / "a").iterdir())) == 4 * count
-    assert watched.best_model_score is not None
-    assert latest.best_model_score is None
-    every = ModelCheckpoint("nothing", every_n_train_steps=1)
-    with pytest.raises(ConfigurationError, match="'nothing', and logged values are"):
-        trainer(callbacks=[every]).fit(Logistic(), loader(4, 2))
+    assert (watched.best_model_score is None, latest.best_model_score) == (False, None)
+    assert len({each.state_key for each in (by_step, watched, latest)}) == 3
 
 
 def test_a_broken_write_leaves_no_file(tmp_path, monkeypatch):
@@ -126,57 +103,26 @@ def test_early_stopping(tmp_path, values, options, epochs):
     assert stop.stopped_epoch == (epochs - 1 if has_stopped else None)
 
 
-def test_epochs_without_validation_do_not_count(tmp_path):
-    stop, best = EarlyStopping("score", patience=2), ModelCheckpoint("score", save_top_k=-1)
-    flags = {"check_val_every_n_epoch": 2, "max_epochs": 9}
-    _, run = fit([1.0] * 5, [stop, best], tmp_path, **flags)
-    assert run.current_epoch == 6  # validated in epochs 1, 3 and 5
-    assert len(best.best_k_models) == 3
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    ("interval", "at"),
+    ("flags", "at"),
     [
-        (1.0, [5]),
-        (5, [5]),
-        (2, [2, 4]),
-        (0.5, [2, 4]),
-        (1, [1, 2, 3, 4, 5]),  # one step is another interval than the whole epoch
-        (0.01, [1, 2, 3, 4, 5]),
+        ({"check_val_every_n_epoch": 2}, []),
+        ({"val_check_interval": 1.0}, [5]),
+        ({"val_check_interval": 0.5}, [2, 4]),
+        ({"val_check_interval": 1}, [1, 2, 3, 4, 5]),  # one step is another interval than the whole epoch
+        ({"val_check_interval": 0.01}, [1, 2, 3, 4, 5]),
     ],
 )
-def test_each_validation_within_an_epoch_counts(tmp_path, ranks, interval, at):
+def test_each_validation_counts(tmp_path, ranks, flags, at):
+    """As many as there are in an epoch, or in some epochs alone."""
+    best = ModelCheckpoint("score", dirpath=tmp_path, save_top_k=-1, filename="{step}")
     stop = EarlyStopping("score", patience=8)
-    best = ModelCheckpoint("score", filename="{step}", save_top_k=-1, dirpath=tmp_path)
-    run = trainer(ranks, max_epochs=2, val_check_interval=interval, callbacks=[best, stop])
+    run = trainer(ranks, max_epochs=2, callbacks=[stop, best], **flags)
     run.fit(Scripted([1.0] * 10), loader(10 * ranks, 2), loader(4 * ranks, 2))
-    saved = [int(path.stem) for path in tmp_path.iterdir()]
-    both = [*at, *(5 + step for step in at)]
-    assert sorted(saved) == both[:9]  # the 9th is the 8th that is not better
+    both = [*at, *(5 + step for step in at)][:9] if at else [10]  # the 9th is the 8th that is not better
+    assert sorted(int(path.stem) for path in tmp_path.iterdir()) == both
     assert run.global_step == (both[8] if len(both) > 8 else 10)
-
-
-WATCHES = {  # options of self.log, flags of the trainer, and why the value can't be watched
-    "logged values are: train_count, train_loss": ({}, {"limit_val_batches": 0}),
-    "logged values are: train_count, train_los": ({}, {"val": False}),
-    "every rank has its own value of it, or rank 0": ({"sync_dist": False}, {}),
-}
-
-
-@pytest.mark.parametrize("make", [ModelCheckpoint, EarlyStopping])
-@pytest.mark.parametrize("text", WATCHES)
-def test_a_value_that_can_not_be_watched(tmp_path, make, text):
-    options, flags = WATCHES[text]
-    with pytest.raises(ConfigurationError, match=f"watches 'score', and {text}"):
-        fit([1.0], [make("score")], tmp_path, ranks=2, options=options, **flags)
-    known = f"{make.__name__} watches 'scores', and logged values are: score, train_count"
-    with pytest.raises(ConfigurationError, match=known):
-        fit([1.0], [make("scores")], tmp_path)
-    several = "logged values are: score/dataloader_idx_0, score/dataloader_idx_1, train_count"
-    run = trainer(callbacks=[make("score")], default_root_dir=tmp_path)
-    with pytest.raises(ConfigurationError, match=several):
-        run.fit(Scripted([1.0]), loader(8, 4), [loader(4, 2), loader(4, 2)])
 
 
 class LogsSteps(Logistic):
@@ -193,53 +139,40 @@ class LogsSteps(Logistic):
 
 NONE = "there is no value of it for this epoch"
 OWN = "every rank has its own value of it, or rank 0 alone has one"
+THERE = "logged values are: "
 
 
+@pytest.mark.parametrize("make", [ModelCheckpoint, EarlyStopping])
 @pytest.mark.parametrize(
-    ("make", "ranks", "options", "message"),
+    ("name", "text", "module", "ranks", "flags"),
     [
-        (EarlyStopping, 1, {"rank_zero_only": True}, NONE),
-        (ModelCheckpoint, 1, {}, NONE),
-        (EarlyStopping, 2, {"rank_zero_only": True}, OWN),
-        (ModelCheckpoint, 2, {"sync_dist": True}, NONE),
-        (lambda name: ModelCheckpoint(name, every_n_train_steps=1), 2, {"rank_zero_only": 1}, OWN),
+        ("score", THERE + "train_count, train_loss", Scripted([1.0] * 9), 2, {"limit_val_batches": 0}),
+        ("score", OWN, Scripted([1.0] * 9, sync_dist=False), 2, {}),
+        ("scores", THERE + "score, train_count", Scripted([1.0] * 9), 1, {}),
+        ("score", THERE + "score/dataloader_idx_0, score/dat", Scripted([1.0] * 9), 1, {}),
+        ("mine", NONE, LogsSteps(), 1, {}),
+        ("mine", NONE, LogsSteps(rank_zero_only=True), 1, {}),
+        ("mine", OWN, LogsSteps(rank_zero_only=True), 2, {}),
+        ("mine", NONE, LogsSteps(sync_dist=True), 2, {}),
     ],
 )
-def test_a_value_of_steps_that_a_callback_watches(make, ranks, options, message, tmp_path):
-    flags = {"default_root_dir": tmp_path}
-    text = f"(?s)watches 'mine', and {message}.*Do:     log it with on_epoch=True"
-    with pytest.raises(ConfigurationError, match=text):
-        trainer(ranks, callbacks=[make("mine")], **flags).fit(LogsSteps(**options), loader(8))
-    if make in (EarlyStopping, ModelCheckpoint):
-        run = trainer(ranks, callbacks=[make("mine")], **flags)
-        run.fit(LogsSteps(**options, on_epoch=True), loader(8))
+def test_a_value_that_can_not_be_watched(tmp_path, make, name, text, module, ranks, flags):
+    held = [loader(4, 2)] * (2 if "idx" in text else 1)
+    run = trainer(ranks, callbacks=[make(name)], default_root_dir=tmp_path, **flags)
+    with pytest.raises(ConfigurationError, match=f"watches '{name}', and {text}"):
+        run.fit(module, loader(8, 4), held)
+    if name == "mine":
+        run.fit(LogsSteps(**module.options, on_epoch=True), loader(8))
+    if text == OWN:
+        run.callbacks = [ModelCheckpoint("mine", every_n_train_steps=1)]
+        with pytest.raises(ConfigurationError, match=f"watches 'mine', and {OWN}"):
+            run.fit(LogsSteps(rank_zero_only=True), loader(8, 4))
 
 
-class LogsAtTheEnd(Callback):
-    """Logs where callbacks hear of an epoch's values: by the module, or by the trainer."""
-
-    def __init__(self, how):
-        self.how = how
-
-    def on_train_epoch_end(self, run, module):
-        if self.how == "module":
-            module.log("late", 1.0)
-        else:
-            run.log_values({"late": 1.0 + run.current_epoch})
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_what_a_callback_logs_at_the_end_of_an_epoch(ranks):
-    text = r"(?s)'late' can't be logged here.*trainer\.log_values\({'late': "
-    with pytest.raises(ConfigurationError, match=text):
-        trainer(ranks, callbacks=[LogsAtTheEnd("module")]).fit(Logistic(), loader(4))
-    stop = EarlyStopping("late", patience=1)
-    run = trainer(ranks, max_epochs=9, callbacks=[LogsAtTheEnd("trainer"), stop])
-    run.fit(Logistic(), loader(4))
-    assert (float(run.callback_metrics["late"]), stop.best_score) == (2.0, 1.0)
+def test_what_a_callback_makes_known_is_checked():
     for wrong in ({"epoch": 1.0}, {"lr": "fast"}, {3: 1.0}, {"lr": torch.zeros(2)}):
         with pytest.raises((ConfigurationError, InputError), match=r"logged as|must be|number"):
-            run.log_values(wrong)
+            trainer().log_values(wrong)
 
 
 def test_a_fit_that_never_validates_says_so_once(tmp_path):
@@ -250,21 +183,8 @@ def test_a_fit_that_never_validates_says_so_once(tmp_path):
     assert told.startswith("check_val_every_n_epoch=3 and max_epochs=2: this fit never validates")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=2)
-        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=3, val=False)
-        fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=3, limit_val_batches=0)
-
-
-def test_a_file_name_with_an_unknown_value(tmp_path):
-    text = r"(?s)cannot be filled in: 'sore'.*There are: epoch, score, step"
-    with pytest.raises(ConfigurationError, match=text):
-        fit([1.0], [ModelCheckpoint("score", filename="{sore:.2f}")], tmp_path)
-
-
-class Shown(Logistic):
-    def training_step(self, batch, batch_idx):
-        self.log("shown[a]", 7.5, prog_bar=True)
-        return super().training_step(batch, batch_idx)
+        for every, flags in ((2, {}), (3, {"val": False}), (3, {"limit_val_batches": 0})):
+            fit([1.0, 2.0], [], tmp_path, check_val_every_n_epoch=every, **flags)
 
 
 def test_the_progress_bar_is_rank_zeros_and_goes_on_after_a_validation(capfd):
@@ -279,14 +199,13 @@ def test_the_progress_bar_is_rank_zeros_and_goes_on_after_a_validation(capfd):
             seen.append([(task.description, task.completed) for task in bar._progress.tasks])
 
     run = trainer(callbacks=[bar, Looks()], val_check_interval=2, enable_model_summary=False)
-    run.fit(Shown(), loader(10, 2), loader(6, 2))
+    run.fit(Logistic(), loader(10, 2), loader(6, 2))
     assert seen == [[("epoch 0", 5), ("validation", 3)]]
     capfd.readouterr()
-    trainer(2, max_epochs=2, enable_progress_bar=True).fit(Shown(), loader(8, 4), loader(4, 2))
+    module = LogsSteps(prog_bar=True)
+    trainer(2, max_epochs=2, enable_progress_bar=True).fit(module, loader(8, 4), loader(4, 2))
     out, err = capfd.readouterr()
-    assert (out, err.count("epoch 1")) == ("", 1)
-    assert "validation" in err
-    assert "shown[a] 7.5" in err
+    assert (out, err.count("epoch 1"), "validation" in err, "mine 1" in err) == ("", 1, True, True)
 
 
 def shown(**flags):

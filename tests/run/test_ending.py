@@ -11,14 +11,20 @@ from tests.run.threads import TrainerThreads, trainer
 
 
 class Failing(Logistic):
-    def __init__(self, *where):
-        super().__init__()
-        self.where = where
+    """Fails in some hooks; in a step on the rank that is said alone."""
 
-    def training_step(self, batch, batch_idx):
-        if "step" in self.where:
+    def __init__(self, *where, bad=None):
+        super().__init__()
+        self.where, self.bad = where, bad
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        at = (self.global_rank, self.current_epoch, batch_idx)
+        if ("step" in self.where and self.bad is None) or at == (self.bad, 1, 1):
             raise ValueError("a bad batch")
-        return super().training_step(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint):
+        if "save" in self.where:
+            raise KeyError("odd")
 
     def teardown(self, stage):
         if "teardown" in self.where:
@@ -80,38 +86,25 @@ def test_after_a_run_that_went_well_all_is_torn_down_and_the_trainer_is_free():
     run.fit(Logistic(), loader(8))  # not "fit inside a call of the same trainer"
 
 
-class Fails(Logistic):
-    """One rank raises in the second epoch."""
-
-    def __init__(self, bad):
-        super().__init__()
-        self.bad = bad
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        if (self.global_rank, self.current_epoch, batch_idx) == (self.bad, 1, 1):
-            raise ValueError("a bad batch")
-
-
 class Split(TrainerThreads):
     """A strategy that says it splits the model."""
 
     whole_on_each_rank = False
 
 
-def fit(folder, module, **flags):
+def fails(folder, bad, *where, **flags):
     keeper = ModelCheckpoint(dirpath=folder, save_top_k=0)
     run = trainer(2, max_epochs=3, **{"callbacks": [keeper]} | flags)
     with pytest.raises(ValueError, match="a bad batch") as caught:
-        run.fit(module, loader(24, shuffle=True))
-    return caught.value
+        run.fit(Failing(*where, bad=bad), loader(24, shuffle=True))
+    return "\n".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("bad", [0, 1])
 def test_the_lowest_rank_that_is_left_saves_and_a_new_fit_goes_on_from_it(tmp_path, bad):
-    error = fit(tmp_path, Fails(bad))
+    notes = fails(tmp_path, bad)
     content = torch.load(tmp_path / "rescued.ckpt")
     assert (content["epoch"], content["global_step"], len(content["ranks"])) == (1, 5, 1)
-    notes = "\n".join(error.__notes__)
     assert f"raised on rank {bad}\n" in notes
     assert f"rank {1 - bad} raised PeerLostError" in notes
     run = trainer(2, max_epochs=3)
@@ -121,15 +114,11 @@ def test_the_lowest_rank_that_is_left_saves_and_a_new_fit_goes_on_from_it(tmp_pa
 
 def test_nothing_is_saved_of_what_is_split_nor_without_a_keeper(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fit(tmp_path, Fails(1), strategy=Split())
-    fit(tmp_path, Fails(1), callbacks=[])
+    fails(tmp_path, 1, strategy=Split())
+    fails(tmp_path, 1, callbacks=[])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_hook_that_fails_while_saving_hides_no_error(tmp_path):
-    class Odd(Fails):
-        def on_save_checkpoint(self, checkpoint):
-            raise KeyError("odd")
-
     with pytest.warns(UserWarning, match=r"no last checkpoint is saved: KeyError\('odd'\)"):
-        fit(tmp_path, Odd(1))
+        fails(tmp_path, 1, "save")

@@ -42,19 +42,14 @@ def fit(ranks, batch_size):
     return module, run
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_training(world_size):
-    found = fit(world_size, 12 // world_size)
-    assert_same(found, fit(1, 12))
-    assert found[1].local_metrics == LOCAL
-    assert found[1].global_step == 4
+def test_training():
+    for world_size in (2, 3, 4):
+        found = fit(world_size, 12 // world_size)
+        assert_same(found, fit(1, 12))
+        assert (found[1].local_metrics, found[1].global_step) == (LOCAL, 4)
 
 
-BATCHES = [tuple(part[:3] for part in batch) for batch in loader(16, 4)]
-
-
-def joined(first, second):
-    return tuple(map(torch.cat, zip(first, second, strict=True)))
+A, B, C, D = (tuple(part[:3] for part in batch) for batch in loader(16, 4))
 
 
 class PerRank(Logistic):
@@ -75,9 +70,6 @@ def uneven(*plan, **flags):
     return module, run
 
 
-A, B, C, D = BATCHES
-
-
 @pytest.mark.parametrize("kind", [list, Streamed])
 @pytest.mark.parametrize(
     ("first", "second", "flags"),
@@ -89,6 +81,6 @@ A, B, C, D = BATCHES
     ],
 )
 def test_uneven_training_steps(kind, first, second, flags):
-    whole = [joined(first[0], second[0]), *first[1:]] if second else first
+    together = tuple(map(torch.cat, zip(first[0], second[0], strict=True))) if second else first[0]
     found = uneven(kind(first), kind(second), **flags)
-    assert_same(found, uneven(kind(whole), **flags))
+    assert_same(found, uneven(kind([together, *first[1:]]), **flags))

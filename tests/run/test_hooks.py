@@ -22,7 +22,7 @@ class Ends(Logistic):
 
     def __init__(self):
         super().__init__()
-        self.hits = BinaryAccuracy()
+        self.hits, self.found = BinaryAccuracy(), []
 
     def training_step(self, batch, batch_idx):
         x, y = batch
@@ -33,8 +33,12 @@ class Ends(Logistic):
         self.losses = outputs["loss"].numel()
         loss = loss_of(outputs["logits"], outputs["y"])
         self.log("train_loss", loss, on_step=True, on_epoch=True)
-        self.log("train_count", len(outputs["y"]), on_step=False, on_epoch=True, reduce_fx="sum")
         return {"loss": loss, "pred": outputs["logits"] > 0}
+
+    def training_epoch_end(self, outputs):
+        assert not any(out["loss"].requires_grad for out in outputs)
+        self.found.append(torch.cat([out["pred"] for out in outputs]))
+        self.log("mean_loss", torch.stack([out["loss"] for out in outputs]).mean())
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
@@ -46,51 +50,31 @@ class Ends(Logistic):
         self.log("val_loss", loss_of(logits, y))
         self.log("val_accuracy", self.hits)
 
+    def validation_epoch_end(self, outputs):
+        self.found.append(outputs)
+        self.log("batches", len(outputs), reduce_fx="sum")
+
     test_step, test_step_end = validation_step, validation_step_end
 
 
 @pytest.mark.parametrize("flags", [{}, {"ranks": 2}, DP])
 def test_ends_of_steps_are_called_under_every_strategy(flags):
     plain, ends = Logistic(), Ends()
-    expected, run = (trainer(**each, max_epochs=2) for each in (flags, flags))
-    if flags == DP:
-        expected = trainer(max_epochs=2)
-    data = loader(8), loader(7, 2, seed=1)
+    expected = trainer(max_epochs=2, **({} if flags == DP else flags))
+    run, data = trainer(max_epochs=2, **flags), (loader(8), loader(7, 2, seed=1))
     expected.fit(plain, *data)
     run.fit(ends, *data)
     if flags == DP:
         assert ends.losses == 2  # one of each replica
     torch.testing.assert_close(ends.layer.state_dict(), plain.layer.state_dict())
-    for name in ("train_loss", "train_count", "val_loss", "val_accuracy"):
+    for name in ("train_loss", "val_loss", "val_accuracy"):
         assert float(run.callback_metrics[name]) == pytest.approx(expected.callback_metrics[name])
+    assert float(run.callback_metrics["batches"]) == 4
+    assert float(run.callback_metrics["mean_loss"]) > 0
+    if not flags:  # batches of validation, predictions of training
+        assert [len(each) for each in ends.found] == [4, 8, 4, 8]
     (found,), (wanted,) = run.test(ends, data[1]), expected.test(plain, data[1])
     assert found["val_loss"] == pytest.approx(wanted["val_loss"])
-
-
-class Concatenates(Ends):
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def training_epoch_end(self, outputs):
-        assert not any(out["loss"].requires_grad for out in outputs)
-        self.found.append(torch.cat([out["pred"] for out in outputs]))
-        self.log("mean_loss", torch.stack([out["loss"] for out in outputs]).mean())
-
-    def validation_epoch_end(self, outputs):
-        self.found.append(outputs)
-        self.log("batches", len(outputs), reduce_fx="sum")
-
-
-def test_outputs_of_an_epoch():
-    run, module = trainer(max_epochs=2), Concatenates()
-    run.fit(module, loader(10), loader(6, 2))
-    # batches of validation, predictions of training
-    assert [len(each) for each in module.found] == [3, 10, 3, 10]
-    assert float(run.callback_metrics["mean_loss"]) > 0
-    parallel = trainer(2)
-    parallel.fit(Concatenates(), loader(8), loader(6, 2))
-    assert float(parallel.callback_metrics["batches"]) == 4
 
 
 class Several(Logistic):
@@ -113,7 +97,7 @@ class Data(DataModule):
         return loader(4, 2)
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(1, 7), (3, 7), (3, 2), (5, 7)])
+@pytest.mark.parametrize(("ranks", "count"), [(1, 7), (3, 7), (5, 7), (3, 2)])
 def test_predictions_come_in_the_order_of_the_data(ranks, count):
     data, module = loader(count, 2), Predicts()
     found = trainer(ranks).predict(module, data)
@@ -128,9 +112,7 @@ def test_outputs_and_predictions_of_several_loaders_and_of_none():
     run.validate(module, [loader(4, 2), loader(2, 2)])
     assert module.found == [[0, 0], [1]]
     assert run.predict(module, [loader(9, 2), loader(2, 2)]) == [[0, 0], [1]]
-    zeros = [torch.zeros(2, 4)]
-    assert run.predict(Logistic(), zeros, return_predictions=False) is None
-    (plain,) = run.predict(Logistic(), zeros)  # what the module returns when called
+    (plain,) = run.predict(Logistic(), [torch.zeros(2, 4)])  # what the module returns when called
     assert plain.shape == (2,)
     assert len(run.predict(Predicts(), datamodule=Data())) == 2
 
@@ -153,10 +135,7 @@ class HookCalls(Logistic):
         self.seen.append(("optimizer", type(optimizer).__name__, has_gradient))
 
     def on_validation_batch_end(self, outputs, batch, batch_idx):
-        self.seen.append(("validation", outputs))
-
-    def on_validation_epoch_end(self):
-        self.seen.append(("of", self.trainer.num_batches))
+        self.seen.append(("validation", outputs, self.trainer.num_batches))
 
     def setup(self, stage):
         self.seen.append(stage)
@@ -169,7 +148,7 @@ def test_hooks_get_what_they_are_about():
     run.fit(module, loader(8), loader(4))
     step = [("start", 0, 4), ("optimizer", "AdamW", True), ("end", 0, False)]
     assert module.seen[:4] == ["fit", *step]
-    assert module.seen[-3:] == [("validation", None), ("of", 1), "fit"]
+    assert module.seen[-2:] == [("validation", None, 1), "fit"]
     assert float(run.callback_metrics["from_hook"]) == 1.0
 
 
@@ -205,43 +184,25 @@ def test_what_a_callback_logs_of_a_batch_weighs_as_the_batch(ranks):
     assert found["train_outside"] == pytest.approx(found["train_inside"], rel=1e-12)
 
 
-def changed(base, **methods):
-    """Return an object of a class that overrides these methods."""
-    return type("Odd", (base,), methods)()
-
-
 NEVER = "would never be called"
-SIGNATURES = {
-    r"Odd.training_step takes \(batch\), and is called with": changed(Logistic, training_step=lambda self, batch: None),
-    "missing a required argument: 'optimizer_idx'": changed(
-        Logistic, training_step=lambda self, batch, batch_idx, optimizer_idx: None
-    ),
-    r"Do:     def .*_batch_end\(self, outputs, batch, batch_idx\)": changed(
-        Logistic, on_train_batch_end=lambda self, batch_idx: None
-    ),
-    r"Odd.prepare_data takes \(folder\), and is called with \(\)": changed(
-        Logistic, prepare_data=lambda self, folder: None
-    ),
-    rf"Odd.on_epoch_end {NEVER}.*\n.*on_train_epoch_end": changed(Logistic, on_epoch_end=lambda self: None),
-    f"Odd.backward {NEVER}": changed(Logistic, backward=lambda self, loss: None),
-    f"on_sanity_check_start {NEVER}": changed(Callback, on_sanity_check_start=lambda self, run, module: None),
-    r"takes \(run, module, batch_idx\)": changed(
-        Callback, on_train_batch_end=lambda self, run, module, batch_idx: None
-    ),
-    f"Odd.on_after_batch_transfer {NEVER}": changed(
-        DataModule, on_after_batch_transfer=lambda self, batch, dataloader_idx: None
-    ),
-}
+SIGNATURES = [  # a class, a method of it, and what is said
+    (Logistic, "training_step", lambda self, batch, batch_idx, optimizer_idx: None, "argument: 'optimizer_idx'"),
+    (Logistic, "on_train_batch_end", lambda self, batch_idx: None, r"Do:     def .*d\(self, outputs, batch, batch_idx"),
+    (Logistic, "prepare_data", lambda self, folder: None, r"data takes \(folder\), and is called with \(\)"),
+    (Logistic, "on_epoch_end", lambda self: None, rf"Odd.on_epoch_end {NEVER}.*\n.*on_train_epoch_end"),
+    (Callback, "on_sanity_check_start", lambda self, run, module: None, f"check_start {NEVER}"),
+    (Callback, "on_train_batch_end", lambda self, run, module, batch_idx: None, r"takes \(run, module, batch_idx\)"),
+    (DataModule, "on_after_batch_transfer", lambda self, batch, dataloader_idx: None, f"batch_transfer {NEVER}"),
+]
 
 
-@pytest.mark.parametrize("message", SIGNATURES)
-def test_wrong_signatures(message):
-    odd = SIGNATURES[message]
-    module = odd if isinstance(odd, Logistic) else Logistic()
-    data = odd if isinstance(odd, DataModule) else loader(2)
-    callbacks = [odd] if isinstance(odd, Callback) else []
+@pytest.mark.parametrize(("base", "name", "method", "message"), SIGNATURES)
+def test_wrong_signatures(base, name, method, message):
+    odd = type("Odd", (base,), {name: method})()
+    module = odd if base is Logistic else Logistic()
+    callbacks = [odd] if base is Callback else []
     with pytest.raises(ConfigurationError, match=message):
-        trainer(callbacks=callbacks).fit(module, data)
+        trainer(callbacks=callbacks).fit(module, odd if base is DataModule else loader(2))
     with pytest.raises(ConfigurationError, match=r"with \(batch, batch_idx, dataloader_idx\)"):
         trainer().validate(Logistic(), [loader(2), loader(2)])
 
@@ -266,22 +227,14 @@ def test_none_for_a_batch_is_no_rank_without_one():
         trainer(2).fit(Accepting(), batches)
 
 
-class Parcel:
-    """A batch whose size nobody can tell."""
-
-    def __init__(self, x):
-        self.x = x
-
-
-class Parcels(Logistic):
-    def validation_step(self, batch, batch_idx):
-        self.log("value", batch.x.mean())
-
-
 @pytest.mark.parametrize("flags", [{}, DP])
 def test_a_batch_whose_size_can_not_be_told(flags):
+    class Parcels(Logistic):
+        def validation_step(self, batch, batch_idx):
+            self.log("value", 1.0)
+
     with pytest.raises(InputError, match="can't tell how many samples are behind 'value'"):
-        trainer(**flags).validate(Parcels(), [Parcel(torch.ones(3, 4))])
+        trainer(**flags).validate(Parcels(), [object()])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,17 +19,21 @@ from torch.utils.data import DataLoader
 from distmetrics import PeerLostError, Runner
 from distmetrics.strategies import FSDP
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
+from tests.acceptance import free_port
 from tests.programs import Program, run_program
 from tests.run import loops
 from tests.run.models import Logistic, loader, samples
-from tests.run.resumable import keeper, run
 from tests.run.threads import trainer
 from tests.strategies.common import in_ranks
 
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parents[2]
-MODULE = ["-m", "tests.run.script"]
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+HELD = loader(5, 2, seed=1)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
 class Normed(Logistic):
@@ -42,17 +45,6 @@ class Normed(Logistic):
 
     def forward(self, x):
         return super().forward(self.norm(x))
-
-
-def uneven(runner):
-    """Evaluate uneven data: DistributedDataParallel's forward would exchange statistics."""
-    net = runner.setup(Normed())
-    runner.backward(net(torch.randn(4, 4) + runner.global_rank).sum())
-    net.eval()
-    data = DataLoader(samples(3 * runner.world_size - 1), 1)
-    with torch.no_grad():
-        seen = [net(x).item() for x, _ in runner.setup_dataloaders(data)]
-    return runner.all_gather(torch.tensor(len(seen))).tolist()
 
 
 def two_models(runner):
@@ -77,44 +69,25 @@ def launched(strategy, fn, *args):
     return Runner(strategy=strategy, devices=devices, accelerator="cpu").launch(fn, *args)
 
 
-def normed():
-    module, run = Normed(), trainer(strategy="ddp", devices=2)
-    run.fit(module, loader(24, 6), loader(5, 2, seed=1))
-    values = {name: float(value) for name, value in run.callback_metrics.items()}
-    return values, trainer().validate(module, loader(5, 2, seed=1))[0]
-
-
-def resumed(folder, strategy):
-    flags = {"strategy": strategy, "devices": 2}
-    whole = run([keeper(folder / strategy)], **flags)
-    path = folder / strategy / "4.ckpt"  # in the middle of the second epoch of 3 steps
-    assert torch.load(path)["position"]["batches"] == 1
-    return whole, run([], ckpt_path=path, **flags)
-
-
 def in_one_world(folder):
-    saved = {}
-    for strategy in ("ddp_sharded", FSDP(), FSDP(wrap=[nn.Linear])):
-        saved[strategy if strategy == "ddp_sharded" else str(strategy.wrap_classes)] = launched(
-            strategy, loops.checkpoint, folder / "saved.pt"
-        )
-    found = launched("ddp", uneven), launched("fsdp", two_models), normed(), saved
-    return *found, [resumed(folder, strategy) for strategy in ("fsdp", "ddp_sharded")]
+    module, run = Normed(), trainer(strategy="ddp", devices=2)
+    run.fit(module, loader(24, 6), HELD)
+    values = {name: float(value) for name, value in run.callback_metrics.items()}
+    sharded = "ddp_sharded", FSDP(), FSDP(wrap=[nn.Linear])
+    saved = [launched(each, loops.checkpoint, folder / "saved.pt") for each in sharded]
+    return launched("fsdp", two_models), values, trainer().validate(module, HELD)[0], saved
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_ranks_that_are_there_already(tmp_path):
     alone = launched("single", two_models)
     expected = launched("single", loops.checkpoint, tmp_path / "single.pt")
-    for counts, models, (values, again), saved, fits in in_ranks(2, in_one_world, tmp_path):
-        assert counts == [2, 3]
-        torch.testing.assert_close(models, alone, rtol=1e-6, atol=1e-7)
+    for models, values, again, saved in in_ranks(2, in_one_world, tmp_path):
+        close(models, alone)
         # One model is evaluated though running statistics drift.
         assert again == pytest.approx({name: values[name] for name in again}, rel=1e-6)
-        for found in saved.values():
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
-        for whole, rest in fits:
-            assert (whole["step"], rest) == (6, whole)
+        for found in saved:
+            close(found, expected)
 
 
 @pytest.mark.spawn
@@ -123,20 +96,18 @@ def test_everything_comes_home_from_processes_that_are_spawned(tmp_path):
         keeper = ModelCheckpoint("val_loss", save_top_k=2, dirpath=tmp_path / str(ranks))
         stop = EarlyStopping("val_auroc", mode="max", patience=1)
         run, module = trainer(max_epochs=4, callbacks=[keeper, stop], **flags), Logistic()
-        run.fit(module, loader(24, 12 // ranks), loader(5, 2, seed=1))
+        run.fit(module, loader(24, 12 // ranks), HELD)
         assert (module.trainer, module.current_epoch) == (run, run.current_epoch)
         values = {name: float(value) for name, value in run.callback_metrics.items()}
-        del values["train_loss_step"]
+        values["train_loss_step"] = keeper.best_model_score  # which is each rank's own
         paths = [Path(path).name for path in keeper.best_k_models]
         stopped = stop.stopped_epoch, run.current_epoch, run.global_step, run.should_stop, paths
-        return module.state_dict(), values, keeper.best_model_score, stopped
+        return module.state_dict(), values, stopped
 
-    found = fit(2, strategy="ddp_spawn", devices=2)
-    expected = fit(1)
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-6, atol=1e-7)
+    found, expected = fit(2, strategy="ddp_spawn", devices=2), fit(1)
+    close(found[0], expected[0])
     assert found[1] == pytest.approx(expected[1], rel=1e-6)
-    assert found[2] == pytest.approx(expected[2], rel=1e-6)
-    assert found[3] == expected[3]
+    assert found[2] == expected[2]
 
 
 @pytest.mark.parametrize(
@@ -168,15 +139,10 @@ def environ(folder, **variables):
     return plain | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)} | variables
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 def test_a_lost_rank_is_named_in_a_process_group_of_the_scripts_own(tmp_path):
     """Nobody tells there how the rank ended; its process, which is gone, does."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    command = ["-m", "tests.run.adopted", tmp_path]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = ["-m", "tests.run.script", tmp_path, "backward"]
     ranks = [Program(command, cwd=ROOT, env=environ(tmp_path, RANK=str(rank), **place)) for rank in range(2)]
     assert [rank.end(timeout=150).returncode for rank in ranks] == [1, -9]
     what, again, peers, by_gloo, function = told(tmp_path, 0)
@@ -188,30 +154,27 @@ def script(folder, *arguments):
     """Run the script to its end; nothing stays behind, neither processes nor files."""
     scratch = folder / "tmp"
     scratch.mkdir()
-    done = run_program([*MODULE, folder, *arguments], cwd=ROOT, env=environ(scratch), timeout=150)
+    command = ["-m", "tests.run.script", folder, *arguments]
+    done = run_program(command, cwd=ROOT, env=environ(scratch), timeout=150)
     processes = psutil.process_iter(["cmdline"])
     left = [each for each in processes if str(folder) in " ".join(each.info["cmdline"] or [])]
-    psutil.wait_procs(left, timeout=5)
-    assert not any(process.is_running() for process in left)
-    assert not list(scratch.glob("distmetrics-*"))
+    _, alive = psutil.wait_procs(left, timeout=5)
+    assert (alive, [*scratch.glob("distmetrics-*")]) == ([], [])
     return done
 
 
 def check(folder):
     best = ModelCheckpoint("val_loss", dirpath=folder / "single")
     module, run = Logistic(), trainer(max_epochs=2, callbacks=[best])
-    held = loader(5, 2, seed=1)
-    before = run.validate(module, held)[0]
-    run.fit(module, loader(24, 12), held)
+    expected = {"before": run.validate(module, HELD)[0]}
+    run.fit(module, loader(24, 12), HELD)
+    expected["validated"] = expected["tested"] = run.validate(module, HELD)[0]
     found = told(folder, 0)
     assert told(folder, 1) == found
-    assert found["before"] == pytest.approx(before, rel=1e-6)
-    after = run.validate(module, held)[0]
-    assert found["validated"] == found["tested"] == pytest.approx(after, rel=1e-6)
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, rel=1e-6)
     assert found["best"] == pytest.approx(best.best_model_score, rel=1e-6)
-    for name, value in module.state_dict().items():
-        weights = torch.tensor(found["weights"][name])
-        torch.testing.assert_close(weights, value, rtol=1e-6, atol=1e-7)
+    close([torch.tensor(value) for value in found["weights"]], [*module.state_dict().values()])
 
 
 def test_a_script_that_starts_its_other_ranks(tmp_path):
@@ -240,8 +203,8 @@ def test_a_rank_that_fails(tmp_path, where, rank, how, message):
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs an mpirun")
 def test_under_mpirun(tmp_path):
     names = [f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
-    variables = environ(tmp_path, MASTER_PORT=free_port(), **dict.fromkeys(names, "1"))
-    command = ["mpirun", "-n", "2", sys.executable, *MODULE, str(tmp_path)]
+    variables = environ(tmp_path, MASTER_PORT=str(free_port()), **dict.fromkeys(names, "1"))
+    command = ["mpirun", "-n", "2", sys.executable, "-m", "tests.run.script", str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env=variables, timeout=150)
     check(tmp_path)
 
@@ -253,7 +216,7 @@ class SlowToLearn(Logistic):
         loss = super().training_step(batch, batch_idx)
         self.log("ours", loss, sync_dist=True)
         if self.global_rank == 0 and batch_idx == 1:
-            loss.register_hook(lambda grad: time.sleep(8))
+            loss.register_hook(lambda grad: time.sleep(4))
         return loss
 
 

@@ -9,7 +9,9 @@ from torch.utils.data import DataLoader
 
 from distmetrics import ConfigurationError, InputError, InputTypeError, MismatchError, Runner
 from distmetrics.errors import DistmetricsError
-from tests.run.loops import Fit, assert_same_fit, model, plain
+from tests.acceptance.test_runner import CPU, Loop, plain, same
+from tests.acceptance.test_strategies import samples as separable
+from tests.run.loops import model
 from tests.run.models import loss_of, samples
 from tests.run.threads import Threads
 
@@ -23,11 +25,11 @@ def single(fn, **flags):
     return Runner(strategy="single", accelerator="cpu", **flags).launch(fn)
 
 
-@pytest.mark.parametrize("options", [{}, {"clip": 0.3}, {"val": 3}, {"val": 2}])
-@pytest.mark.parametrize(("world_size", "steps"), [(1, 2), (2, 2), (3, 1)])
-def test_the_loop_of_one_process(world_size, steps, options):
-    for found in Fit(strategy=Threads(), devices=world_size).run(**options, steps=steps):
-        assert_same_fit(found, plain(**options))
+@pytest.mark.parametrize(("world_size", "parts"), [(1, 2), (2, 2), (3, 1)])
+def test_the_loop_of_one_process(world_size, parts):
+    weights, numbers = plain(DataLoader(separable(24), 12), clip=0.05)
+    expected = {name: value for name, value in numbers.items() if "short" not in name}
+    same(Loop(strategy=Threads(), devices=world_size, **CPU).run(parts), (weights, expected))
 
 
 class Parent(Runner):
@@ -54,7 +56,6 @@ class Again(Runner):
 
 
 def test_what_is_launched():
-    assert Child(strategy="single").run(2) == 30
     assert Child(strategy=Threads(), devices=2).run(2) == [40, 40]
     with pytest.raises(ConfigurationError, match="has not called super"):
         Forgetful().run()
@@ -81,26 +82,20 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("what", OUTSIDE)
-def test_outside_of_a_launch(what):
+def talk(runner):
+    for index in range(3):
+        runner.log.mean("loss", torch.tensor(float(index)), weight=1 + runner.global_rank)
+    runner.log.sum("samples", 4)
+    return runner.log.flush(), runner.log.flush()
+
+
+def test_outside_of_a_launch_and_the_log_of_each():
     runner = Runner(strategy=Threads(), devices=2)
     assert (runner.world_size, runner.global_rank, runner.is_global_zero) == (2, 0, True)
     for _ in range(2):  # before and after
-        with pytest.raises(ConfigurationError, match=f"{what} outside of a launch"):
-            OUTSIDE[what](runner)
-        runner.launch(lambda runner: None)
-
-
-def test_the_log_of_a_launch():
-    def talk(runner):
-        for index in range(3):
-            value = torch.tensor(float(index))
-            runner.log.mean("loss", value, weight=1 + runner.global_rank)
-        runner.log.sum("samples", 4)
-        return runner.log.flush(), runner.log.flush()
-
-    runner = Runner(strategy=Threads(), devices=2)
-    for _ in range(2):  # each launch has its own
+        for what, call in OUTSIDE.items():
+            with pytest.raises(ConfigurationError, match=f"{what} outside of a launch"):
+                call(runner)
         assert runner.launch(talk) == [({"loss": 1.0, "samples": 8.0}, {})] * 2
 
 
@@ -137,17 +132,12 @@ def test_wrong_calls_are_refused_on_every_rank(call, error, text, tmp_path, monk
     assert [file.name for file in tmp_path.iterdir()] == ["turned.pt"]
 
 
-def test_a_seed_of_the_runner_is_in_force_in_each_launch():
-    runner = Runner(strategy="single", seed=3)
-    assert runner.launch(lambda _: torch.rand(1)) == runner.launch(lambda _: torch.rand(1))
-
-
 class Low(Threads):
     def forward(self):
         return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-def test_a_model_computes_in_the_precision_and_returns_float32():
+def test_a_model_computes_in_the_precision_and_returns_float32_and_a_seed_is_each_launchs():
     seen = []
 
     class Net(nn.Linear):
@@ -161,6 +151,8 @@ def test_a_model_computes_in_the_precision_and_returns_float32():
 
     assert Runner(strategy=Low(), devices=1).launch(compute) == [torch.float32]
     assert seen == [torch.bfloat16]
+    runner = Runner(strategy="single", seed=3)
+    assert runner.launch(lambda _: torch.rand(1)) == runner.launch(lambda _: torch.rand(1))
 
 
 def test_a_loss_needs_a_model_that_is_set_up():
@@ -188,57 +180,47 @@ def test_a_loss_needs_a_model_that_is_set_up():
     ],
 )
 def test_training_on_data_that_is_dealt_out_for_evaluation(count, message):
-    def train(runner, **said):
+    def train(runner):
         net = runner.setup(model())
-        for x, y in runner.setup_dataloaders(DataLoader(samples(count), 2), **said):
+        for x, y in runner.setup_dataloaders(DataLoader(samples(count), 2)):
             runner.backward(loss_of(net(x), y))
 
     with pytest.raises(ConfigurationError, match=message):
         threads(train)
-    if count == 8:  # somebody has said that steps are none of it
-        threads(lambda runner: train(runner, train=False))
     single(train)
+
+
+X = torch.ones(2, 4)
 
 
 def _step_inside(runner, net, optimizer):
     with runner.no_backward_sync(net):
-        runner.backward(net(torch.ones(2, 4)).sum())
+        runner.backward(net(X).sum())
         optimizer.step()
-
-
-def _step_after(runner, net, optimizer):
-    with runner.no_backward_sync(net):
-        runner.backward(net(torch.ones(2, 4)).sum())
-    optimizer.step()
 
 
 def _call_inside(runner, net, optimizer):
     """It is the model's call that DistributedDataParallel goes by."""
     with runner.no_backward_sync(net):
-        loss = net(torch.ones(2, 4)).sum()
+        loss = net(X).sum()
     runner.backward(loss)
     optimizer.step()
 
 
 def _closure_inside(runner, net, optimizer):
-    def closure():
-        loss = net(torch.ones(2, 4)).sum()
-        runner.backward(loss)
-        return loss
-
     with runner.no_backward_sync(net):
-        optimizer.step(closure)
+        optimizer.step(lambda: runner.backward(net(X).sum()))
 
 
 def _model_said(runner, net, optimizer):
     other = runner.setup(model())
     with runner.no_backward_sync(net):
-        runner.backward(net(torch.ones(2, 4)).sum(), net)
-    runner.backward(other(torch.ones(2, 4)).sum(), other)
+        runner.backward(net(X).sum(), net)
+    runner.backward(other(X).sum(), other)
     optimizer.step()
 
 
-@pytest.mark.parametrize("wrong", [_step_inside, _step_after, _call_inside, _closure_inside, _model_said])
+@pytest.mark.parametrize("wrong", [_step_inside, _call_inside, _closure_inside, _model_said])
 def test_a_step_with_gradients_that_have_stayed_on_their_rank(wrong):
     text = r"rank's alone, and the ranks' weights would part(.|\n)*step\(\)"
 
@@ -254,7 +236,7 @@ def test_a_step_with_gradients_that_have_stayed_on_their_rank(wrong):
         assert torch.equal(net.module[0].weight, before)
         optimizer.zero_grad()
         optimizer.step()  # with no gradients at all
-        runner.backward(net(torch.ones(2, 4)).sum())
+        runner.backward(net(X).sum())
         optimizer.step()
         assert not torch.equal(net.module[0].weight, before)
         with runner.no_backward_sync(net):
@@ -265,52 +247,35 @@ def test_a_step_with_gradients_that_have_stayed_on_their_rank(wrong):
 
 
 def test_wrong_set_up():
+    net, other = model(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters())
+    stranger, twice = torch.optim.SGD(model().parameters()), "set up already"
+
     def wrong(runner):
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters())
         wrapped, stepped = runner.setup(net, optimizer)
         loader = runner.setup_dataloaders(DataLoader(samples(2)))
-        other, twice = nn.Linear(1, 1), "set up already"
-        for call, error, message in [
-            (lambda: runner.setup(3), InputTypeError, "nn.Module, first; got a int"),
-            (lambda: runner.setup(other, other), InputTypeError, "after the model, got a Linear"),
-            (
-                lambda: runner.setup(other, torch.optim.SGD(model().parameters())),
-                ConfigurationError,
-                "steps no parameter of the Linear",
-            ),
-            (lambda: runner.setup(net), ConfigurationError, twice),
-            (lambda: runner.setup(wrapped), ConfigurationError, twice),
-            (lambda: runner.setup(other, stepped), ConfigurationError, twice),
-            (lambda: runner.setup(other, optimizer), ConfigurationError, twice),
-            (lambda: runner.setup_dataloaders(loader), ConfigurationError, twice),
-            (lambda: runner.setup_dataloaders("abc"), InputTypeError, "takes loaders"),
-            (lambda: runner.setup_dataloaders(net), InputTypeError, "takes loaders"),
-            (lambda: runner.setup_dataloaders(3), InputTypeError, "takes loaders"),
-            (lambda: runner.setup_dataloaders(), InputTypeError, "at least one"),
-            (lambda: runner.no_backward_sync(net), InputTypeError, "that setup returned"),
-            (
-                lambda: runner.clip_gradients(net, stepped, max_norm=1),
-                InputTypeError,
-                "that setup returned",
-            ),
-            (
-                lambda: runner.clip_gradients(wrapped, stepped),
-                ConfigurationError,
-                "either max_norm",
-            ),
+        for method, args, error, message in [
+            ("setup", [3], InputTypeError, "nn.Module, first; got a int"),
+            ("setup", [other, other], InputTypeError, "after the model, got a Linear"),
+            ("setup", [other, stranger], ConfigurationError, "steps no parameter of the Linear"),
+            ("setup", [net], ConfigurationError, twice),
+            ("setup", [wrapped], ConfigurationError, twice),
+            ("setup", [other, stepped], ConfigurationError, twice),
+            ("setup", [other, optimizer], ConfigurationError, twice),
+            ("setup_dataloaders", [loader], ConfigurationError, twice),
+            ("setup_dataloaders", ["abc"], InputTypeError, "takes loaders"),
+            ("setup_dataloaders", [net], InputTypeError, "takes loaders"),
+            ("setup_dataloaders", [], InputTypeError, "at least one"),
+            ("no_backward_sync", [net], InputTypeError, "that setup returned"),
+            ("clip_gradients", [net, stepped], InputTypeError, "that setup returned"),
+            ("clip_gradients", [wrapped, stepped], ConfigurationError, "either max_norm"),
         ]:
             with pytest.raises(error, match=message):
-                call()
-        for limit in (
-            {"max_norm": -1},
-            {"max_norm": 0},
-            {"clip_value": -0.1},
-            {"max_norm": "1"},
-            {"clip_value": True},
-        ):
-            with pytest.raises(ConfigurationError, match="must be a positive number, or None"):
-                runner.clip_gradients(wrapped, stepped, **limit)
+                getattr(runner, method)(*args)
+        for limit in (-1, 0, "1", True):
+            for name in ("max_norm", "clip_value"):
+                with pytest.raises(ConfigurationError, match="must be a positive number, or None"):
+                    runner.clip_gradients(wrapped, stepped, **{name: limit})
         runner.clip_gradients(wrapped, stepped, max_norm=1.0, norm_type=float("inf"))
 
     single(wrong)
