@@ -7,6 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,11 +39,11 @@ def warned(program: Callable[..., Any], *args: Any, world: int = 2) -> list[str]
     return [text[: len(WANTED)] for text in texts]  # what is for frameworks follows
 
 
-def evaluate(val_loader: Any, metric: Any = None) -> Any:
+def evaluate(val_loader: Any, metric: Any = None, **options: Any) -> Any:
     metric = metric or MeanMetric()
     for batch in val_loader:
         metric.update(batch)
-    return sync_and_compute(metric)
+    return sync_and_compute(metric, **options)
 
 
 WANTED = "1 of 12 samples that a loader of a Tensor dealt out are repeats: evaluate with distmetrics.data.exact(loader)"
@@ -51,13 +52,7 @@ WANTED = "1 of 12 samples that a loader of a Tensor dealt out are repeats: evalu
 @pytest.mark.parametrize("make", [lambda: MetricCollection([MeanMetric(), SumMetric()]), Mean])
 def test_a_loader_that_is_nowhere_in_sight(make: Any) -> None:
     """It is known by having been read, by a collection and by a metric that does not count its updates."""
-
-    def feed(comm: Any, metric: Any) -> Any:
-        for batch in padded(comm):
-            metric.update(batch)
-        return metric
-
-    assert warned(lambda comm: sync_and_compute(feed(comm, make()))) == [WANTED]
+    assert warned(lambda comm: evaluate(padded(comm), make())) == [WANTED]
 
 
 def twice_and_some(comm: Any, **options: Any) -> None:
@@ -72,44 +67,56 @@ def twice_and_some(comm: Any, **options: Any) -> None:
 
 
 def test_other_counts_are_silent_unless_the_loader_is_given() -> None:
+    """A given one is looked at before the one that was read, one of training, too."""
     assert warned(twice_and_some) == []
     assert warned(lambda comm: twice_and_some(comm, loader=True)) == [WANTED]
+    for given, wanted in ((lambda comm: exact(padded(comm)), []), (partial(padded, shuffle=True), [WANTED])):
+        assert warned(lambda comm, given=given: evaluate(padded(comm), loader=given(comm))) == wanted
 
 
-def test_a_given_loader_is_looked_at_before_the_one_that_was_read() -> None:
-    """One of training is told of too, since it is asked."""
-
-    def program(comm: Any, given: Any) -> None:
+def two(comm: Any, count: int) -> None:
+    """Read two loaders of one length, of which the one that was read last counts."""
+    for loader in (padded(comm), padded(comm, torch.arange(float(count)))):
         metric = MeanMetric()
-        for batch in padded(comm):
+        for batch in loader:
             metric.update(batch)
-        sync_and_compute(metric, loader=given(comm))
-
-    assert warned(lambda comm: program(comm, lambda comm: exact(padded(comm)))) == []
-    assert warned(lambda comm: program(comm, lambda comm: padded(comm, shuffle=True))) == [WANTED]
+    sync_and_compute(metric)
 
 
-@pytest.mark.parametrize(("count", "times"), [(12, 0), (11, 1)])
-def test_of_two_loaders_of_one_length_the_one_that_was_read_last_counts(count: int, times: int) -> None:
-    def program(comm: Any) -> None:
-        for loader in (padded(comm), padded(comm, torch.arange(float(count)))):
-            metric = MeanMetric()
-            for batch in loader:
-                metric.update(batch)
+def within(comm: Any) -> None:
+    """Ranks that sync among themselves may not have the repeats at all."""
+    data = torch.arange(10.0)
+    sampler: Any = DistributedSampler(data, 4, comm.rank, shuffle=False)
+    evaluate(DataLoader(data, sampler=sampler))
+
+
+def beside(comm: Any) -> None:
+    """A list of batches is another loader, also for a metric that does not count its updates."""
+    assert len([*padded(comm)]) == 3
+    evaluate(exact([DATA]), Mean())
+
+
+def train(comm: Any) -> None:
+    """Metrics of training, synced at each step or after an epoch, and of an evaluation as it goes on."""
+    same_length, metric, running = padded(comm, shuffle=True), MeanMetric(), MeanMetric()
+    for batch in padded(comm, torch.arange(31.0), shuffle=True):
+        running.update(batch)
+        sync_and_compute(running)
+    for batch in same_length:
+        metric.update(batch)
+    sync_and_compute(metric)
+    metric = MeanMetric()
+    for batch in padded(comm):  # in order
+        metric.update(batch)
         sync_and_compute(metric)
 
+
+@pytest.mark.parametrize(
+    ("program", "times"),
+    [(partial(two, count=11), 1), (partial(two, count=12), 0), (within, 0), (beside, 0), (train, 0)],
+)
+def test_right_programs_are_not_told(program: Any, times: int) -> None:
     assert len(warned(program)) == times
-
-
-def test_a_world_within_the_world() -> None:
-    """Ranks that sync among themselves may not have the repeats at all."""
-
-    def program(comm: Any) -> None:
-        data = torch.arange(10.0)
-        sampler: Any = DistributedSampler(data, 4, comm.rank, shuffle=False)
-        evaluate(DataLoader(data, sampler=sampler))
-
-    assert warned(program) == []
 
 
 def test_one_update_may_be_of_what_a_trainer_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,36 +163,3 @@ def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import distmetrics, torch.utils.data as d; print(d.DataLoader.__iter__.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "torch.utils.data.dataloader\n"
-
-
-def test_a_list_of_batches_is_another_loader() -> None:
-    """Also for a metric that does not count its updates."""
-
-    def program(comm: Any) -> None:
-        assert len([*padded(comm)]) == 3
-        evaluate(exact([DATA]), Mean())
-
-    assert warned(program) == []
-
-
-def test_metrics_of_training_are_silent() -> None:
-    """Beside a loader for evaluation that was not read; synced as it goes on, at each step, or after an epoch."""
-
-    def train(comm: Any) -> None:
-        val_loader = padded(comm)
-        train_loader = padded(comm, torch.arange(31.0), shuffle=True)
-        same_length = padded(comm, shuffle=True)
-        metric, running = MeanMetric(), MeanMetric()
-        for batch in train_loader:
-            running.update(batch)
-            sync_and_compute(running)
-        assert len(train_loader) > len(val_loader)
-        for batch in same_length:
-            metric.update(batch)
-        sync_and_compute(metric)
-        metric = MeanMetric()
-        for batch in val_loader:  # in order
-            metric.update(batch)
-            sync_and_compute(metric)
-
-    assert warned(train) == []

@@ -22,19 +22,18 @@ class NeedsTwoError(Exception):
         super().__init__(one + two)
 
 
-def hello(comm: Any, word: str) -> tuple[str, int, int, int]:
+def hello(comm: Any, word: str) -> tuple[str, int, int, int, Any]:
     assert current() is comm
     assert GroupCommunicator.of(dist.group.WORLD) is comm
-    return word, comm.rank, comm.world_size, os.getpid()
-
-
-def subgroup(comm: Any) -> Any:
     group = dist.new_group([0, 2])
-    if comm.rank == 1:
-        return None
+    return word, comm.rank, comm.world_size, os.getpid(), None if comm.rank == 1 else in_group(comm, group)
+
+
+def in_group(comm: Any, group: Any) -> tuple[int, ...]:
+    """Sources in a group count from 0, too."""
     sub = GroupCommunicator(group)
     total = int(sub.all_reduce(torch.tensor(comm.rank), "sum"))
-    return sub.rank, sub.world_size, total, sub.broadcast(torch.tensor(comm.rank), 1).item()
+    return sub.rank, sub.world_size, total, int(sub.broadcast(torch.tensor(comm.rank), 1))
 
 
 ENDS: list[Any] = [  # what each rank returns, or the error that it raises

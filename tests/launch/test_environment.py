@@ -173,27 +173,16 @@ class Older(ClusterEnvironment):
     """All of an older interface, as methods."""
 
     local_world_size = 2
-
-    def master_address(self):
-        return "head"
-
-    def master_port(self):
-        return 4711
-
-    def world_size(self):
-        return 4
-
-    def global_rank(self):
-        return 3
+    master_address, master_port = (lambda self: "head"), (lambda self: 4711)
+    world_size, global_rank = (lambda self: 4), (lambda self: 3)
 
 
 def test_an_environment_of_ones_own():
     assert place(Environment.of(Mine())) == ("Mine", 3, 4, 0, 1, 3, "head", 4711)
     assert place(Environment.of(Older())) == ("Older", 3, 4, 1, 2, 1, "head", 4711)
-    half = type("Half", (ClusterEnvironment,), {"rank": 0})
     text = r"Half .* does not say world_size, main_address, main_port\n.*def world_size\(self\)"
     with pytest.raises(ConfigurationError, match=text):
-        half()
+        type("Half", (ClusterEnvironment,), {"rank": 0})()
 
 
 @pytest.mark.parametrize(

@@ -94,16 +94,11 @@ def test_ctrl_c_ends_the_whole_job(tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.gloo
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_ranks_are_processes_with_a_communicator_in_force(start_method: str) -> None:
-    """Each its own, none of them this one, arguments passed on."""
-    got = [each.value for each in launch(ranks.hello, 2, "word", start_method=start_method)]
-    assert [each[:3] for each in got] == [("word", 0, 2), ("word", 1, 2)]
-    assert len({each[3] for each in got} - {os.getpid()}) == 2
-
-
-@pytest.mark.gloo
-def test_a_group_of_some_ranks() -> None:
-    """Ranks of a process group of the user's own count from 0, sources too."""
-    assert run(3, ranks.subgroup, backend="gloo") == [(0, 2, 2, 2), None, (1, 2, 2, 2)]
+    """Each its own, none of them this one, arguments passed on; ranks of a group of some count from 0."""
+    got = [each.value for each in launch(ranks.hello, 3, "word", start_method=start_method)]
+    assert [each[:3] for each in got] == [("word", rank, 3) for rank in range(3)]
+    assert len({each[3] for each in got} - {os.getpid()}) == 3
+    assert [each[4] for each in got] == [(0, 2, 2, 2), None, (1, 2, 2, 2)]
 
 
 @pytest.mark.gloo

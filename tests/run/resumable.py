@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchmetrics.classification import BinaryAUROC
 
-from distmetrics.train import ModelCheckpoint
 from tests.run.models import Logistic, loader, samples
 from tests.run.threads import trainer
 
@@ -58,12 +57,6 @@ class Augmented(torch.utils.data.Dataset):
     def __getitem__(self, index):
         x, y = self.data[index]
         return x + 0.01 * torch.randn(4), y
-
-
-def keeper(folder):
-    """Return what keeps the checkpoint of each second step."""
-    options = {"filename": "{step}", "save_last": True, "dirpath": folder}
-    return ModelCheckpoint(every_n_train_steps=2, save_top_k=-1, **options)
 
 
 def run(callbacks, *, ckpt_path=None, loading=None, **flags):

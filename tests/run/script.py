@@ -14,7 +14,7 @@ from distmetrics import Runner
 from distmetrics.launch.environment import detect
 from distmetrics.train import ModelCheckpoint, Trainer
 from tests.run.loops import loses
-from tests.run.models import Logistic, Plain, loader
+from tests.run.models import Plain, loader
 
 
 class Scripted(Plain):
@@ -34,7 +34,7 @@ def main() -> None:
     out, place = Path(sys.argv[1]), detect()
     rank = 0 if place is None else place.rank
     fail("start", rank)
-    module = Logistic() if len(sys.argv) == 2 else Scripted()
+    module = Scripted()
     if rank:  # scripts may differ in their seeds
         for parameter in module.parameters():
             parameter.data.add_(1.0)

@@ -11,40 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from distmetrics.errors import ConfigurationError, InputError
-from distmetrics.run.module import Hooks
 from distmetrics.train import Callback, DataModule, Module, Trainer
 from tests.run.models import Logistic, Streamed, loader, samples
 from tests.run.threads import trainer
-
-_seen: list[str] = []
-
-
-def noting(base, mark):
-    def method(name):
-        return lambda self, *args: _seen.append(mark + name)
-
-    names = [name for name in vars(Hooks) if name.startswith("on_")]
-    return type("Noting", (base,), {name: method(name) for name in names})()
-
-
-def evaluation(stage, batches, prefixes):
-    step = [f"on_{stage}_batch_start", f"on_{stage}_batch_end"]
-    starts = [f"on_{stage}_start", f"on_{stage}_epoch_start"]
-    names = [*starts, *step * batches, f"on_{stage}_epoch_end", f"on_{stage}_end"]
-    return [prefix + name for name in names for prefix in prefixes]
-
-
-def test_order_of_hooks_in_a_test_and_of_the_check_before_training():
-    _seen.clear()
-    trainer(callbacks=[noting(Callback, "")]).test(noting(Logistic, "module."), loader(4, 2))
-    assert evaluation("test", 2, ["module.", ""]) == _seen
-    _seen.clear()
-    run = trainer(callbacks=[noting(Callback, "")], num_sanity_val_steps=1)
-    run.fit(noting(Logistic, "module."), loader(4), loader(4, 2))
-    sanity = evaluation("validation", 1, ["module."])  # the check is no callback's business
-    starts = ["module.on_fit_start", "on_fit_start", *sanity, "module.on_train_start"]
-    assert _seen[: len(starts)] == starts
-    assert _seen.count("on_validation_start") == 1
 
 
 class Moded(Logistic):
@@ -65,23 +34,6 @@ def test_evaluation_runs_in_eval_mode_and_puts_modes_back_also_on_errors():
     assert modes == (True, True, False)
 
 
-class TwoLoaders(Logistic):
-    def validation_step(self, batch, batch_idx, dataloader_idx):
-        self.log("count", len(batch[0]), reduce_fx="sum", on_step=True, on_epoch=True)
-
-    def on_validation_epoch_end(self):
-        self.log("whole", 1.0)
-
-
-def test_results_are_one_dict_of_floats_a_loader():
-    run = trainer()
-    first, second = run.validate(TwoLoaders(), [loader(6), loader(3)])
-    assert {type(value) for value in first.values()} == {float}
-    assert first == {"count/dataloader_idx_0": 6.0, "whole": 1.0}
-    assert second == {"count/dataloader_idx_1": 3.0, "whole": 1.0}
-    assert float(run.callback_metrics["count_epoch/dataloader_idx_1"]) == 3.0
-
-
 @pytest.mark.parametrize(("limit", "steps"), [(9, 5), (0.5, 2), (0, 0)])
 def test_limits_of_training_in_each_fit_anew(limit, steps):
     run = trainer(limit_train_batches=limit, max_epochs=2)
@@ -92,55 +44,47 @@ def test_limits_of_training_in_each_fit_anew(limit, steps):
         assert torch.equal(module.layer.weight, Logistic().layer.weight) == (steps == 0)
 
 
-class Noisy(Logistic):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        return super().training_step([x + torch.randn(1), y], batch_idx)
+class Calls(Callback):
+    """Notes what it hears of validations."""
 
-
-def test_a_seed_makes_runs_repeatable():
-    def weights(seed):
-        module = Noisy()
-        trainer(seed=seed).fit(module, loader(8, 2, shuffle=True))
-        return module.layer.weight
-
-    assert torch.equal(weights(3), weights(3))
-    assert not torch.equal(weights(3), weights(4))
-
-
-class Mnist(DataModule):
     def __init__(self):
-        self.calls = []
+        self.seen = []
 
-    def prepare_data(self):
-        self.calls.append("prepare")
-
-    def setup(self, stage):
-        self.calls.append(stage)
-        self.data = samples(6)
-
-    def train_dataloader(self):
-        return DataLoader(self.data, batch_size=2)
-
-    val_dataloader = test_dataloader = train_dataloader
+    def on_validation_start(self, run, module):
+        self.seen.append("callback")
 
 
 class Own(Logistic):
+    """Brings its own loaders, seed and all; one rank stops all in the second epoch."""
+
     def train_dataloader(self):
-        return loader(4)
+        return loader(4, shuffle=True)
 
     def val_dataloader(self):
         return [loader(2)]
 
+    def validation_step(self, batch, batch_idx):
+        self.print("rank", self.global_rank)
+        self.log("count", len(batch[0]), reduce_fx="sum")
+        self.log("drawn", torch.rand(1))
 
-def test_a_data_module_or_the_module_brings_the_loaders():
-    data, run = Mnist(), trainer()
-    run.fit(Logistic(), data)
-    run.validate(Logistic(), datamodule=data)
-    assert data.calls == ["prepare", "fit", "prepare", "validate"]
-    assert run.callback_metrics["val_count"] == 6
-    run.fit(Own())
-    assert run.callback_metrics["val_count"] == 2
+    def on_train_epoch_end(self):
+        if self.current_epoch == 1 and self.global_rank == self.trainer.world_size - 1:
+            self.trainer.should_stop = True
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_module_brings_its_loaders_prints_once_and_stops_all_ranks(ranks, capsys):
+    drawn = []
+    for seed in (3, 3, 4):
+        calls = Calls()
+        run = trainer(ranks, max_epochs=9, seed=seed, callbacks=[calls], num_sanity_val_steps=1)
+        run.fit(Own())
+        assert (run.current_epoch, run.callback_metrics["count"]) == (2, 2)
+        assert capsys.readouterr().out == "rank 0\n" * 3
+        assert calls.seen == ["callback"] * 2  # the check before training is none of its business
+        drawn.append(float(run.callback_metrics["drawn"]))
+    assert ranks > 1 or drawn[0] == drawn[1] != drawn[2]  # threads share a generator
 
 
 class Empty(Module):
@@ -187,7 +131,7 @@ def fit(module, data=None, ranks=1, **flags):
         ("training loader, and there are 2", lambda: fit(Logistic(), [loader(1)] * 2)),
         ("a loader to validate on", lambda: trainer().validate(Logistic())),
         ("there must be a loader to predict on", lambda: trainer().predict(Logistic(), DataModule())),
-        ("loaders and a data module", lambda: trainer().fit(Logistic(), loader(1), datamodule=Mnist())),
+        ("loaders and a data module", lambda: trainer().fit(Logistic(), loader(1), datamodule=DataModule())),
         ("has no end", lambda: fit(Logistic(), loader(1), max_epochs=-1)),
         ("training loader has length 0", lambda: fit(Logistic(), [])),
         ("0 on every rank", lambda: fit(Logistic(), DataLoader([], 2), 2)),
@@ -219,40 +163,6 @@ def test_what_training_step_must_return(value, got):
     with pytest.raises(InputError, match=f"training_step returns.*{got}"):
         fit(Returns(value), loader(2))
     assert fit(Returns(None), loader(8, 2)).global_step == 0  # one process leaves the step out
-
-
-class Gathers(Logistic):
-    """Gathers outputs by hand; prints and stops on some ranks."""
-
-    def __init__(self):
-        super().__init__()
-        self.outputs = []
-
-    def validation_step(self, batch, batch_idx):
-        self.outputs.append(batch[0].sum())
-
-    def on_validation_epoch_end(self):
-        gathered = self.all_gather(self.outputs)
-        self.outputs.clear()
-        self.print("rank", self.global_rank)
-        if self.trainer.is_global_zero:
-            self.log("total", torch.stack(gathered).sum(), rank_zero_only=True)
-
-    def on_train_epoch_end(self):
-        if self.current_epoch == 1 and self.global_rank == self.trainer.world_size - 1:
-            self.trainer.should_stop = True
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_gather_by_hand_print_once_and_stop_together(ranks, capsys):
-    data = loader(8, 2)
-    run = trainer(ranks, max_epochs=9)
-    (result,) = run.validate(Gathers(), data)
-    expected = torch.cat([x for x, _ in data]).sum()
-    assert result["total"] == pytest.approx(float(expected), rel=1e-5)
-    assert capsys.readouterr().out == "rank 0\n"
-    run.fit(Gathers(), loader(8))
-    assert run.current_epoch == 2
 
 
 def test_a_module_knows_where_it_is_and_is_copied_without_its_trainer():

@@ -25,7 +25,6 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.head = nn.Linear(3, 1)
         self.size = 3
-        self.modes = []
 
     def forward(self, x, *, scale=1.0):
         return self.head(self.norm(self.body(x))).squeeze(1) * scale
@@ -33,67 +32,52 @@ class Net(nn.Module):
     def loss(self, x, y):
         return loss_of(self(x), y)
 
-    def describe(self):
-        return f"{self.size} units"
 
-    def train(self, mode=True):
-        self.modes.append(mode)
-        return super().train(mode)
+def looks(runner):
+    net, calls = Net(), []
+    net.register_forward_hook(lambda *_: calls.append("net"))
+    model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters()))
+    assert isinstance(model, RunnerModule)
+    assert (model.module, model.size, model.body) == (net, 3, net.body)
+    for names in ("named_parameters", "named_modules", "named_buffers"):
+        own, wrapped = ([*getattr(each, names)()] for each in (net, model))
+        assert own[1:] == wrapped[1:]
+    assert list(model.state_dict()) == list(net.state_dict())
+    assert repr(model) == repr(net)
+    model.size = 4
+    model.extra = nn.Linear(1, 1)
+    model.register_buffer("mean", torch.zeros(1))
+    assert (net.size, net.extra, model.mean) == (4, model.extra, net.mean)
+    del model.extra
+    assert not hasattr(net, "extra")
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'missing'"):
+        _ = model.missing
+    x = torch.ones(2, 4)
+    assert torch.equal(model(x, scale=2.0), net(x, scale=2.0))
+    calls.clear()
+    model.register_forward_hook(lambda *_: calls.append("model"))
+    model(x)
+    assert calls == ["net", "model"]
+    net._forward_hooks.clear()
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(copied) is Net
+        assert torch.equal(copied.body.weight, net.body.weight)
+    assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
+    assert model.eval() is model
+    assert [part.training for part in (model, net, net.norm)] == [False] * 3
+    model.train()
+    assert (model.training, net.norm.training) == (True, True)
+    model.requires_grad_(False)
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+    model.double()
+    assert net.body.weight.dtype == torch.float64
+    seen = []
+    model.apply(lambda part: seen.append(part))
+    assert seen[-1] is net
 
 
 def test_everything_but_the_call_is_the_users_own():
-    def look(runner):
-        net, calls = Net(), []
-        net.register_forward_hook(lambda *_: calls.append("net"))
-        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters()))
-        assert isinstance(model, RunnerModule)
-        assert model.module is net
-        assert (model.size, model.body, model.describe()) == (3, net.body, "3 units")
-        for names in ("named_parameters", "named_modules", "named_buffers"):
-            own, wrapped = ([*getattr(each, names)()] for each in (net, model))
-            assert own[1:] == wrapped[1:]
-        assert list(model.state_dict()) == list(net.state_dict())
-        assert repr(model) == repr(net)
-        model.size = 4
-        model.extra = nn.Linear(1, 1)
-        model.register_buffer("mean", torch.zeros(1))
-        assert (net.size, net.extra, model.mean) == (4, model.extra, net.mean)
-        del model.extra
-        assert not hasattr(net, "extra")
-        with pytest.raises(AttributeError, match="'Net' object has no attribute 'missing'"):
-            _ = model.missing
-        x = torch.ones(2, 4)
-        assert torch.equal(model(x, scale=2.0), net(x, scale=2.0))
-        calls.clear()
-        model.register_forward_hook(lambda *_: calls.append("model"))
-        model(x)
-        assert calls == ["net", "model"]
-        net._forward_hooks.clear()
-        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert type(copied) is Net
-            assert torch.equal(copied.body.weight, net.body.weight)
-        assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
-
-    single(look)
-
-
-def test_modes():
-    def look(runner):
-        net = Net()
-        model = runner.setup(net)
-        assert model.eval() is model
-        assert [part.training for part in (model, net, net.norm)] == [False] * 3
-        model.train()
-        assert (model.training, net.norm.training, net.modes) == (True, True, [False, True])
-        model.requires_grad_(False)
-        assert not any(parameter.requires_grad for parameter in net.parameters())
-        model.double()
-        assert net.body.weight.dtype == torch.float64
-        seen = []
-        model.apply(lambda part: seen.append(part))
-        assert seen[-1] is net
-
-    single(look)
+    single(looks)
 
 
 def test_running_statistics_are_one_models_in_evaluation():
@@ -152,7 +136,7 @@ def test_a_method_that_would_pass_the_strategy_by():
     assert single(lambda runner: runner.setup(Net()).loss(x, y)).requires_grad
 
 
-def test_schedulers_take_the_optimizer():
+def test_schedulers_take_the_optimizer_and_a_closure_is_called():
     def look(runner):
         net = Net()
         made = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
@@ -160,8 +144,7 @@ def test_schedulers_take_the_optimizer():
         assert isinstance(optimizer, torch.optim.Optimizer)
         assert isinstance(optimizer, RunnerOptimizer)
         steps = StepLR(optimizer, 1, gamma=0.5)
-        runner.backward(model(torch.ones(2, 4)).sum())
-        optimizer.step()
+        optimizer.step(lambda: runner.backward(model(torch.ones(2, 4)).sum()))
         steps.step()
         assert optimizer.param_groups[0]["lr"] == made.param_groups[0]["lr"] == 0.5
         sequence = SequentialLR(optimizer, [StepLR(optimizer, 4), StepLR(optimizer, 2)], [2])
@@ -179,30 +162,20 @@ def test_schedulers_take_the_optimizer():
         optimizer.zero_grad()
         assert net.body.weight.grad is None
         optimizer.load_state_dict(optimizer.state_dict())
-
-    single(look)
-
-
-def test_a_closure():
-    x, y = samples(8).tensors
-
-    def fit(runner):
-        net = nn.Linear(4, 1)
-        model, optimizer = runner.setup(net, torch.optim.LBFGS(net.parameters(), max_iter=5))
+        other = nn.Linear(4, 1)
+        other, lbfgs = runner.setup(other, torch.optim.LBFGS(other.parameters(), max_iter=5))
         losses = []
 
         def closure():
-            optimizer.zero_grad()
-            loss = loss_of(model(x).squeeze(1), y)
-            runner.backward(loss)
-            losses.append(loss.item())
-            return loss
+            lbfgs.zero_grad()
+            losses.append(other(torch.ones(2, 4)).square().sum())
+            runner.backward(losses[-1])
+            return losses[-1]
 
-        optimizer.step(closure)
-        return losses
+        lbfgs.step(closure)
+        assert losses[-1] < losses[0]
 
-    losses = single(fit)
-    assert losses[-1] < losses[0]
+    single(look)
 
 
 @pytest.mark.parametrize("stepped", [False, True])

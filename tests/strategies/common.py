@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from distmetrics.comm.verdict import settle
 from distmetrics.launch.environment import ClusterEnvironment
-from distmetrics.launch.spawn import launch
+from distmetrics.testing import run
 from distmetrics.train import Trainer
 from tests.run.models import Logistic, loader
 
@@ -46,7 +45,7 @@ def single(make=Logistic, clip=None, precision=None):
 
 def in_ranks(world_size, fn, *args):
     """Call ``fn(*args)`` in forks that share a process group, as scripts under a launcher do."""
-    return settle(launch(_call, world_size, fn, args))
+    return run(world_size, _call, fn, args, backend="gloo")
 
 
 def _call(comm, fn, args):

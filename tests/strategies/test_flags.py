@@ -8,7 +8,7 @@ import torch
 from distmetrics import strategies
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import Environment
-from distmetrics.strategies import DDP, Single, Strategy, available
+from distmetrics.strategies import DDP, Single, available
 from distmetrics.strategies.devices import device_list, one_flag
 from distmetrics.strategies.registry import resolve
 from tests.strategies.common import Cluster
@@ -32,7 +32,6 @@ def gpus(monkeypatch):
 @pytest.mark.parametrize(
     ("devices", "on_gpus", "on_cpu"),
     [
-        (2, [0, 1], [0, 1]),
         ("3", [0, 1, 2], [0, 1, 2]),
         (-1, [0, 1, 2, 3], [0]),
         ("-1", [0, 1, 2, 3], [0]),
@@ -44,13 +43,10 @@ def gpus(monkeypatch):
         ("3,", [3], None),
         (5, "devices=5, but the GPUs that can be used are .0, 1, 2, 3.", None),
         ([0, 7], "are .0, 1, 2, 3.", "the GPUs that can be used are .].*Do: .* devices=2"),
-        ([-2], "each device's number once", None),
         ([0, 0], "each device's number once, got .0, 0.", None),
-        (1.5, "got 1.5", None),
         (0, "positive number, -1, 'auto', or a list .*, got 0", None),
-        ("two", "got 'two'", None),
-        ([True], "got .True.", None),
-        (True, "got True", None),
+        *[(wrong, f"got .?{wrong}", None) for wrong in (1.5, True, "two")],
+        *[([wrong], f"got .{wrong}", None) for wrong in (-2, True)],
     ],
 )
 def test_devices(gpus, devices, on_gpus, on_cpu):
@@ -79,19 +75,13 @@ def test_shorthands_and_the_device_of_a_rank(gpus):
 def test_names_classes_and_objects(monkeypatch):
     extras = ("auto", "deepspeed", "xla", "tpu_spawn")  # need packages that may not be installed
     for name in set(available()).difference(extras):
-        made = resolve(name, accelerator="cpu")
-        assert isinstance(made, Strategy)
-        assert made.name == name.replace("notebook", "fork")
+        assert resolve(name, accelerator="cpu").name == name.replace("notebook", "fork")
     assert type(resolve(Single, accelerator="cpu")) is Single
     made = DDP(bucket_cap_mb=1)
     assert resolve(made, devices=2, accelerator="cpu") is made
     assert (made.options, made.devices) == ({"bucket_cap_mb": 1}, 2)
-    homes = {getattr(strategies, name).__module__ for name in strategies.__all__}
-    assert {home.split(".")[1] for home in homes} == {"data", "strategies"}
     with pytest.raises(AttributeError, match="no attribute 'FSPD'"):
         strategies.FSPD  # noqa: B018
-    for devices, name in (("auto", "single"), (1, "single"), (3, "ddp_spawn")):
-        assert resolve("auto", devices=devices, accelerator="cpu").name == name
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     made = resolve("auto", devices="auto", accelerator="cpu")
@@ -109,14 +99,12 @@ CLUSTER = {"strategy": "ddp", "devices": 2}
         ({"strategy": torch.nn.Linear}, "must be a name or a Strategy, got the class Linear"),
         ({"strategy": "dp", "num_nodes": 2}, "'dp': num_nodes=2, .*Do: .* 'ddp2' in the place of"),
         ({"strategy": "ddp_fork", "num_nodes": 2}, "'ddp_fork': num_nodes=2, .*Do: .*='ddp'"),
-        ({"strategy": "ddp", "num_nodes": 2}, "num_nodes=2, and this .*torchrun --nnodes=2"),
         ({"strategy": "ddp", "num_nodes": 0}, "num_nodes must be positive and whole, got 0"),
         (
             CLUSTER | {"num_nodes": 3, "plugins": [Cluster(0, 1)]},
             "num_nodes=3, and this process is one of 2, on 1 mach",
         ),
         (CLUSTER | {"plugins": [Cluster(0, 1)] * 2}, "plugins must be one cluster environment"),
-        (CLUSTER | {"plugins": ["slurm"]}, "plugins must be one cluster environment, .*slurm"),
         ({"strategy": "fsdp", "precision": 16}, "no scaled loss .*Do: .*bf16-mixed"),
         ({"strategy": "ddp", "precision": 8}, "precision must be 64, 32, 16, .*, got 8"),
         ({"strategy": "single", "devices": 2}, "runs on one device, and devices=2"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from datetime import timedelta
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +11,8 @@ from distmetrics import Runner
 from distmetrics.errors import ConfigurationError
 from distmetrics.strategies import DDP, DDP2, FSDP, DDPFork, DDPSpawn
 from distmetrics.strategies.base import Entry
-from distmetrics.train import Trainer
-from tests.run.models import Logistic, loader
+from tests.acceptance import free_port
+from tests.run.models import Logistic
 from tests.strategies.common import Cluster, Deep, assert_same, in_ranks, outcome, single, train
 
 FORK = {"strategy": "ddp_fork", "devices": 2, "accelerator": "cpu"}
@@ -39,14 +36,7 @@ class ByHand(nn.Module):
 
 
 class Mine(DDPFork):
-    name = "mine"
-
-    def init_process_group(self, backend, **options):
-        dist.init_process_group(backend, timeout=timedelta(seconds=77), **options)
-        self.joined = backend
-
     def wrap(self, step):
-        assert self.joined == "gloo"
         return ByHand(step)
 
 
@@ -64,33 +54,19 @@ def in_cluster(port):
     dist.destroy_process_group()  # the job makes one, at the address that the cluster says
     runner = Runner(plugins=[Cluster(rank, port)], accelerator="cpu")
     place = runner.strategy.name, runner.world_size, runner.local_rank
-    ranks = runner.launch(lambda runner: runner.all_gather(torch.tensor(rank)).tolist())
-    dist.barrier()
-    return *place, ranks
+    return *place, runner.launch(lambda runner: runner.all_gather(torch.tensor(rank)).tolist())
+
+
+def in_parts(flags):
+    strategy = FSDP(wrap=(nn.Sequential, nn.Linear), reshard=False, replicas=2)
+    return outcome(*train(strategy, 4, module=Deep(), batch_size=3, **flags))
 
 
 @pytest.mark.gloo
-def test_a_cluster_of_ones_own():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    found = in_ranks(2, in_cluster, port)
-    assert found == [("ddp", 2, rank, [0, 1]) for rank in range(2)]
-
-
-def fitted(strategy, devices, flags):
-    module, trainer = train(strategy, devices, module=Deep(), batch_size=12 // devices, **flags)
-    assert type(module) is Deep
-    return outcome(module, trainer)
-
-
-@pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("options", "world_size"),
-    [({"wrap": (nn.Sequential, nn.Linear), "reshard": False}, 3), ({"replicas": 2}, 4)],
-)
-def test_parts_on_more_ranks_than_two(options, world_size):
-    flags = {"gradient_clip_val": 0.5, "num_sanity_val_steps": 1}
-    for found in in_ranks(world_size, fitted, FSDP(**options), world_size, flags):
+def test_a_cluster_of_ones_own_and_parts_on_more_ranks_than_two():
+    joined = in_ranks(2, in_cluster, free_port())
+    assert joined == [("ddp", 2, rank, [0, 1]) for rank in range(2)]
+    for found in in_ranks(4, in_parts, {"gradient_clip_val": 0.5, "num_sanity_val_steps": 1}):
         assert_same(found, outcome(*single(Deep, clip=0.5)))
 
 
@@ -117,6 +93,11 @@ def steps(strategy, module):
         step((((torch.ones(2, 4), torch.ones(2)), 0), {}), "training_step").backward()
 
 
+class Odd(Logistic):
+    def training_step(self, batch, batch_idx):
+        raise RuntimeError("of the step")
+
+
 @pytest.mark.parametrize("kind", [DDP, DDP2, DDPSpawn])
 def test_parameters_without_a_gradient_are_named_and_the_strategys_option(group, kind):
     option = rf"(.|\n)*strategy={kind.__name__}\(find_unused_parameters=True\), where"
@@ -124,16 +105,8 @@ def test_parameters_without_a_gradient_are_named_and_the_strategys_option(group,
         steps(kind(), Spare())
     assert "reduction in the prior iteration" in str(info.value.__cause__)
     steps(kind(find_unused_parameters=True), Spare())
-
-
-class Odd(Logistic):
-    def training_step(self, batch, batch_idx):
-        raise RuntimeError("of the step")
-
-
-def test_other_errors_are_the_users(group):
-    with pytest.raises(RuntimeError, match="of the step"):
-        steps(DDP(), Odd())
+    with pytest.raises(RuntimeError, match="of the step"):  # another error is the user's
+        steps(kind(), Odd())
 
 
 def one_step(runner, net):
@@ -153,5 +126,3 @@ def test_forks_of_a_process_whose_group_is_open(group):
     text = r"ddp_fork': this process is rank 0 of 1 of a process group that is open(.|\n)*destroy_"
     with pytest.raises(ConfigurationError, match=text):
         Runner(**FORK).launch(one_step, Logistic())
-    with pytest.raises(ConfigurationError, match=text):
-        Trainer(max_epochs=1, **FORK).fit(Logistic(), loader(16))

@@ -12,7 +12,6 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     WeightedRandomSampler,
@@ -22,8 +21,8 @@ from distmetrics.data.sharding import set_epoch
 from distmetrics.errors import InputError
 from distmetrics.strategies import EvaluationSampler, TrainingSampler
 from distmetrics.strategies.sampling import shard
+from tests.run.models import Streamed
 
-counts = st.integers(0, 60)
 worlds = st.integers(1, 9)
 
 
@@ -38,7 +37,7 @@ def joined(lists):
     return list(itertools.chain.from_iterable(lists))
 
 
-@given(counts, worlds, st.integers(1, 5))
+@given(st.integers(0, 60), worlds, st.integers(1, 5))
 def test_how_samples_are_dealt_out(count, world_size, batch_size):
     dealt = parts(EvaluationSampler, range(count), world_size)
     assert joined(dealt) == list(range(count))
@@ -71,108 +70,65 @@ def test_a_shuffled_order_is_one_for_all_ranks_and_of_its_epoch(count, world_siz
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Huge:
+    def __len__(self):
+        return 10**12
+
+
 def test_what_is_no_rank_is_refused_and_no_order_is_listed():
     with pytest.raises(InputError, match="no rank 2 in a world of 2"):
         EvaluationSampler(range(3), 2, 2)
-
-    class Huge:
-        def __len__(self):
-            return 10**12
-
     sampler = EvaluationSampler(SequentialSampler(Huge()), 10**6, 5)
     assert (len(sampler), next(iter(sampler))) == (10**6, 5 * 10**6)
 
 
 class Tagged(DataLoader):
-    def __init__(self, tag, dataset):
-        super().__init__(dataset, batch_size=3, collate_fn=list)
-        self.tag = tag
-
-
-def served(loader, world_size=2, *, train=False):
-    ranks = range(world_size)
-    return [list(shard(loader, world_size=world_size, rank=rank, train=train)) for rank in ranks]
+    tag = None
 
 
 def test_a_loader_keeps_everything_but_its_sampler():
-    loader = Tagged("mine", list("abcdefgh"))
-    part = shard(loader, world_size=2, rank=1, train=False)
-    assert (type(part), part.tag, part.batch_size, len(part)) == (Tagged, "mine", 3, 2)
-    assert list(part) == [["e", "f", "g"], ["h"]]
-    assert list(loader) == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"]]
-    generator = torch.Generator()
-    options = {"num_workers": 2, "prefetch_factor": 3, "generator": generator, "timeout": 5}
-    part = shard(DataLoader(range(8), shuffle=True, **options), 2, 0, train=True)
+    options = {"batch_size": 3, "num_workers": 2, "prefetch_factor": 3, "timeout": 5}
+    options |= {"generator": torch.Generator(), "collate_fn": list}
+    loader = Tagged(range(8), shuffle=True, **options)
+    loader.tag = "mine"
+    part = shard(loader, world_size=2, rank=1, train=True)
+    assert (type(part), part.tag, len(part)) == (Tagged, "mine", 2)
     assert {name: getattr(part, name) for name in options} == options
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(4))
+    set_epoch(part, 4)
+    assert part.sampler.epoch == 4
+    assert type(loader.sampler) is RandomSampler
+    set_epoch([1, 2], 4)  # nothing to tell
+    dealt = DataLoader(range(6), sampler=TrainingSampler(range(6), 2, 0))
+    assert shard(dealt, 2, 0, train=True) is dealt
 
 
 WEIGHTED = WeightedRandomSampler([0.0, 1.0, 0.0], 7)
-BATCHES = [[0, 3], [1], [2, 4, 5]]
+LAST = {"batch_size": 4, "drop_last": True}
+DEALT = DistributedSampler(range(5), 2, 0, shuffle=False)
 
 
 @pytest.mark.parametrize(
     ("options", "count", "evaluated", "trained"),
     [
         # drop_last in evaluation leaves out what one process would
-        (
-            {"batch_size": 4, "drop_last": True},
-            11,
-            [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
-            [[[0, 2, 4, 6]], [[1, 3, 5, 7]]],
-        ),
-        (
-            {"batch_sampler": BATCHES},
-            6,
-            [[[0, 3]], [[1], [2, 4, 5]]],
-            [[[0, 3], [2, 4, 5]], [[1], [0, 3]]],
-        ),
+        (LAST, 11, [[[0, 1, 2, 3]], [[4, 5, 6, 7]]], [[[0, 2, 4, 6]], [[1, 3, 5, 7]]]),
+        ({"batch_sampler": [[0, 3], [1], [2, 4]]}, 5, [[[0, 3]], [[1], [2, 4]]], [[[0, 3], [2, 4]], [[1], [0, 3]]]),
         ({"batch_size": None}, 3, [[0], [1, 2]], [[0, 2], [1, 0]]),
-        (
-            {"batch_sampler": BatchSampler(WEIGHTED, 2, True)},
-            3,
-            [[[1, 1], [1]]] * 2,
-            [[[1, 1]]] * 2,
-        ),
+        ({"batch_sampler": BatchSampler(WEIGHTED, 2, True)}, 3, [[[1, 1], [1]]] * 2, [[[1, 1]]] * 2),
         # what a DistributedSampler deals out is looked through in evaluation
-        (
-            {"sampler": DistributedSampler(range(5), 2, 0, shuffle=False)},
-            5,
-            [[[0], [1]], [[2], [3], [4]]],
-            [[[0], [2], [4]]] * 2,
-        ),
+        ({"sampler": DEALT}, 5, [[[0], [1]], [[2], [3], [4]]], [[[0], [2], [4]]] * 2),
     ],
 )
 def test_what_each_rank_is_served(options, count, evaluated, trained):
     collate = {} if options == {"batch_size": None} else {"collate_fn": list}
     loader = DataLoader(list(range(count)), **options, **collate)
-    assert served(loader) == evaluated
-    assert served(loader, train=True) == trained
+    for train, wanted in ((False, evaluated), (True, trained)):
+        assert [list(shard(loader, world_size=2, rank=rank, train=train)) for rank in range(2)] == wanted
 
 
-def test_epochs_reach_samplers_of_both_kinds():
-    for options in ({"shuffle": True}, {"batch_sampler": [[0]]}):
-        part = shard(DataLoader(range(6), **options), 2, 0, train=True)
-        set_epoch(part, 4)
-        dealt = part.batch_sampler if "batch_sampler" in options else part.sampler
-        assert dealt.epoch == 4
-    set_epoch([1, 2], 4)  # nothing to tell
-    dealt = DataLoader(range(6), sampler=TrainingSampler(range(6), 2, 0))
-    assert shard(dealt, 2, 0, train=True) is dealt
-
-
-@pytest.mark.parametrize(
-    ("loader", "what", "evaluated"),
-    [
-        (DataLoader(Stream(), batch_size=None), "IterableDataset", [[0, 3], [1], [2]]),
-        ([1, 2], "list", [[1], [2], []]),
-    ],
-)
-def test_what_has_no_order_is_dealt_out_by_batches_in_evaluation_alone(loader, what, evaluated):
-    assert served(loader, 3) == evaluated
-    with pytest.warns(UserWarning, match=what):
+def test_what_has_no_order_is_dealt_out_by_batches_in_evaluation_alone():
+    loader = Streamed([0, 1, 2, 3])
+    served = [list(shard(loader, 3, rank, train=False)) for rank in range(3)]
+    assert served == [[0, 3], [1], [2]]
+    with pytest.warns(UserWarning, match="Streamed"):
         assert shard(loader, world_size=2, rank=0, train=True) is loader

@@ -112,6 +112,10 @@ def loop(runner):
     """Train, evaluate between the steps, and train on; return what the evaluation has seen."""
     net = copy.deepcopy(MODULE)
     model, optimizer = runner.setup(net, torch.optim.AdamW(net.parameters(), lr=0.02))
+    if isinstance(runner.strategy, FSDP):
+        text = r"parts\nDo:     model\.eval\("
+        with torch.no_grad(), pytest.raises(ConfigurationError, match=text):
+            model(torch.zeros(1, 4))
     seen = []
     for index, (x, y) in enumerate(batches(runner.strategy.comm())):
         if index == 3:
@@ -125,16 +129,6 @@ def loop(runner):
         optimizer.step()
         optimizer.zero_grad()
     return seen, {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def evaluates_parts(runner):
-    model = runner.setup(copy.deepcopy(MODULE))
-    with torch.no_grad(), pytest.raises(ConfigurationError, match=r"parts\nDo:     model\.eval\("):
-        model(torch.zeros(1, 4))
-
-
-def launched(strategy, fn):
-    return Runner(strategy=strategy, devices=2, accelerator="cpu").launch(fn)
 
 
 def twice():
@@ -156,9 +150,9 @@ def in_parts(start):
         strategy.training_call(Entry(Quiet()), [stranger])
     with pytest.raises(ConfigurationError, match="replicas=3 does not divide the 2 ranks"):
         FSDP(replicas=3).mesh_sizes()
-    launched("fsdp", evaluates_parts)
     found = [trained(FSDP()), trained(fsdp(), accumulate=3), trained(fsdp(), start)]
-    return *found, launched(fsdp(), loop), twice()
+    looped = Runner(strategy=fsdp(), devices=2, accelerator="cpu").launch(loop)
+    return *found, looped, twice()
 
 
 @pytest.mark.gloo

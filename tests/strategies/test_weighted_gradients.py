@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -63,11 +65,6 @@ def fitted(strategy, batch_size, *, module=None, devices=2, **flags):
     return tokens.state_of(module.net)
 
 
-def test_replicas():
-    found = fitted("dp", tokens.SEQUENCES // 4, devices=3, accumulate_grad_batches=4)
-    assert_same(found, tokens.one_process())
-
-
 def launched(strategy):
     runner = Runner(strategy=strategy, devices=2, accelerator="cpu")
     return runner.launch(tokens.loop, 2)
@@ -78,6 +75,11 @@ def in_one_world():
     looped = [launched(name) for name in ("ddp", "ddp_sharded", "fsdp")]
     clipped = [fitted(name, 6, **updates) for name in ("ddp", "fsdp")]
     return looped, clipped, fitted("ddp", 0, module=tokens.Cut(), use_distributed_sampler=False)
+
+
+def test_weights_of_one_process_over_replicas():
+    found = fitted("dp", tokens.SEQUENCES // 4, devices=3, accumulate_grad_batches=4)
+    assert_same(found, tokens.one_process())
 
 
 @pytest.mark.gloo
@@ -110,41 +112,35 @@ def test_optimizers_that_step_by_turns():
         assert_same(found, expected)
 
 
-def test_what_is_discarded_does_not_count():
-    def fit(runner):
-        net = tokens.model()
-        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
-        batches = tokens.micro_batches(runner.global_rank, runner.world_size, 1)
-        for index, (x, y) in enumerate(batches):
-            for repeat in range(2):
-                loss, count = tokens.loss_of(net, x, y)
-                runner.backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
-                if not repeat:
-                    [optimizer, net][index % 2].zero_grad(set_to_none=index % 3 > 0)
-            optimizer.step()
-            optimizer.zero_grad()
-        return tokens.state_of(net)
-
-    for found in threads(fit):
-        assert_same(found, tokens.one_process())
+def discards(index, net, optimizer, batch, backward):
+    """Make a backward pass that is thrown away, by the net's or the optimizer's method, and one that counts."""
+    for repeat in range(2):
+        loss, count = tokens.loss_of(net, *batch)
+        backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
+        if not repeat:
+            [optimizer, net][index % 2].zero_grad(set_to_none=index % 3 > 0)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 class Discards(tokens.Tokens):
     automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        for repeat in range(2):
-            loss, count = tokens.loss_of(self.net, *batch)
-            self.manual_backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
-            if not repeat:
-                [self, optimizer][batch_idx % 2].zero_grad(set_to_none=batch_idx % 3 > 0)
-        optimizer.step()
+        discards(batch_idx, self.net, self.optimizers(), batch, self.manual_backward)
 
 
-def test_what_a_manual_step_discards_does_not_count():
-    found = fitted("single", tokens.SEQUENCES, devices=1, module=Discards())
-    assert_same(found, tokens.one_process())
+def test_what_is_discarded_does_not_count():
+    def fit(runner):
+        net = tokens.model()
+        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
+        for index, batch in enumerate(tokens.micro_batches(runner.global_rank, runner.world_size, 1)):
+            discards(index, net, optimizer, batch, runner.backward)
+        return tokens.state_of(net)
+
+    manual = fitted("single", tokens.SEQUENCES, devices=1, module=Discards())
+    for found in (*threads(fit), manual):
+        assert_same(found, tokens.one_process())
 
 
 def slope(model, x):
@@ -157,25 +153,19 @@ def learner(runner, **options):
     return runner.setup(net, torch.optim.SGD(net.parameters(), 0.1))
 
 
-def mixed(first, second):
-    def fit(runner):
-        model, _ = learner(runner)
-        runner.backward(slope(model, 1), weight=first)
-        runner.backward(slope(model, 1), weight=second)
-
-    return fit
+def mixed(first, second, runner):
+    model, _ = learner(runner)
+    runner.backward(slope(model, 1), weight=first)
+    runner.backward(slope(model, 1), weight=second)
 
 
-def sums(end):
-    def fit(runner):
-        model, optimizer = learner(runner)
-        with runner.no_backward_sync(model):
-            runner.backward(slope(model, 1), weight=3)
-            if end == "clip":
-                runner.clip_gradients(model, optimizer, clip_value=0.1)
-        optimizer.step()
-
-    return fit
+def sums(end, runner):
+    model, optimizer = learner(runner)
+    with runner.no_backward_sync(model):
+        runner.backward(slope(model, 1), weight=3)
+        if end == "clip":
+            runner.clip_gradients(model, optimizer, clip_value=0.1)
+    optimizer.step()
 
 
 def apart(runner):
@@ -203,12 +193,11 @@ NO_WEIGHT = "the weight of a loss must be a number from 0 on, got"
 @pytest.mark.parametrize(
     ("fit", "error", "message"),
     [
-        (mixed(3, None), ConfigurationError, "some losses of an update have a weight, and others"),
-        (mixed(None, 3), ConfigurationError, "some losses of an update have a weight, and others"),
-        *[(mixed(wrong, 1), InputError, NO_WEIGHT) for wrong in (-1, float("nan"), "3", True)],
-        (mixed(torch.ones(2), 1), InputError, NO_WEIGHT),
-        (sums("step"), ConfigurationError, "not divided by the sum of the weights"),
-        (sums("clip"), ConfigurationError, "gradients of the SGD of Linear are sums"),
+        (partial(mixed, 3, None), ConfigurationError, "some losses of an update have a weight, and others"),
+        (partial(mixed, None, 3), ConfigurationError, "some losses of an update have a weight, and others"),
+        *[(partial(mixed, wrong, 1), InputError, NO_WEIGHT) for wrong in (-1, float("nan"), "3", True, torch.ones(2))],
+        (partial(sums, "step"), ConfigurationError, "not divided by the sum of the weights"),
+        (partial(sums, "clip"), ConfigurationError, "gradients of the SGD of Linear are sums"),
         (apart, ConfigurationError, "some optimizers of the model have stepped or cleared"),
         (several, ConfigurationError, "has a weight, and 2 models are set up to be trained"),
     ],
@@ -220,36 +209,20 @@ def test_weights_that_make_no_sense(fit, error, message):
 
 def test_what_may_be_mixed():
     def fit(runner):
-        model, optimizer = learner(runner, bias=False)
+        net = tokens.model()
+        model, optimizer = runner.setup(net, torch.optim.SGD(net[2].parameters(), 0.0))
+        frozen = runner.setup(nn.Linear(2, 1).requires_grad_(False))
         found = []
-        for weight in (2, None, 3):  # updates with a weight, and without
-            runner.backward(slope(model, 4), weight=weight)
-            found.append(model.module.weight.grad[0, 0].item())
+        for weight in (2, None, 3):  # updates with a weight, and without; nothing steps the first layer
+            runner.backward(model(torch.ones(1, 4)).sum(), model, weight=weight)
+            found.append(net[2].bias.grad.clone())
             optimizer.step()
             optimizer.zero_grad()
-        return found
-
-    assert single(fit) == [4, 4, 4]
-
-    def beside(runner):
-        net = tokens.model()
-        model, optimizer = runner.setup(net, torch.optim.SGD(net[2].parameters(), 0.1))
-        found = []
-        for _ in range(2):  # nothing steps or clears the first layer
-            runner.backward(model(torch.ones(1, 4)).sum(), weight=5)
-            found.append(net[2].bias.grad.clone())
-            optimizer.zero_grad()
-        return found
-
-    torch.testing.assert_close(*single(beside))
-
-    def frozen(runner):
-        model = runner.setup(nn.Linear(2, 1).requires_grad_(False))
         x = torch.ones(1, 2, requires_grad=True)
-        runner.backward(model(x).sum(), weight=2)
-        return torch.equal(x.grad, model.weight)
+        runner.backward(frozen(x).sum(), frozen, weight=2)
+        return [torch.equal(found[0], each) for each in found], torch.equal(x.grad, frozen.weight)
 
-    assert single(frozen)
+    assert single(fit) == ([True] * 3, True)
 
 
 class Recomputed(nn.Linear):
