@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 from tests.run.models import Logistic, Streamed, loader
 from tests.run.threads import trainer
 
-LOCAL = {"train_loss_step"}
-
 
 def values(run):
     found = {name: float(value) for name, value in run.callback_metrics.items()}
-    return {name: value for name, value in found.items() if name not in LOCAL}
-
-
-def assert_same(found, expected):
-    (module, run), (wanted, alone) = found, expected
-    assert values(run) == pytest.approx(values(alone), rel=1e-6)
-    assert (run.current_epoch, run.global_step) == (alone.current_epoch, alone.global_step)
-    torch.testing.assert_close(module.state_dict(), wanted.state_dict(), rtol=1e-6, atol=1e-7)
+    return {name: value for name, value in found.items() if name != "train_loss_step"}
 
 
 @settings(max_examples=25)
@@ -34,19 +25,6 @@ def test_evaluation(world_size, count, one_batch, many_batch):
     assert found == pytest.approx(expected, rel=1e-6)
     assert found["val_count"] == count
     assert values(many) == pytest.approx(values(alone), rel=1e-6)
-
-
-def fit(ranks, batch_size):
-    module, run = Logistic(), trainer(ranks, max_epochs=2, gradient_clip_val=0.5)
-    run.fit(module, loader(24, batch_size), loader(7, 2, seed=1))
-    return module, run
-
-
-def test_training():
-    for world_size in (2, 3, 4):
-        found = fit(world_size, 12 // world_size)
-        assert_same(found, fit(1, 12))
-        assert (found[1].local_metrics, found[1].global_step) == (LOCAL, 4)
 
 
 A, B, C, D = (tuple(part[:3] for part in batch) for batch in loader(16, 4))
@@ -83,4 +61,8 @@ def uneven(*plan, **flags):
 def test_uneven_training_steps(kind, first, second, flags):
     together = tuple(map(torch.cat, zip(first[0], second[0], strict=True))) if second else first[0]
     found = uneven(kind(first), kind(second), **flags)
-    assert_same(found, uneven(kind([together, *first[1:]]), **flags))
+    (module, run), (wanted, alone) = found, uneven(kind([together, *first[1:]]), **flags)
+    assert values(run) == pytest.approx(values(alone), rel=1e-6)
+    assert run.local_metrics == {"train_loss_step"}
+    assert (run.current_epoch, run.global_step) == (alone.current_epoch, alone.global_step)
+    torch.testing.assert_close(module.state_dict(), wanted.state_dict(), rtol=1e-6, atol=1e-7)

@@ -87,13 +87,19 @@ class Several(Logistic):
     predict_step = validation_step
 
 
+class Predicts(Logistic):
+    def predict_step(self, batch, batch_idx):
+        return self(batch[0])
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_predictions_come_in_the_order_of_the_data_and_by_loaders(ranks):
     for count in (7, 2):
-        data, module = loader(count, 2), Logistic()
-        found = trainer(ranks).predict(module, data)  # what the module returns when called
-        expected = module(torch.cat([x for x, _ in data]))
-        torch.testing.assert_close(torch.cat(found), expected.detach())
+        data, module = loader(count, 2), Predicts()
+        expected = module(torch.cat([x for x, _ in data])).detach()
+        torch.testing.assert_close(torch.cat(trainer(ranks).predict(module, data)), expected)
+    (plain,) = trainer().predict(Logistic(), [torch.zeros(2, 4)])  # by calling the module
+    assert plain.shape == (2,)
     module, nothing = Several(), Streamed([])
     trainer().validate(module, [loader(4, 2), loader(2, 2)])
     assert module.found == [[0, 0], [1]]

@@ -215,30 +215,6 @@ def test_a_checkpoint_of_another_set_up_and_a_file_that_is_none_are_refused(tmp_
             trainer().validate(Logistic(), loader(4), ckpt_path=path)
 
 
-def test_best_and_last(tmp_path):
-    keeper = ModelCheckpoint("val_loss", dirpath=tmp_path / "kept", save_last=True)
-    made = trainer(max_epochs=3, callbacks=[keeper])
-    data, held = loader(8), loader(6, seed=1)
-    for which in ("best", "last"):
-        text = f"ckpt_path='{which}': no ModelCheckpoint .* has saved one"
-        with pytest.raises(ConfigurationError, match=text):
-            made.validate(Logistic(), held, ckpt_path=which)
-    module = Logistic(lr=1.0)
-    made.fit(module, data, held, ckpt_path="last")  # none yet: from the start
-    (best,) = made.validate(Logistic(), held, ckpt_path="best")
-    (last,) = made.test(Logistic(), held, ckpt_path="last")
-    assert best["val_loss"] == keeper.best_model_score
-    assert last == made.test(module, held)[0]
-    later = ModelCheckpoint(dirpath=tmp_path / "later")
-    made.callbacks = [later, ModelCheckpoint("later", dirpath=tmp_path / "kept")]
-    later.best_k_models["later.ckpt"] = 1.0  # one without a monitor has no best
-    with pytest.raises(ConfigurationError, match="ckpt_path='best': no ModelCheckpoint"):
-        made.test(module, held, ckpt_path="best")
-    (tmp_path / "later").mkdir()
-    shutil.copy(keeper.best_model_path, tmp_path / "later")  # written after the other's last
-    assert made.validate(Logistic(), held, ckpt_path="last") == [best]
-
-
 class Flat(Logistic):
     def on_validation_epoch_end(self):
         self.log("flat", 1.0)
@@ -250,14 +226,31 @@ class Flat(Logistic):
         self.found = checkpoint["extra"]
 
 
-def test_stopped_training_stays_stopped(tmp_path):
-    def fit(ckpt_path=None, patience=1):
-        keepers = [EarlyStopping("flat", patience=patience)]
-        keepers.append(ModelCheckpoint(dirpath=tmp_path, save_last=True))
-        made, module = trainer(max_epochs=9, callbacks=keepers), Flat()
-        made.fit(module, loader(4), loader(4), ckpt_path=ckpt_path)
-        return made.current_epoch, getattr(module, "found", None)
+def test_stopped_training_stays_stopped_and_the_best_and_the_last_are_found(tmp_path):
+    keeper = ModelCheckpoint("val_loss", dirpath=tmp_path / "kept", save_last=True)
 
-    assert fit() == (2, None)
-    assert fit("last") == (2, 7)
-    assert fit("last", patience=5) == (6, 7)  # more patience goes on
+    def fit(ckpt_path=None, patience=1):
+        stop = EarlyStopping("flat", patience=patience)
+        made, module = trainer(max_epochs=9, callbacks=[stop, keeper]), Flat(lr=1.0)
+        made.fit(module, loader(8), held, ckpt_path=ckpt_path)
+        return made, module, (made.current_epoch, getattr(module, "found", None))
+
+    held = loader(6, seed=1)
+    for which in ("best", "last"):
+        text = f"ckpt_path='{which}': no ModelCheckpoint .* has saved one"
+        with pytest.raises(ConfigurationError, match=text):
+            trainer(callbacks=[keeper]).validate(Flat(), held, ckpt_path=which)
+    made, module, at = fit()
+    assert at == (2, None)
+    (best,), (last,) = (made.validate(Flat(), held, ckpt_path=which) for which in ("best", "last"))
+    assert best["val_loss"] == keeper.best_model_score
+    assert last == made.validate(module, held)[0]
+    made.callbacks = [ModelCheckpoint(dirpath=tmp_path / "later")]
+    made.callbacks[0].best_k_models["later.ckpt"] = 1.0  # one without a monitor has no best
+    with pytest.raises(ConfigurationError, match="ckpt_path='best': no ModelCheckpoint"):
+        made.test(module, held, ckpt_path="best")
+    (tmp_path / "later").mkdir()
+    shutil.copy(keeper.best_model_path, tmp_path / "later")  # written after the other's last
+    assert made.validate(Flat(), held, ckpt_path="last") == [best]
+    assert fit("last")[2] == (2, 7)
+    assert fit("last", patience=5)[2] == (6, 7)  # more patience goes on

@@ -91,23 +91,11 @@ def test_outside_of_a_launch_and_the_log_of_each():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (
-            lambda runner: runner.broadcast((n for n in ()), allow_pickle=True),
-            InputTypeError,
-            "cannot be sent.*cannot pickle",
-        ),
-        (
-            lambda runner: runner.broadcast(1, allow_pickle=runner.global_rank == 0),
-            MismatchError,
-            "allow_pickle=True",
-        ),
-        (lambda runner: runner.broadcast(1, src=runner.global_rank), MismatchError, "rank 1"),
-        (lambda runner: runner.save({}, {}), InputTypeError, "no path"),
-        (
-            lambda runner: runner.save("x.pt", (n for n in ())),
-            DistmetricsError,
-            "rank 0 could not write .*pickle",
-        ),
+        (lambda r: r.broadcast((n for n in ()), allow_pickle=True), InputTypeError, "cannot be sent.*cannot pickle"),
+        (lambda r: r.broadcast(1, allow_pickle=r.global_rank == 0), MismatchError, "allow_pickle=True"),
+        (lambda r: r.broadcast(1, src=r.global_rank), MismatchError, "rank 1"),
+        (lambda r: r.save({}, {}), InputTypeError, "no path"),
+        (lambda r: r.save("x.pt", (n for n in ())), DistmetricsError, "rank 0 could not write .*pickle"),
     ],
 )
 def test_wrong_calls_are_refused_on_every_rank(call, error, text, tmp_path, monkeypatch):

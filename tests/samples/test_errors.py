@@ -43,66 +43,39 @@ def ids(comm: Any, mine: Any) -> Any:
 
 PAIR, SELF = ["x", "y"], {"a": [{}]}
 SELF["a"][0]["a"] = SELF["a"][0]
-ONE, NOT_HERE = torch.ones(1), "1 of 5 expected ids did not come: 3; 1 came that nobody expects: -1"
-CASES: list[tuple[type[Exception], tuple[int, ...], str, Callable[[Any], Any]]] = [
-    # the error on all of three ranks, the ranks that it names, what it says, and what each rank does
-    (
-        dm.InputError,
-        (1,),
-        NOT_HERE,
-        lambda c: gather([odd(c, -1, c.rank), c.rank + odd(c, 0, 2)], PAIR, expected=[*range(5), 1]),
-    ),
-    (dm.InputError, (), "4 ids are expected, and 3 came", lambda c: gather(["abc"[c.rank]], ["x"], expected=4)),
-    (
-        dm.InputError,
-        (0, 2),
-        "different values: 'a'",
-        lambda c: gather(["aba"[c.rank]], {"n": [float(c.rank)], "x": ONE}),
-    ),
-    (
-        dm.InputError,
-        (1,),
-        "1 ids came with different values: 9",
-        lambda c: gather([odd(c, 9, 0)] * 2, odd(c, PAIR, [1, 1])),
-    ),
-    (dm.InputError, (0, 1, 2), "different values: 0", lambda c: gather([0], {"r": [torch.ones(odd(c, 1, 2))]})),
-    (dm.InputError, (0, 1, 2), "dst= is 3, and must be a path, None or a rank", lambda c: own(c, PAIR, dst=3)),
-    (dm.InputError, (0, 1, 2), "dst= is True", lambda c: own(c, PAIR, dst=True)),
-    (dm.InputError, (0,), "cannot write .: ", lambda c: own(c, PAIR, dst=".")),
-    (dm.InputTypeError, (1,), "['a'] is a str, which is no column", lambda c: own(c, {"a": odd(c, "xy", PAIR)})),
-    (dm.InputTypeError, (1,), "contains itself", lambda c: gather([c.rank], odd(c, SELF, {"a": [1]}))),
-    (
-        dm.InputTypeError,
-        (1,),
-        "['a'] is a dict whose keys are not",
-        lambda c: own(c, {"a": {odd(c, dm.InputError, "x"): PAIR}}),
-    ),
-    (
-        dm.InputTypeError,
-        (1,),
-        "['a'] has the layout torch.sparse_coo",
-        lambda c: own(c, {"a": odd(c, torch.eye(2).to_sparse(), torch.eye(2))}),
-    ),
-    (
-        dm.InputTypeError,
-        (1,),
-        "the sample of the id 1 cannot be written as JSON: 'complex' object has no",
-        lambda c: own(c, {"a": odd(c, [ONE * 1j] * 2, PAIR)}, dst="file"),
-    ),
-    (dm.InputTypeError, (1,), "ids are [1, 2.0] (rank 1)", lambda c: ids(c, [1, 2.0])),
-    (dm.InputTypeError, (1,), "ids are [True, False]", lambda c: ids(c, [True, False])),
-    (dm.InputTypeError, (1,), "ids are 'ab' (rank 1)", lambda c: ids(c, "ab")),
-    (dm.InputTypeError, (1,), "integers of at most 64 bits", lambda c: ids(c, [1, 1 << 70])),
-    (
-        dm.MismatchError,
-        (1,),
-        "rank 1 sends ids: strings, samples: list, ranks 0, 2 send ids: integers",
-        lambda c: ids(c, PAIR),
-    ),
-    (dm.MismatchError, (1,), "samples: [0] list", lambda c: own(c, odd(c, (PAIR,), PAIR))),
-    (dm.MismatchError, (1,), "gather_samples to rank 0", lambda c: own(c, PAIR, dst=odd(c, 0, None))),
-    (dm.MismatchError, (1,), "gather_samples, expected: 6", lambda c: own(c, PAIR, expected=odd(c, 6, 7))),
+EYE, ALL = torch.eye(2), (0, 1, 2)
+SPARSE, COMPLEX = EYE.to_sparse(), [torch.ones(1) * 1j] * 2
+NOT_HERE = "1 of 5 expected ids did not come: 3; 1 came that nobody expects: -1"
+NO_JSON = "the sample of the id 1 cannot be written as JSON: 'complex' object has no"
+INPUT: list[Any] = [  # the ranks that the error names, what it says, and what each of three ranks does
+    ((1,), NOT_HERE, lambda c: gather([odd(c, -1, c.rank), c.rank + odd(c, 0, 2)], PAIR, expected=[*range(5), 1])),
+    ((), "4 ids are expected, and 3 came", lambda c: gather(["abc"[c.rank]], ["x"], expected=4)),
+    ((0, 2), "different values: 'a'", lambda c: gather(["aba"[c.rank]], {"n": [c.rank], "x": EYE[:1]})),
+    ((1,), "1 ids came with different values: 9", lambda c: gather([odd(c, 9, 0)] * 2, odd(c, PAIR, [1, 1]))),
+    (ALL, "different values: 0", lambda c: gather([0], {"r": [torch.ones(odd(c, 1, 2))]})),
+    (ALL, "dst= is 3, and must be a path, None or a rank", lambda c: own(c, PAIR, dst=3)),
+    (ALL, "dst= is True", lambda c: own(c, PAIR, dst=True)),
+    ((0,), "cannot write .: ", lambda c: own(c, PAIR, dst=".")),
 ]
+KIND: list[Any] = [  # what rank 1 does alone
+    ("['a'] is a str, which is no column", lambda c: own(c, {"a": odd(c, "xy", PAIR)})),
+    ("contains itself", lambda c: gather([c.rank], odd(c, SELF, {"a": [1]}))),
+    ("['a'] is a dict whose keys are not", lambda c: own(c, {"a": {odd(c, Path, "x"): PAIR}})),
+    ("['a'] has the layout torch.sparse_coo", lambda c: own(c, {"a": odd(c, SPARSE, EYE)})),
+    (NO_JSON, lambda c: own(c, {"a": odd(c, COMPLEX, PAIR)}, dst="file")),
+    ("ids are [1, 2.0] (rank 1)", lambda c: ids(c, [1, 2.0])),
+    ("ids are [True, False]", lambda c: ids(c, [True, False])),
+    ("ids are 'ab' (rank 1)", lambda c: ids(c, "ab")),
+    ("integers of at most 64 bits", lambda c: ids(c, [1, 1 << 70])),
+]
+MISMATCH: list[Any] = [
+    ("rank 1 sends ids: strings, samples: list, ranks 0, 2 send ids: integers", lambda c: ids(c, PAIR)),
+    ("samples: [0] list", lambda c: own(c, odd(c, (PAIR,), PAIR))),
+    ("gather_samples to rank 0", lambda c: own(c, PAIR, dst=odd(c, 0, None))),
+    ("gather_samples, expected: 6", lambda c: own(c, PAIR, expected=odd(c, 6, 7))),
+]
+CASES = [(dm.InputError, *row) for row in INPUT]
+CASES += [(dm.InputTypeError, (1,), *row) for row in KIND] + [(dm.MismatchError, (1,), *row) for row in MISMATCH]
 
 
 @pytest.mark.parametrize(("kind", "peers", "says", "call"), CASES)

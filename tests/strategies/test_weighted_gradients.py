@@ -112,13 +112,13 @@ def test_optimizers_that_step_by_turns():
         assert_same(found, expected)
 
 
-def discards(index, net, optimizer, batch, backward):
-    """Make a backward pass that is thrown away, by the net's or the optimizer's method, and one that counts."""
+def discards(index, module, optimizer, loss_of, backward):
+    """Make a backward pass that is thrown away, by the module or the optimizer, and one that counts."""
     for repeat in range(2):
-        loss, count = tokens.loss_of(net, *batch)
+        loss, count = loss_of()
         backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
         if not repeat:
-            [optimizer, net][index % 2].zero_grad(set_to_none=index % 3 > 0)
+            [optimizer, module][index % 2].zero_grad(set_to_none=index % 3 > 0)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -127,7 +127,8 @@ class Discards(tokens.Tokens):
     automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        discards(batch_idx, self.net, self.optimizers(), batch, self.manual_backward)
+        loss_of = partial(tokens.loss_of, self.net, *batch)
+        discards(batch_idx, self, self.optimizers(), loss_of, self.manual_backward)
 
 
 def test_what_is_discarded_does_not_count():
@@ -135,7 +136,7 @@ def test_what_is_discarded_does_not_count():
         net = tokens.model()
         net, optimizer = runner.setup(net, tokens.optimizer_of(net))
         for index, batch in enumerate(tokens.micro_batches(runner.global_rank, runner.world_size, 1)):
-            discards(index, net, optimizer, batch, runner.backward)
+            discards(index, net, optimizer, partial(tokens.loss_of, net, *batch), runner.backward)
         return tokens.state_of(net)
 
     manual = fitted("single", tokens.SEQUENCES, devices=1, module=Discards())
