@@ -225,13 +225,13 @@ def test_manual_optimization_that_is_refused(action, message):
         action()
 
 
-def test_a_module_that_steps_no_optimizer_is_told_so_once(ranks=2):
+def test_a_module_that_steps_no_optimizer_is_told_so_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit(One("idle"), ranks, max_epochs=3)
+        fit(One("idle"), 2, max_epochs=3)
     (told,) = [str(each.message) for each in caught if "One" in str(each.message)]
     assert "none of self.optimizers() in epoch 1: global_step is still" in told
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit(One(), ranks, max_epochs=2)
-        fit(One("idle"), ranks, limit_train_batches=0)
+        fit(One(), 2, max_epochs=2)
+        fit(One("idle"), 2, limit_train_batches=0)

@@ -245,8 +245,9 @@ def test_stopped_training_stays_stopped_and_the_best_and_the_last_are_found(tmp_
     (best,), (last,) = (made.validate(Flat(), held, ckpt_path=which) for which in ("best", "last"))
     assert best["val_loss"] == keeper.best_model_score
     assert last == made.validate(module, held)[0]
-    made.callbacks = [ModelCheckpoint(dirpath=tmp_path / "later")]
-    made.callbacks[0].best_k_models["later.ckpt"] = 1.0  # one without a monitor has no best
+    later = ModelCheckpoint(dirpath=tmp_path / "later")
+    made.callbacks = [later, ModelCheckpoint("later", dirpath=tmp_path / "kept")]
+    later.best_k_models["later.ckpt"] = 1.0  # one without a monitor has no best
     with pytest.raises(ConfigurationError, match="ckpt_path='best': no ModelCheckpoint"):
         made.test(module, held, ckpt_path="best")
     (tmp_path / "later").mkdir()
