@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import warnings
 import weakref
@@ -19,6 +19,7 @@ from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from distmetrics import RepeatedSamplesWarning, sync_and_compute
 from distmetrics.data import exact
 from distmetrics.testing import run
+from tests import warm
 
 DATA = torch.arange(11.0)
 
@@ -161,5 +162,4 @@ def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTMETRICS_GUARD", "off")
     assert warned(lambda comm: evaluate(padded(comm))) == []
     code = "import distmetrics, torch.utils.data as d; print(d.DataLoader.__iter__.__module__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "torch.utils.data.dataloader\n"
+    assert warm.run("-c", code, env=os.environ).stdout == "torch.utils.data.dataloader\n"

@@ -25,8 +25,9 @@ class NeedsTwoError(Exception):
 def hello(comm: Any, word: str) -> tuple[str, int, int, int, Any]:
     assert current() is comm
     assert GroupCommunicator.of(dist.group.WORLD) is comm
-    group = dist.new_group([0, 2])
-    return word, comm.rank, comm.world_size, os.getpid(), None if comm.rank == 1 else in_group(comm, group)
+    ends = [0, comm.world_size - 1]
+    group = dist.new_group(ends)
+    return word, comm.rank, comm.world_size, os.getpid(), in_group(comm, group) if comm.rank in ends else None
 
 
 def in_group(comm: Any, group: Any) -> tuple[int, ...]:

@@ -85,28 +85,19 @@ def test_the_place_of_a_process(variables, expected, monkeypatch):
     assert place(detect()) == expected
 
 
-@pytest.mark.parametrize(
-    ("hosts", "first"),
-    [
-        ("node3", "node3"),
-        ("a1,b2", "a1"),
-        ("gpu-a[001-004,7],gpu-b1", "gpu-a001"),
-        ("rack1-n[3,5]", "rack1-n3"),
-        ("n[10-12]-ib,other", "n10-ib"),
-    ],
-)
-def test_the_first_machine_of_slurms_list(hosts, first):
-    assert detect(SLURM | {"SLURM_NODELIST": hosts}).main_address == first
-    assert detect(SLURM | {"SLURM_STEP_NODELIST": hosts}).main_address == first
+HOSTS = {"node3": "node3", "a1,b2": "a1", "gpu-a[001-004,7],gpu-b1": "gpu-a001", "rack1-n[3,5]": "rack1-n3"}
+HOSTS |= {"n[10-12]-ib,other": "n10-ib"}
+TASKS = [("2(x3),1", 3, 1), ("2(x3),1", 2, 2), ("4", 0, 4), ("", 0, 7), ("1(x2)", 5, 7)]
 
 
-@pytest.mark.parametrize(
-    ("text", "node", "count"),
-    [("2(x3),1", 3, 1), ("2(x3),1", 2, 2), ("4", 0, 4), ("", 0, 7), ("1(x2)", 5, 7)],
-)
-def test_slurms_tasks_of_a_machine(text, node, count):
-    change = {"SLURM_TASKS_PER_NODE": text, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"}
-    assert detect(SLURM | change).local_world_size == count
+def test_slurms_machines():
+    """The first one, and how many tasks each has."""
+    for hosts, first in HOSTS.items():
+        for name in ("SLURM_NODELIST", "SLURM_STEP_NODELIST"):
+            assert detect(SLURM | {name: hosts}).main_address == first
+    for text, node, count in TASKS:
+        change = {"SLURM_TASKS_PER_NODE": text, "SLURM_NODEID": str(node), "SLURM_LOCALID": "0"}
+        assert detect(SLURM | change).local_world_size == count
 
 
 def test_a_process_outside_of_a_job(monkeypatch):

@@ -92,13 +92,14 @@ def test_ctrl_c_ends_the_whole_job(tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_ranks_are_processes_with_a_communicator_in_force(start_method: str) -> None:
+@pytest.mark.parametrize(("start_method", "size"), [("forkserver", 3), ("spawn", 2)])
+def test_ranks_are_processes_with_a_communicator_in_force(start_method: str, size: int) -> None:
     """Each its own, none of them this one, arguments passed on; ranks of a group of some count from 0."""
-    got = [each.value for each in launch(ranks.hello, 3, "word", start_method=start_method)]
-    assert [each[:3] for each in got] == [("word", rank, 3) for rank in range(3)]
-    assert len({each[3] for each in got} - {os.getpid()}) == 3
-    assert [each[4] for each in got] == [(0, 2, 2, 2), None, (1, 2, 2, 2)]
+    got = [each.value for each in launch(ranks.hello, size, "word", start_method=start_method)]
+    assert [each[:3] for each in got] == [("word", rank, size) for rank in range(size)]
+    assert len({each[3] for each in got} - {os.getpid()}) == size
+    last = size - 1
+    assert [each[4] for each in got] == [(0, 2, last, last), *[None] * (size - 2), (1, 2, last, last)]
 
 
 @pytest.mark.gloo

@@ -90,12 +90,13 @@ def test_whose_values_count_and_by_how_much():
         for kind in KINDS:
             logged(own, f"bad {kind}", NAN if r else 1.0, ONE, reduce_fx=kind)
         logged(own, "own", r, ONE, sync_dist=False)
+        logged(own, "first", 5 + r, ONE, rank_zero_only=True)
         logged(own, "same", 0.1)  # a value of a hook weighs one a rank
         found = own.close()
         return {name: float(value) for name, value in found.values.items()}, found.local
 
     known = {"count": 2**41 + 1, "flag": 5 / 7, "neutral": 1.0, "late": 1.0, "late_epoch": 1.0}
-    known |= {"same": 0.1, **{f"bad {kind}": NAN for kind in KINDS}}
+    known |= {"first": 5, "same": 0.1, **{f"bad {kind}": NAN for kind in KINDS}}
     for index, (values, local) in enumerate(run(2, rank)):
         assert values == pytest.approx(known | {"own": index}, rel=0, abs=0, nan_ok=True)
         assert local == {"own"}
@@ -213,16 +214,13 @@ def test_what_can_not_be_logged(error, message, value, options):
 
 
 def test_names_that_can_not_be_logged_under():
-    module = Holds(matrix=BinaryConfusionMatrix())
-    own = book(module=module)
+    own = book(module=(module := Holds(matrix=BinaryConfusionMatrix())))
     for name in (None, "", 5):
         with pytest.raises(InputTypeError, match="a name to log under must be a string, got"):
             logged(own, name, 1.0, ONE)
     logged(own, "x", 1.0, ONE)
     with pytest.raises(InputError, match=r"as a mean over all ranks, first at .*; now as a sum"):
         logged(own, "x", 1.0, ONE, reduce_fx="sum")
-    with pytest.raises(ConfigurationError, match="no step is under way"):
-        book(stage="train").log("x", 1.0, LogOptions(on_step=True))
     module.matrix.update(torch.tensor([1]), torch.tensor([1]))
     logged(own, "y", module.matrix, ONE)
     with pytest.raises(InputError, match=r"the value of 'self\.matrix' is a tensor of shape"):

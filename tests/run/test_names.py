@@ -34,15 +34,11 @@ class Logs(Logistic):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize("name", ["epoch", "step", "train_loss_step", "train_loss_epoch"])
+@pytest.mark.parametrize("name", ["epoch", "train_loss_step", "train_loss_epoch"])
 def test_names_that_another_value_is_known_as(name):
-    is_own = name in ("epoch", "step")
-    text = "which is the trainer's own\nDo: " if is_own else "is what .* would both be known as"
+    text = "which is the trainer's own\nDo: " if name == "epoch" else "is what .* would both be known"
     with pytest.raises(ConfigurationError, match=f"'{name}'.*{text}"):
         trainer().fit(Logs(name, 3.0, on_step=False, on_epoch=True), loader(4))
-    if is_own:
-        with pytest.raises(ConfigurationError, match=f"'{name}'.*{text}"):
-            trainer().validate(Logs(name, BinaryAccuracy()), loader(4))
 
 
 class Shares(Logistic):
@@ -104,14 +100,6 @@ def test_names_with_the_rank_in_them_are_refused_of_epochs_alone(mode):
         run = trainer(2)
         run.fit(Logs("loss_{}", sync_dist=True), loader(16))
     assert float(run.callback_metrics["loss_1"]) == 1.0
-
-
-def test_a_synced_log_of_one_rank_is_told_by_its_name_and_line():
-    line = Logs.validation_step.__code__.co_firstlineno + 4
-    where = f"tests/run/test_names.py:{line} in validation_step, self.log('some', sync_dist=True)"
-    with pytest.raises(MismatchError) as info:
-        trainer(2).fit(Logs(wanted=on_rank_1, sync_dist=True), loader(24))
-    assert f'rank 1  self.log "train step"  {where}' in str(info.value)
 
 
 class Kept(Metric):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from distmetrics import ConfigurationError, MissingDependencyError, Runner
+from distmetrics import ConfigurationError, Runner
 from distmetrics.strategies import DeepSpeed
 from distmetrics.strategies.base import Entry
 from distmetrics.strategies.registry import resolve
@@ -20,16 +20,11 @@ INSTALLED = importlib.util.find_spec("deepspeed") is not None
 
 
 def test_wrong_options():
-    with pytest.raises(ConfigurationError, match="stage must be 0, 1, 2 or 3, got 4"):
-        DeepSpeed(stage=4)
     for precision in (16, 64):
         with pytest.raises(ConfigurationError, match="runs precision=32 and 'bf16-mixed'"):
             resolve(DeepSpeed(), accelerator="cpu", precision=precision)
     with pytest.raises(ConfigurationError, match="trains one model with one optimizer"):
         DeepSpeed().training_call(Entry(Deep()), [None, None])
-    if not INSTALLED:
-        with pytest.raises(MissingDependencyError, match=r"needs deepspeed(.|\n)*install deeps"):
-            resolve("deepspeed", accelerator="cpu")
 
 
 def fitted(stage, **flags):

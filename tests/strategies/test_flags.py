@@ -8,7 +8,7 @@ import torch
 from distmetrics import strategies
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.environment import Environment
-from distmetrics.strategies import DDP, Single, available
+from distmetrics.strategies import DDP, available
 from distmetrics.strategies.devices import device_list, one_flag
 from distmetrics.strategies.registry import resolve
 from tests.strategies.common import Cluster
@@ -76,7 +76,6 @@ def test_names_classes_and_objects(monkeypatch):
     extras = ("auto", "deepspeed", "xla", "tpu_spawn")  # need packages that may not be installed
     for name in set(available()).difference(extras):
         assert resolve(name, accelerator="cpu").name == name.replace("notebook", "fork")
-    assert type(resolve(Single, accelerator="cpu")) is Single
     made = DDP(bucket_cap_mb=1)
     assert resolve(made, devices=2, accelerator="cpu") is made
     assert (made.options, made.devices) == ({"bucket_cap_mb": 1}, 2)
