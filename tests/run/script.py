@@ -14,7 +14,7 @@ from distmetrics import Runner
 from distmetrics.launch.environment import detect
 from distmetrics.train import ModelCheckpoint, Trainer
 from tests.run.loops import loses
-from tests.run.models import Plain, loader
+from tests.run.models import Logistic, Plain, loader
 
 
 class Scripted(Plain):
@@ -52,9 +52,27 @@ def main() -> None:
     fail("end", rank)
 
 
+def on_machines(name: str) -> None:
+    """Train and validate on several machines, with metrics."""
+    from distmetrics.strategies import FSDP
+
+    module, held = Logistic(), loader(5, 2, seed=1)
+    # sharded within a machine, replicated across
+    strategy = FSDP(replicas=2) if name == "hsdp" else name
+    flags = {"devices": 2 if name == "ddp2" else "auto", "num_nodes": 2, "max_epochs": 2}
+    trainer = Trainer(strategy=strategy, accelerator="cpu", **flags)
+    trainer.fit(module, loader(24, 12 // trainer.world_size), held)
+    (result,) = trainer.validate(module, held)
+    weights = [value.tolist() for value in module.state_dict().values()]
+    found = {"weights": weights, "validated": result, "world_size": trainer.world_size}
+    (Path(sys.argv[1]) / f"rank{trainer.global_rank}.json").write_text(json.dumps(found))
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 3:  # its process group is its own, and is not ended by the library
         dist.init_process_group("gloo")
         Runner(strategy="ddp", devices=2, accelerator="cpu").launch(loses, sys.argv[2], sys.argv[1])
+    elif sys.argv[2:3] == ["on machines"]:
+        on_machines(sys.argv[3])
     else:
         main()

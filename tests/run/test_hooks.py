@@ -178,6 +178,7 @@ SIGNATURES = [  # a class, a method of it, and what is said
     (Logistic, "on_train_batch_end", lambda self, batch_idx: None, r"Do:     def .*d\(self, outputs, batch, batch_idx"),
     (Logistic, "prepare_data", lambda self, folder: None, r"data takes \(folder\), and is called with \(\)"),
     (Logistic, "on_epoch_end", lambda self: None, rf"Odd.on_epoch_end {NEVER}.*\n.*on_train_epoch_end"),
+    (Logistic, "backward", lambda self, loss: None, f"Odd.backward {NEVER}"),
     (Callback, "on_sanity_check_start", lambda self, run, module: None, f"check_start {NEVER}"),
     (Callback, "on_train_batch_end", lambda self, run, module, batch_idx: None, r"takes \(run, module, batch_idx\)"),
     (DataModule, "on_after_batch_transfer", lambda self, batch, dataloader_idx: None, f"batch_transfer {NEVER}"),

@@ -20,6 +20,7 @@ from distmetrics import PeerLostError, Runner
 from distmetrics.strategies import FSDP
 from distmetrics.train import EarlyStopping, ModelCheckpoint, Trainer
 from tests.acceptance import free_port
+from tests.machines import torchrun, two_machines
 from tests.programs import Program, run_program
 from tests.run import loops
 from tests.run.models import Logistic, Plain, loader, samples
@@ -203,6 +204,28 @@ def test_under_mpirun(tmp_path):
     command = ["mpirun", "-n", "2", sys.executable, "-m", "tests.run.script", str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env=variables, timeout=150)
     check(tmp_path)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [
+        pytest.param("ddp", 2, marks=pytest.mark.long),
+        pytest.param("ddp2", 1, marks=pytest.mark.long),
+        ("hsdp", 2),
+    ],
+)
+def test_the_numbers_of_two_machines_are_those_of_one_process(strategy, ranks, tmp_path):
+    with two_machines() as names:
+        torchrun(names, "tests.run.script", str(tmp_path), "on machines", strategy, ranks=ranks)
+    module, run = Logistic(), trainer(max_epochs=2)
+    run.fit(module, loader(24, 12), HELD)
+    (expected,) = run.validate(module, HELD)
+    for rank in range(2 * ranks):
+        found = told(tmp_path, rank)
+        assert found["world_size"] == 2 * ranks
+        assert found["validated"] == pytest.approx(expected, rel=1e-6)
+        close([torch.tensor(value) for value in found["weights"]], [*module.state_dict().values()])
 
 
 class SlowToLearn(Plain):

@@ -9,8 +9,7 @@ from torch.utils.data import DataLoader
 
 from distmetrics import ConfigurationError, InputError, InputTypeError, MismatchError, Runner
 from distmetrics.errors import DistmetricsError
-from tests.acceptance.test_runner import CPU, Loop, plain, same
-from tests.acceptance.test_strategies import samples as separable
+from tests.acceptance.test_runner import CPU, Loop
 from tests.run.loops import model
 from tests.run.models import loss_of, samples
 from tests.run.threads import Threads
@@ -23,13 +22,6 @@ def threads(fn, world_size=2, **flags):
 
 def single(fn, **flags):
     return Runner(strategy="single", accelerator="cpu", **flags).launch(fn)
-
-
-@pytest.mark.parametrize(("world_size", "parts"), [(1, 2), (2, 2), (3, 1)])
-def test_the_loop_of_one_process(world_size, parts):
-    weights, numbers = plain(DataLoader(separable(24), 12), clip=0.05)
-    expected = {name: value for name, value in numbers.items() if "short" not in name}
-    same(Loop(strategy=Threads(), devices=world_size, **CPU).run(parts), (weights, expected))
 
 
 class Forgetful(Runner):

@@ -2,108 +2,209 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 from distmetrics import ConfigurationError, InputError, Runner
-from distmetrics.train import Callback, Trainer
-from tests.run.threads import Threads
-from tests.strategies import tokens
+from distmetrics.train import Module, Trainer
+from tests.run.test_resume import Saver, Stop
+from tests.run.test_runner import single, threads
 from tests.strategies.common import in_ranks
+
+STEPS, SEQUENCES, LONGEST = 10, 24, 7
+CUT_AT = 7
+EMPTY_STEP = 4  # in which no rank has a token
+IGNORED = -100
+
+
+def sequences(empty_from: int = 18, cut_at: int = STEPS):
+    """Return features and labels of every step's sequences.
+
+    From ``empty_from`` on they have no tokens, nor has the second half of a step from ``cut_at``.
+    """
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(STEPS * SEQUENCES, LONGEST, 4, generator=generator)
+    y = torch.randint(3, (STEPS * SEQUENCES, LONGEST), generator=generator)
+    lengths = torch.randint(LONGEST + 1, (STEPS * SEQUENCES,), generator=generator)
+    rows = torch.arange(STEPS * SEQUENCES)
+    lengths[(rows // SEQUENCES >= cut_at) & (rows % SEQUENCES >= SEQUENCES // 2)] = 0
+    lengths[(rows % SEQUENCES >= empty_from) | (rows // SEQUENCES == EMPTY_STEP)] = 0
+    y[torch.arange(LONGEST) >= lengths[:, None]] = IGNORED
+    return x, y
+
+
+torch.manual_seed(3)
+_MODEL = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def fresh():
+    return copy.deepcopy(_MODEL)
+
+
+def optimizer_of(net):
+    return torch.optim.AdamW(net.parameters(), lr=0.05)
+
+
+def loss_of(net, x, y):
+    """Return the mean over tokens, NaN where there are none, and their number."""
+    loss = nn.functional.cross_entropy(net(x.flatten(0, 1)), y.flatten(), ignore_index=IGNORED)
+    return loss, int((y != IGNORED).sum())
+
+
+def state_of(net):
+    return {name: value.detach().float().clone() for name, value in net.state_dict().items()}
+
+
+def one_process(*, clip=None, empty_from=18, cut_at=STEPS):
+    """Return the weights after steps on all of each step's tokens; gradients of none are zero."""
+    net = fresh()
+    optimizer = optimizer_of(net)
+    parts = (part.split(SEQUENCES) for part in sequences(empty_from, cut_at))
+    for x, y in zip(*parts, strict=True):
+        optimizer.zero_grad()
+        loss, count = loss_of(net, x, y)
+        loss.backward()
+        if not count:
+            for parameter in net.parameters():
+                parameter.grad.zero_()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimizer.step()
+    return state_of(net)
+
+
+def micro_batches(rank, world_size, accumulated, empty_from=18):
+    """Return what one rank gets: for each step so many micro-batches."""
+    size = SEQUENCES // world_size // accumulated
+    parts = (part.split(size) for part in sequences(empty_from))
+    return list(zip(*parts, strict=True))[rank::world_size]
+
+
+def loop(runner, accumulated=1, clip=None, in_blocks=True, empty_from=18):
+    """Train by a runner, and return the weights."""
+    net = fresh()
+    net, optimizer = runner.setup(net, optimizer_of(net))
+    batches = micro_batches(runner.global_rank, runner.world_size, accumulated, empty_from)
+    for index, (x, y) in enumerate(batches, 1):
+        is_last = index % accumulated == 0
+        with runner.no_backward_sync(net, enabled=in_blocks and not is_last):
+            loss, count = loss_of(net, x, y)
+            runner.backward(loss, weight=count)
+        if is_last:
+            if clip is not None:
+                runner.clip_gradients(net, optimizer, max_norm=clip)
+            optimizer.step()
+            optimizer.zero_grad()
+    return state_of(net)
+
+
+class Tokens(Module):
+    """The same for the trainer."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = fresh()
+
+    def training_step(self, batch, batch_idx):
+        loss, count = loss_of(self.net, *batch)
+        return {"loss": loss, "weight": count}
+
+    def configure_optimizers(self):
+        return optimizer_of(self)
+
+
+class Cut(Tokens):
+    """The second of two ranks has batches for the first steps alone."""
+
+    def train_dataloader(self):
+        batches = micro_batches(self.global_rank, 2, 1)
+        return batches if self.global_rank == 0 else batches[:CUT_AT]
+
+
+def loader(batch_size, empty_from=18):
+    return DataLoader(TensorDataset(*sequences(empty_from)), batch_size)
 
 
 def assert_same(found, expected, tolerance=1e-6):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def threads(fn, world_size=2, **flags):
-    return Runner(strategy=Threads(), devices=world_size, **flags).launch(fn)
-
-
-def single(fn):
-    return Runner(strategy="single", accelerator="cpu").launch(fn)
-
-
 @pytest.mark.parametrize(
-    ("world_size", "options"),
+    ("world_size", "options", "precision"),
     [
-        (1, {"accumulated": 4}),
-        (2, {"clip": 0.1}),
-        (3, {"accumulated": 2, "clip": 0.1}),
+        (1, {"accumulated": 4}, 32),
+        (3, {"accumulated": 2, "clip": 0.1}, 32),
         # gradients are the mean after each backward
-        (1, {"accumulated": 3, "in_blocks": False}),
-        (2, {"accumulated": 3, "in_blocks": False}),
-        (2, {"empty_from": 12}),  # a rank never has a token
+        (1, {"accumulated": 3, "in_blocks": False}, 32),
+        (2, {"accumulated": 3, "in_blocks": False}, 32),
+        (2, {"empty_from": 12}, 32),  # a rank never has a token
+        # torch's default dtype is the process's; a scaled loss stays in the range of float16
+        *[(ranks, {"accumulated": 2, "clip": 0.1}, precision) for ranks, precision in ((2, "bf16"), (1, 64), (2, 16))],
     ],
 )
-def test_weights_of_one_process(world_size, options):
-    loose = {name: value for name, value in options.items() if name in ("clip", "empty_from")}
-    for weights in threads(lambda runner: tokens.loop(runner, **options), world_size):
-        assert_same(weights, tokens.one_process(**loose))
+def test_weights_of_one_process(world_size, options, precision):
+    def looped(runner):
+        return loop(runner, **options), runner.strategy.precision.scaler.get_scale()
 
-
-@pytest.mark.parametrize(("precision", "world_size", "tolerance"), [("bf16", 2, 5e-2), (64, 1, 1e-6), (16, 2, 1e-2)])
-def test_precision(precision, world_size, tolerance):
-    """Torch's default dtype is the process's; a scaled loss stays in the range of float16."""
-
-    def scaled(runner):
-        return tokens.loop(runner, 2, 0.1), runner.strategy.precision.scaler.get_scale()
-
-    for weights, scale in threads(scaled, world_size, precision=precision):
-        assert_same(weights, tokens.one_process(clip=0.1), tolerance)
+    expected = one_process(clip=options.get("clip"), empty_from=options.get("empty_from", 18))
+    for weights, scale in threads(looped, world_size, precision=precision):
+        assert_same(weights, expected, {"bf16": 5e-2, 16: 1e-2}.get(precision, 1e-6))
         assert scale == (2**16 if precision == 16 else 1)  # no step has overflowed
 
 
-def fitted(strategy, batch_size, *, module=None, devices=2, **flags):
-    module, flags = module or tokens.Tokens(), {"accelerator": "cpu", "max_epochs": 1} | flags
+def fitted(strategy, batch_size, *, module=None, devices=2, ckpt_path=None, **flags):
+    module, flags = module or Tokens(), {"accelerator": "cpu", "max_epochs": 1} | flags
     trainer = Trainer(strategy=strategy, devices=devices, **flags)
-    trainer.fit(module, None if type(module) is tokens.Cut else tokens.loader(batch_size))
-    return tokens.state_of(module.net)
+    data = None if type(module) is Cut else loader(batch_size)
+    trainer.fit(module, data, ckpt_path=ckpt_path)
+    return state_of(module.net)
 
 
 def launched(strategy):
     runner = Runner(strategy=strategy, devices=2, accelerator="cpu")
-    return runner.launch(tokens.loop, 2)
+    return runner.launch(loop, 2)
 
 
 def in_one_world():
     updates = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}
     looped = [launched(name) for name in ("ddp", "ddp_sharded", "fsdp")]
     clipped = [fitted(name, 6, **updates) for name in ("ddp", "fsdp")]
-    return looped, clipped, fitted("ddp", 0, module=tokens.Cut(), use_distributed_sampler=False)
+    return looped, clipped, fitted("ddp", 0, module=Cut(), use_distributed_sampler=False)
 
 
 def test_weights_of_one_process_over_replicas():
-    found = fitted("dp", tokens.SEQUENCES // 4, devices=3, accumulate_grad_batches=4)
-    assert_same(found, tokens.one_process())
+    found = fitted("dp", SEQUENCES // 4, devices=3, accumulate_grad_batches=4)
+    assert_same(found, one_process())
 
 
 @pytest.mark.gloo
 def test_weights_of_one_process_under_each_strategy():
     for looped, clipped, cut in in_ranks(2, in_one_world):
         for weights in looped:
-            assert_same(weights, tokens.one_process())
+            assert_same(weights, one_process())
         for weights in clipped:
-            assert_same(weights, tokens.one_process(clip=0.1))
-        assert_same(cut, tokens.one_process(cut_at=tokens.CUT_AT))  # without a batch: no weight
+            assert_same(weights, one_process(clip=0.1))
+        assert_same(cut, one_process(cut_at=CUT_AT))  # without a batch: no weight
 
 
 def by_turns(runner):
     """Step the halves of a model one after the other, each by a loss of its own."""
-    net = tokens.model()
+    net = fresh()
     halves = [torch.optim.SGD(net[index].parameters(), 0.1) for index in (0, 2)]
     net, first, last = runner.setup(net, *halves)
-    for x, y in tokens.micro_batches(runner.global_rank, runner.world_size, 1):
+    for x, y in micro_batches(runner.global_rank, runner.world_size, 1):
         for sign, optimizer in ((1, first), (-1, last)):
             optimizer.zero_grad()
-            loss, count = tokens.loss_of(net, x, y)
+            loss, count = loss_of(net, x, y)
             runner.backward(sign * loss, weight=count)
             optimizer.step()
-    return tokens.state_of(net)
+    return state_of(net)
 
 
 def test_optimizers_that_step_by_turns():
@@ -112,10 +213,10 @@ def test_optimizers_that_step_by_turns():
         assert_same(found, expected)
 
 
-def discards(index, module, optimizer, loss_of, backward):
+def discards(index, module, optimizer, of_batch, backward):
     """Make a backward pass that is thrown away, by the module or the optimizer, and one that counts."""
     for repeat in range(2):
-        loss, count = loss_of()
+        loss, count = of_batch()
         backward(loss * (repeat or 9.0), weight=count + 5 * (1 - repeat))
         if not repeat:
             [optimizer, module][index % 2].zero_grad(set_to_none=index % 3 > 0)
@@ -123,25 +224,25 @@ def discards(index, module, optimizer, loss_of, backward):
     optimizer.zero_grad()
 
 
-class Discards(tokens.Tokens):
+class Discards(Tokens):
     automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        loss_of = partial(tokens.loss_of, self.net, *batch)
-        discards(batch_idx, self, self.optimizers(), loss_of, self.manual_backward)
+        of_batch = partial(loss_of, self.net, *batch)
+        discards(batch_idx, self, self.optimizers(), of_batch, self.manual_backward)
 
 
 def test_what_is_discarded_does_not_count():
     def fit(runner):
-        net = tokens.model()
-        net, optimizer = runner.setup(net, tokens.optimizer_of(net))
-        for index, batch in enumerate(tokens.micro_batches(runner.global_rank, runner.world_size, 1)):
-            discards(index, net, optimizer, partial(tokens.loss_of, net, *batch), runner.backward)
-        return tokens.state_of(net)
+        net = fresh()
+        net, optimizer = runner.setup(net, optimizer_of(net))
+        for index, batch in enumerate(micro_batches(runner.global_rank, runner.world_size, 1)):
+            discards(index, net, optimizer, partial(loss_of, net, *batch), runner.backward)
+        return state_of(net)
 
-    manual = fitted("single", tokens.SEQUENCES, devices=1, module=Discards())
+    manual = fitted("single", SEQUENCES, devices=1, module=Discards())
     for found in (*threads(fit), manual):
-        assert_same(found, tokens.one_process())
+        assert_same(found, one_process())
 
 
 def slope(model, x):
@@ -210,7 +311,7 @@ def test_weights_that_make_no_sense(fit, error, message):
 
 def test_what_may_be_mixed():
     def fit(runner):
-        net = tokens.model()
+        net = fresh()
         model, optimizer = runner.setup(net, torch.optim.SGD(net[2].parameters(), 0.0))
         frozen = runner.setup(nn.Linear(2, 1).requires_grad_(False))
         found = []
@@ -256,28 +357,17 @@ def test_a_loss_of_weight_0_may_be_nan(is_reentrant):
     assert not single(fit).any()
 
 
-class At(Callback):
-    def __init__(self, step, path):
-        self.step, self.path = step, path
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if batch_idx == self.step:
-            trainer.save_checkpoint(self.path)
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_fit_goes_on_bit_for_bit(step, tmp_path):
     """In the middle of an update, and between two: weights count in the same unit."""
-    path = tmp_path / "at.ckpt"
-    flags = {"devices": 1, "accumulate_grad_batches": 4, "callbacks": At(step, path)}
+    path, flags = tmp_path / "at.ckpt", {"devices": 1, "accumulate_grad_batches": 4}
     whole = fitted("single", 6, **flags)
-    module = tokens.Tokens()
-    trainer = Trainer(accelerator="cpu", max_epochs=1, accumulate_grad_batches=4)
-    trainer.fit(module, tokens.loader(6), ckpt_path=path)
-    assert_same(tokens.state_of(module.net), whole, 0.0)
+    with pytest.raises(Stop):
+        fitted("single", 6, callbacks=Saver(path, "batch", 0, step), **flags)
+    assert_same(fitted("single", 6, ckpt_path=path, **flags), whole, 0.0)
 
 
-class Weighs(tokens.Tokens):
+class Weighs(Tokens):
     def __init__(self, weight):
         super().__init__()
         self.weight = weight
