@@ -27,7 +27,7 @@ from distmetrics.train import (
 from tests.run.models import Logistic, Streamed, loader
 from tests.run.threads import trainer
 
-NAN, PART = float("nan"), "{}"
+NAN = float("nan")
 STOP, SEED = partial(EarlyStopping, "loss"), partial(seed_everything, 1)
 
 
@@ -38,7 +38,7 @@ def call(method, **options):
 FIT, VALIDATE, PREDICT = (partial(call, method) for method in ("fit", "validate", "predict"))
 WRONG = {  # values of arguments that no one can mean
     ModelCheckpoint: {
-        "filename": [5, "", "{epoch", PART, "{0}", "{vl:d}", "{vl.item}"],
+        "filename": [5, "", "{epoch", "{}", "{0}", "{vl:d}", "{vl.item}"],
         "dirpath": [5],
         "save_last": ["link"],
         "save_top_k": [-2],

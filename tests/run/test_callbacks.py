@@ -12,7 +12,7 @@ import torch
 
 from distmetrics.errors import ConfigurationError, InputError, MissingDependencyError
 from distmetrics.train import Callback, EarlyStopping, ModelCheckpoint, ProgressBar
-from tests.run.models import Logistic, loader
+from tests.run.models import Logistic, loader, odd
 from tests.run.threads import trainer
 
 
@@ -106,6 +106,12 @@ def test_early_stopping(tmp_path, values, options, epochs):
     assert stop.stopped_epoch == (epochs - 1 if has_stopped else None)
 
 
+def test_epochs_without_validation_do_not_count(tmp_path):
+    stop = EarlyStopping("score", patience=2)
+    _, run = fit([1.0] * 5, [stop], tmp_path, check_val_every_n_epoch=2, max_epochs=9)
+    assert run.current_epoch == 6  # validated in epochs 1, 3 and 5
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("flags", "at"),
@@ -128,16 +134,14 @@ def test_each_validation_counts(tmp_path, ranks, flags, at):
     assert run.global_step == (both[8] if len(both) > 8 else 10)
 
 
-class LogsSteps(Logistic):
-    """Logs a value in each step, with other options."""
-
-    def __init__(self, **options):
-        super().__init__()
-        self.options = options
+def logs_steps(**options):
+    """Return a module that logs a value in each step, with options."""
 
     def training_step(self, batch, batch_idx):
-        self.log("mine", 1.0, **self.options)
-        return super().training_step(batch, batch_idx)
+        self.log("mine", 1.0, **options)
+        return Logistic.training_step(self, batch, batch_idx)
+
+    return odd(training_step=training_step, options=options)
 
 
 NONE = "there is no value of it for this epoch"
@@ -153,10 +157,10 @@ THERE = "logged values are: "
         ("score", OWN, Scripted([1.0] * 9, sync_dist=False), 2, {}),
         ("scores", THERE + "score, train_count", Scripted([1.0] * 9), 1, {}),
         ("score", THERE + "score/dataloader_idx_0, score/dat", Scripted([1.0] * 9), 1, {}),
-        ("mine", NONE, LogsSteps(), 1, {}),
-        ("mine", NONE, LogsSteps(rank_zero_only=True), 1, {}),
-        ("mine", OWN, LogsSteps(rank_zero_only=True), 2, {}),
-        ("mine", NONE, LogsSteps(sync_dist=True), 2, {}),
+        ("mine", NONE, logs_steps(), 1, {}),
+        ("mine", NONE, logs_steps(rank_zero_only=True), 1, {}),
+        ("mine", OWN, logs_steps(rank_zero_only=True), 2, {}),
+        ("mine", NONE, logs_steps(sync_dist=True), 2, {}),
     ],
 )
 def test_a_value_that_can_not_be_watched(tmp_path, make, name, text, module, ranks, flags):
@@ -165,11 +169,11 @@ def test_a_value_that_can_not_be_watched(tmp_path, make, name, text, module, ran
     with pytest.raises(ConfigurationError, match=f"watches '{name}', and {text}"):
         run.fit(module, loader(8, 4), held)
     if name == "mine":
-        run.fit(LogsSteps(**module.options, on_epoch=True), loader(8))
+        run.fit(logs_steps(**module.options, on_epoch=True), loader(8))
     if text == OWN:
         run.callbacks = [ModelCheckpoint("mine", every_n_train_steps=1)]
         with pytest.raises(ConfigurationError, match=f"watches 'mine', and {OWN}"):
-            run.fit(LogsSteps(rank_zero_only=True), loader(8, 4))
+            run.fit(logs_steps(rank_zero_only=True), loader(8, 4))
 
 
 def test_what_a_callback_makes_known_is_checked():

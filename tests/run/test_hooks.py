@@ -11,7 +11,7 @@ from torchmetrics.classification import BinaryAccuracy
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.train import Callback, DataModule
-from tests.run.models import Logistic, Streamed, loader, loss_of
+from tests.run.models import Logistic, Streamed, loader, loss_of, odd
 from tests.run.threads import trainer
 
 DP = {"strategy": "dp", "devices": 3}
@@ -77,32 +77,20 @@ def test_ends_of_steps_are_called_under_every_strategy(flags):
     assert found["val_loss"] == pytest.approx(wanted["val_loss"])
 
 
-class Several(Logistic):
-    def validation_step(self, batch, batch_idx, dataloader_idx):
-        return dataloader_idx
-
-    def validation_epoch_end(self, outputs):
-        self.found = outputs
-
-    predict_step = validation_step
-
-
-class Predicts(Logistic):
-    def predict_step(self, batch, batch_idx):
-        return self(batch[0])
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_predictions_come_in_the_order_of_the_data_and_by_loaders(ranks):
     for count in (7, 2):
-        data, module = loader(count, 2), Predicts()
+        data, module = loader(count, 2), odd(predict_step=lambda self, batch, batch_idx: self(batch[0]))
         expected = module(torch.cat([x for x, _ in data])).detach()
         torch.testing.assert_close(torch.cat(trainer(ranks).predict(module, data)), expected)
     (plain,) = trainer().predict(Logistic(), [torch.zeros(2, 4)])  # by calling the module
     assert plain.shape == (2,)
-    module, nothing = Several(), Streamed([])
+    which, seen, nothing = lambda self, batch, batch_idx, dataloader_idx: dataloader_idx, [], Streamed([])
+    module = odd(
+        validation_step=which, predict_step=which, validation_epoch_end=lambda self, outputs: seen.extend(outputs)
+    )
     trainer().validate(module, [loader(4, 2), loader(2, 2)])
-    assert module.found == [[0, 0], [1]]
+    assert seen == [[0, 0], [1]]
     several = trainer(limit_predict_batches=2).predict(module, [loader(9, 2), loader(2, 2)])
     assert several == [[0, 0], [1]]
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # it can't be dealt out
@@ -187,11 +175,11 @@ SIGNATURES = [  # a class, a method of it, and what is said
 
 @pytest.mark.parametrize(("base", "name", "method", "message"), SIGNATURES)
 def test_wrong_signatures(base, name, method, message):
-    odd = type("Odd", (base,), {name: method})()
-    module = odd if base is Logistic else Logistic()
-    callbacks = [odd] if base is Callback else []
+    wrong = odd(base, **{name: method})
+    module = wrong if base is Logistic else Logistic()
+    callbacks = [wrong] if base is Callback else []
     with pytest.raises(ConfigurationError, match=message):
-        trainer(callbacks=callbacks).fit(module, odd if base is DataModule else loader(2))
+        trainer(callbacks=callbacks).fit(module, wrong if base is DataModule else loader(2))
     with pytest.raises(ConfigurationError, match=r"with \(batch, batch_idx, dataloader_idx\)"):
         trainer().validate(Logistic(), [loader(2), loader(2)])
 
@@ -200,17 +188,15 @@ def none_where_negative(rows):
     return None if any(x[0] < 0 for x, _ in rows) else default_collate(rows)
 
 
-class Accepting(Logistic):
-    def training_step(self, batch, batch_idx):
-        return None if batch is None else super().training_step(batch, batch_idx)
-
-
 def test_none_for_a_batch_is_no_rank_without_one():
+    def step(self, batch, batch_idx):
+        return None if batch is None else Logistic.training_step(self, batch, batch_idx)
+
     data = [(torch.full((4,), float(sign)), torch.tensor(1.0)) for sign in (1, -1, 1, 1)]
     batches = DataLoader(data, batch_size=1, collate_fn=none_where_negative)
     run = trainer()
-    run.fit(Accepting(), batches)
+    run.fit(odd(training_step=step), batches)
     assert run.global_step == 3  # one process leaves the step out
     text = r"loader of rank 1 gave None for a batch(.|\n)*collate_fn"
     with pytest.raises(ConfigurationError, match=text):
-        trainer(2).fit(Accepting(), batches)
+        trainer(2).fit(odd(training_step=step), batches)

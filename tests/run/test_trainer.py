@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.train import Callback, DataModule, Module, Trainer
-from tests.run.models import Logistic, Streamed, loader, samples
+from tests.run.models import Logistic, Streamed, loader, odd, samples
 from tests.run.threads import trainer
 
 
@@ -84,18 +84,8 @@ class Empty(Module):
     pass
 
 
-class LogsTooEarly(Logistic):
-    def on_fit_start(self):
-        self.log("x", 1.0)
-
-
-class Returns(Logistic):
-    def __init__(self, value):
-        super().__init__()
-        self.value = value
-
-    def training_step(self, batch, batch_idx):
-        return self.value
+def returns(value):
+    return odd(training_step=lambda self, batch, batch_idx: value)
 
 
 class Frozen(Logistic):
@@ -130,12 +120,12 @@ def fit(module, data=None, ranks=1, **flags):
         ("0 on every rank", lambda: fit(Logistic(), DataLoader([], 2), 2)),
         ("validation loader has length 0", lambda: trainer().validate(Logistic(), [])),
         ("gave no batch", lambda: fit(Logistic(), Streamed([]), max_epochs=None, max_steps=3)),
-        ("took no step", lambda: fit(Returns(None), loader(4), max_epochs=None, max_steps=3)),
-        ("no epoch is under way", lambda: fit(LogsTooEarly(), loader(1))),
+        ("took no step", lambda: fit(returns(None), loader(4), max_epochs=None, max_steps=3)),
+        ("no epoch is under way", lambda: fit(odd(on_fit_start=lambda self: self.log("x", 1.0)), loader(1))),
         ("not attached", lambda: Logistic().training_step(next(iter(loader(2))), 0)),
         ("no fit is under way", lambda: trainer().save_checkpoint("x")),
         ("all are frozen", lambda: fit(Frozen(), loader(8), 2)),
-        ("returned None", lambda: fit(Returns(None), loader(8), 2)),
+        ("returned None", lambda: fit(returns(None), loader(8), 2)),
     ],
 )
 def test_clear_refusals(message, action):
@@ -154,8 +144,8 @@ def test_clear_refusals(message, action):
 )
 def test_what_training_step_must_return(value, got):
     with pytest.raises(InputError, match=f"training_step returns.*{got}"):
-        fit(Returns(value), loader(2))
-    assert fit(Returns(None), loader(8, 2)).global_step == 0  # one process leaves the step out
+        fit(returns(value), loader(2))
+    assert fit(returns(None), loader(8, 2)).global_step == 0  # one process leaves the step out
 
 
 def test_a_module_knows_where_it_is_and_is_copied_without_its_trainer():
@@ -177,33 +167,26 @@ def test_a_module_knows_where_it_is_and_is_copied_without_its_trainer():
 
 
 def test_the_epoch_of_a_validations_own_sampler_is_the_users():
-    data = samples(4)
+    data, epochs = samples(4), []
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
-
-    class Sets(Logistic):
-        def on_validation_epoch_start(self):
-            sampler.set_epoch(self.current_epoch + 5)
-
-        def validation_step(self, batch, batch_idx):
-            epochs.append(sampler.epoch)
-
-    epochs = []
-    trainer(max_epochs=2).fit(Sets(), loader(2), DataLoader(data, 4, sampler=sampler))
+    module = odd(
+        on_validation_epoch_start=lambda self: sampler.set_epoch(self.current_epoch + 5),
+        validation_step=lambda self, batch, batch_idx: epochs.append(sampler.epoch),
+    )
+    trainer(max_epochs=2).fit(module, loader(2), DataLoader(data, 4, sampler=sampler))
     assert epochs == [5, 6]
 
 
 @pytest.mark.parametrize("precision", [32, 64])
 def test_hooks_find_what_a_step_adds_to_its_batch(precision):
-    class Adds(Logistic):
-        def training_step(self, batch, batch_idx):
-            batch["size"] = len(batch["x"])
-            return self.layer(batch["x"]).sum()
-
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            sizes.append(batch["size"])
+    def step(self, batch, batch_idx):
+        batch["size"] = len(batch["x"])
+        return self.layer(batch["x"]).sum()
 
     sizes = []
-    fit(Adds(), [{"x": torch.ones(2, 4)}], precision=precision)
+    after = lambda self, outputs, batch, batch_idx: sizes.append(batch["size"])  # noqa: E731
+    data = [{"x": torch.ones(2, 4)}]
+    fit(odd(training_step=step, on_train_batch_end=after), data, precision=precision)
     assert sizes == [2]
 
 
