@@ -102,6 +102,14 @@ def test_names_with_the_rank_in_them_are_refused_of_epochs_alone(mode):
     assert float(run.callback_metrics["loss_1"]) == 1.0
 
 
+def test_a_synced_log_of_one_rank_is_told_by_its_name_and_line():
+    line = Logs.validation_step.__code__.co_firstlineno + 4
+    where = f"tests/run/test_names.py:{line} in validation_step, self.log('some', sync_dist=True)"
+    with pytest.raises(MismatchError) as info:
+        trainer(2).fit(Logs(wanted=on_rank_1, sync_dist=True), loader(24))
+    assert f'rank 1  self.log "train step"  {where}' in str(info.value)
+
+
 class Kept(Metric):
     """Keeps what it is given."""
 

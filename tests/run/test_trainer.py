@@ -36,6 +36,19 @@ def test_evaluation_runs_in_eval_mode_and_puts_modes_back_also_on_errors():
     assert modes == (True, True, False)
 
 
+def test_results_are_one_dict_of_floats_a_loader():
+    def step(self, batch, batch_idx, dataloader_idx):
+        self.log("count", len(batch[0]), reduce_fx="sum", on_step=True, on_epoch=True)
+
+    run, whole = trainer(), lambda self: self.log("whole", 1.0)
+    module = odd(validation_step=step, on_validation_epoch_end=whole)
+    first, second = run.validate(module, [loader(6), loader(3)])
+    assert first == {"count/dataloader_idx_0": 6.0, "whole": 1.0}
+    assert second == {"count/dataloader_idx_1": 3.0, "whole": 1.0}
+    assert {type(value) for value in first.values()} == {float}
+    assert float(run.callback_metrics["count_epoch/dataloader_idx_1"]) == 3.0
+
+
 class Calls(Callback):
     """Notes what it hears of validations, on all ranks."""
 
