@@ -5,15 +5,12 @@ The texts are those of real runs.
 
 from __future__ import annotations
 
-import time
-
-import psutil
 import pytest
 
 from benchmarks.faults.__main__ import measure
 from benchmarks.faults.catalogue import FAULTS, TOOLS
-from benchmarks.faults.cell import ROOT, Run, run
-from benchmarks.faults.job import Log, text_of
+from benchmarks.faults.cell import ROOT, Run
+from benchmarks.faults.job import text_of
 from benchmarks.faults.report import cell, judge, merged, names_line, names_rank, read, tidy, write
 
 TIMED_OUT = "RuntimeError: [/__w/gloo/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
@@ -44,33 +41,22 @@ def test_a_text_names_a_rank_by_its_number(text: str, named: list[int], others: 
     assert not any(names_rank(text, rank) for rank in others)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "named"),
-    [
+def test_a_text_names_a_line_of_the_rank_at_fault_and_is_kept_without_stack_and_places() -> None:
+    for text, line, named in [
         ("benchmarks/faults/programs.py:42 in skipped", 42, True),
         ("benchmarks/faults/programs.py:42 in skipped", 4, False),
         ('  File "benchmarks/faults/programs.py", line 42, in skipped', 42, True),
         ('  File "benchmarks/faults/programs.py", line 421, in skipped', 42, False),
         ("benchmarks/faults/lightning_programs.py:42 in skipped", 42, False),
         (CLOSED, 553, False),
-    ],
-)
-def test_a_text_names_a_line_of_the_rank_at_fault(text: str, line: int, named: bool) -> None:
-    assert names_line(text, [("programs.py", line)]) is named
-
-
-def test_a_text_is_kept_without_stack_and_places(tmp_path) -> None:
+    ]:
+        assert names_line(text, [("programs.py", line)]) is named
     assert tidy(CLOSED) == "RuntimeError: Connection closed by peer. This is typically"
     assert tidy(f'File "{ROOT}/benchmarks/faults/job.py", line 42') == 'File "benchmarks/faults/job.py", line 42'
     error = ValueError("lost")
     error.__cause__ = RuntimeError("closed\nException raised from wait at pair.cc:5:\nframe #0: rank 1")
     error.add_note("see there")
     assert text_of(error) == "ValueError: lost\nsee there\n\nThe cause of it:\nRuntimeError: closed"
-    log = Log(tmp_path, 1)
-    log.write("value", got=[1.0])
-    with log.path.open("a") as file:
-        file.write('{"kind": "do')  # read while it is written
-    assert [event["got"] for event in log.read()] == [[1.0]]
 
 
 def value(got: object, right: object) -> dict[str, object]:
@@ -103,7 +89,8 @@ ROWS = {
 }
 
 
-def test_what_became_of_a_job() -> None:
+def test_what_became_of_a_job_and_the_table_of_it(tmp_path) -> None:
+    """What is run again replaces the old."""
     for (outcome, said), found in ROWS.items():
         assert (found.outcome, cell(found)) == (outcome, said)
     never = Run(None, [[raised(10, CLOSED)], []], {}, ["", ""], [])
@@ -111,9 +98,6 @@ def test_what_became_of_a_job() -> None:
     assert judge(FAULTS["length"], "lightning", None).outcome == "not expressible"
     for tool in TOOLS:
         assert all(fault.places(tool) for fault in FAULTS.values() if fault.expressible(tool))
-
-
-def test_the_tables_say_what_was_seen_and_what_is_run_again_replaces_the_old(tmp_path) -> None:
     rows = merged([], [found for found in ROWS.values() if found.fault in ("sum-max", "length", "kill-1", "slow")])
     assert [each.fault for each in rows] == ["sum-max", "length", "kill-1", "slow"]
     write(rows, {"python": "3.11"}, tmp_path)
@@ -123,27 +107,6 @@ def test_the_tables_say_what_was_seen_and_what_is_run_again_replaces_the_old(tmp
     assert "| torch.distributed | 3 | 1 | 1 | 0 | 0 | 1 | 1 | 1 | 1 | 1 |" in page  # `slow` is no fault
     (again,) = merged([rows[0]], [row("sum-max", [raised(11, CLOSED)], [DONE])])
     assert again.outcome == "error"
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended, or is about to be reaped by whoever adopted it."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-    return False
-
-
-@pytest.mark.long
-@pytest.mark.gloo
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("tool", "fault"), [("torch", "stop-1"), ("distmetrics-launch", "stuck")])
-def test_no_process_is_left_behind(tool: str, fault: str) -> None:
-    seen = run(FAULTS[fault], tool, limit=1.0, timeout=60.0)
-    assert seen is not None
-    pids = [event["pid"] for events in seen.events for event in events if event["kind"] == "start"]
-    assert len(pids) == 3
-    assert all(gone(pid) for pid in pids)
 
 
 @pytest.mark.long

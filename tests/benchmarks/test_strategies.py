@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.strategies import __main__ as benchmark
 from benchmarks.strategies import cell as cells
-from benchmarks.strategies import tables as written
 from benchmarks.strategies.data import Shards, bounds, counts
 from benchmarks.strategies.tables import Verdict, judge, tables
 from distmetrics.errors import ConfigurationError
@@ -115,31 +111,6 @@ def test_one_process_trains_on_what_the_ranks_have_together(devices, uneven):
         assert sum(lengths) == 24
         assert (0 in lengths) == (layout == "one rank empty")
         assert (len(set(lengths)) == 1) == (layout == "even")
-
-
-def test_what_is_asked_for(capsys):
-    for words, said in (["ddq", "there is no strategy ddq"], ["xla", "takes STRATEGY=PATH"]):
-        with pytest.raises(SystemExit, match="2"):
-            benchmark.main(["--strategies", words, "--python", "xla=/no/such/python"])
-        assert said in capsys.readouterr().err
-    assert benchmark.options(["--python", f"xla={sys.executable}"]).python == [("xla", sys.executable)]
-    assert "ddp_notebook" not in benchmark.options([]).strategies
-    assert (benchmark.PARTS, benchmark.SPMD) == (cells.PARTS, cells.SPMD)
-    assert written._IN_PARTS == cells.IN_PARTS
-
-
-def test_what_fails_is_said_and_the_rest_is_run(monkeypatch, tmp_path):
-    def process(python, arguments, strategy, devices):
-        _, _, out, *parts = arguments
-        done = {} if "float32" in parts else {"bf16": [1.0]}
-        Path(out).write_text(json.dumps({"float32": [1.0]} | done))
-        return "no uneven steps" if "float32" in parts else ""
-
-    monkeypatch.setattr(benchmark, "run_parts", process)
-    found = benchmark.run_cell(sys.executable, "ddp", 2, tmp_path)
-    assert found == {"float32": [1.0], "bf16": [1.0], "problems": {"uneven": "no uneven steps"}}
-    monkeypatch.setattr(benchmark, "run_parts", lambda *arguments: "not installed")
-    assert benchmark.run_cell(sys.executable, "fsdp", 2, tmp_path) == {"problems": {"float32": "not installed"}}
 
 
 @pytest.mark.gloo

@@ -12,10 +12,9 @@ import pytest
 import torch
 from torchmetrics import MeanMetric, SumMetric
 
-from benchmarks.upstream_tests.__main__ import options, shown
 from benchmarks.upstream_tests.patched import install, syncs
 from benchmarks.upstream_tests.plugin import sample
-from benchmarks.upstream_tests.results import CAUSES, Outcome, Pair, Run, markdown, part, read
+from benchmarks.upstream_tests.results import Outcome, Pair, Run, markdown, part, read
 from distmetrics import Communicator
 from distmetrics.testing import run
 
@@ -47,6 +46,10 @@ def test_what_pytest_wrote_is_read() -> None:
     whole = Run({name: Outcome("passed") for name in names}, found.uncollected)
     assert list(part(whole, "bases/test_ddp.py").tests) == names[:1]
     assert (list(part(whole, "text").tests), part(whole, "text").uncollected) == (names[2:], found.uncollected)
+    ours = Run({name: Outcome("failed", "AssertionError: ours", 2) for name in names}, {})
+    page = markdown([Pair("text", 9, whole, ours)], {"sample": "all cases"})
+    assert "- text, theirs passed, ours failed: " in page
+    assert "Says: `AssertionError: ours`." in page
 
 
 def test_the_sample_is_of_each_function_and_the_same_for_whoever_asks() -> None:
@@ -58,47 +61,6 @@ def test_the_sample_is_of_each_function_and_the_same_for_whoever_asks() -> None:
     assert sample(reversed(some), 4, 0) == chosen & set(some)
     assert sample(some, 4, 1) != chosen & set(some)
     assert sample([*some, *others], 0, 0) == {*some, *others}
-
-
-def _pair(family: str, theirs: str, ours: str) -> Pair:
-    """Make a family of one test a letter: p, f, e, s."""
-    kinds = {"p": "passed", "f": "failed", "e": "error", "s": "skipped"}
-
-    def made(letters: str, said: str, each: int) -> Run:
-        letters_at = [(i, x) for i, x in enumerate(letters) if x != " "]
-        tests = {f"t{i}": Outcome(kinds[x], said if x in "fe" else "", each) for i, x in letters_at}
-        return Run({f"tests.unittests.{family}::{name}": outcome for name, outcome in tests.items()})
-
-    return Pair(family, 9, made(theirs, "AssertionError: theirs", 0), made(ours, "AssertionError: ours", 2))
-
-
-def test_the_page_has_a_line_a_family_and_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = _pair("text", "pppffse", "pf efse")
-    assert pair.differ == [f"tests.unittests.text::t{number}" for number in (1, 2, 3)]
-    assert pair.of(pair.differ[1]) == (Outcome("passed"), Outcome("error", "not run"))
-    assert pair.alike == [f"tests.unittests.text::t{number}" for number in (4, 6)]
-    page = markdown([_pair("text", "ppf", "pff"), _pair("shape", "pe", "pp")], {"sample": "all cases"})
-    assert "| text | 9 | 3 | 2 | 1 | 0 | 0 | 1 | 2 | 0 | 0 |" in page
-    assert "| all | 18 | 5 | 3 | 1 | 1 | 0 | 3 | 2 | 0 | 0 |" in page
-    assert "- text, theirs passed, ours failed: `text::t1`. Says: `AssertionError: ours`." in page
-    assert "- shape, theirs error, ours passed: `shape::t1`. Says: `AssertionError: theirs`." in page
-    assert "5 tests made 10 syncs through distmetrics; with torchmetrics' own, 0." in page
-    monkeypatch.setitem(CAUSES, "AssertionError: ours", "a cause")
-    lines = [line for line in markdown([_pair("text", "p" * 8, "p" + "f" * 7)], {}).splitlines() if "a cause" in line]
-    assert len(lines) == 1
-    assert lines[0].endswith("`text::t6` and 1 more. Says: `AssertionError: ours`. Cause: a cause.")
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A checkout of another version is refused; no path of this machine is told."""
-    about = tmp_path / "src" / "torchmetrics" / "__about__.py"
-    about.parent.mkdir(parents=True)
-    about.write_text('__version__ = "0.0.1"\n')
-    with pytest.raises(SystemExit):
-        options([str(tmp_path)])
-    assert "the checkout is of torchmetrics 0.0.1" in capsys.readouterr().err
-    words = [str(tmp_path), "--each", "4", "--out", str(tmp_path / "out"), "--families", "text"]
-    assert shown(words, tmp_path) == "`python -m benchmarks.upstream_tests CHECKOUT --each 4 --families text`"
 
 
 def _metrics(comm: Communicator, folder: str) -> dict[str, Any]:

@@ -44,14 +44,12 @@ class Unpicklable:
 
 CASES: dict[str, Case] = {
     # trees, dtypes, shapes
-    "keys": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, {"a": X}, {"b": X}))),
-    "extra key": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, {"a": X, "b": X}, {"a": X}))),
     "list or tuple": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, [X], (X,)))),
     "none or tensor": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, [None], [X]))),
     "dtype": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, X.double(), X))),
     "shape": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.ones(3), X))),
-    "dimensions": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.ones(1), torch.tensor(1.0)))),
     "number types": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, 1, 1.0))),
+    "dimensions": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.ones(1), torch.tensor(1.0)))),
     "empty or not": Case(dm.MismatchError, (1,), lambda c: dm.all_gather(odd(c, torch.empty(0), X))),
     "large or not": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(odd(c, torch.ones(100_000), X))),
     "thousandth leaf": Case(dm.MismatchError, (1,), lambda c: dm.all_gather([X] * 999 + [odd(c, X[:1], X)])),
@@ -59,7 +57,6 @@ CASES: dict[str, Case] = {
     "trailing shape": Case(
         dm.MismatchError, (1,), lambda c: dm.all_gather_cat(odd(c, torch.ones(2, 4), torch.ones(2, 3)))
     ),
-    "cat dimensions": Case(dm.MismatchError, (1,), lambda c: dm.all_gather_cat(odd(c, torch.ones(2, 1), X))),
     # calls
     "operation": Case(dm.MismatchError, (1,), lambda c: odd(c, dm.all_gather, dm.all_reduce)(X)),
     "reduction": Case(dm.MismatchError, (1,), lambda c: dm.all_reduce(X, odd(c, "max", "sum"))),
@@ -88,8 +85,6 @@ CASES: dict[str, Case] = {
     ),
     # values that make no sense
     "unknown reduction": Case(dm.InputError, (1,), lambda c: dm.all_reduce(X, odd(c, "median", "sum"))),
-    "negative source": Case(dm.InputError, (0, 1, 2), lambda c: dm.broadcast(X, -1)),
-    "infinite weight": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, float("inf"), 1))),
     "weight too large": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, 10**400, 1))),
     "several weights": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, torch.ones(2), 1))),
     "weight of no type": Case(dm.InputError, (1,), lambda c: dm.mean(X, odd(c, None, 1))),

@@ -11,9 +11,14 @@ import torch
 
 import distmetrics as dm
 from distmetrics import MismatchError
+from distmetrics.collectives import exchange
 from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
 from tests.backends import same_error
+from tests.collectives import ranks
 from tests.collectives.cases import CASES, all_verdicts
+from tests.metrics.samples import SAMPLES, batches
+from tests.metrics.test_right import check, on_rank
 
 
 @functools.cache
@@ -43,8 +48,8 @@ def texts(name: str) -> str:
     return re.sub(r"cases\.py:\d+ in <lambda>", "cases.py:N", verdicts("threads")[0][name][3])
 
 
-def test_text_of_a_dtype() -> None:
-    """Pinned: the headline says who sends what, and the advice is the usual cause."""
+def test_text_of_a_dtype_and_of_a_name() -> None:
+    """Pinned: metrics that are reduced in different order would otherwise be summed into each other."""
     assert texts("dtype") == (
         "ranks disagree on all_reduce sum: rank 1 sends float64[2], ranks 0, 2 send float32[2]\n"
         "\n"
@@ -57,46 +62,65 @@ def test_text_of_a_dtype() -> None:
         "Do:     make shape and dtype equal on all ranks; all_gather_cat joins uneven shards, and a metric needs no "
         "numbers of a rank without data."
     )
+    headline = 'ranks disagree on a collective: rank 1 calls all_reduce sum "f1", ranks 0, 2 call all_reduce sum "loss"'
+    assert texts("name").startswith(headline + "\n")
 
 
-def test_text_of_a_name() -> None:
-    """Pinned: two metrics reduced in different order would otherwise be summed into each other."""
-    assert texts("name") == (
-        'ranks disagree on a collective: rank 1 calls all_reduce sum "f1", ranks 0, 2 call all_reduce sum "loss"\n'
-        "\n"
-        '  ranks 0, 2  all_reduce sum "loss" float32[2]  tests/collectives/cases.py:N\n'
-        '  rank 1      all_reduce sum "f1" float32[2]  tests/collectives/cases.py:N\n'
-        "\n"
-        "No data was moved; every rank keeps what it had.\n"
-        "Likely: a collective under a condition, or in a loop, that not all ranks share.\n"
-        "Do:     make every rank call the same collectives, in the same order, under the same names."
-    )
-
-
-def test_text_of_a_value_that_cannot_be_sent() -> None:
-    """The rank and the leaf at fault."""
+def test_texts_tell_who_and_what_and_stay_short() -> None:
+    """The rank and the leaf at fault; the place where two large trees differ, not the trees; ranks are counted."""
     head, _, rest = texts("string").partition("\n")
     assert head.startswith("all_gather: ['a'] is a str, of which torch makes no tensor: ")
     assert head.endswith(" (rank 1)")
     assert "  ranks 0, 2  all_gather ['a'] float32[2]  tests/collectives/cases.py:N\n" in rest
-    assert "  rank 1      all_gather  tests/collectives/cases.py:N  ['a'] is a str, " in rest
     assert rest.endswith("No data was moved.\nDo:     for other objects call all_gather_object.")
-
-
-def test_texts_stay_short_however_large_the_trees() -> None:
-    """The place where two trees of thousands of leaves differ is shown, not the trees."""
     for name in ("number of leaves", "thousandth leaf"):
         assert max(map(len, texts(name).splitlines())) < 500, name
     keys = [{f"key {index}": 1 for index in range(500)} for _ in range(2)]
     del keys[1]["key 250"]
     error = same_error(outcomes(2, lambda comm: dm.all_gather(keys[comm.rank])), MismatchError)
-    headline = str(error).partition("\n")[0]
-    assert "'key 250'" in headline
-    assert len(headline) < 500
-
-
-def test_many_different_ranks_are_counted_not_listed() -> None:
-    """The headline of a hundred different shapes shows some, and the lines below are still one for each kind."""
+    assert "'key 250'" in error.what
+    assert len(error.what) < 500
     error = same_error(outcomes(8, lambda comm: dm.all_gather(torch.ones(comm.rank))), MismatchError)
-    assert str(error).partition("\n")[0].count("rank ") == 4
+    assert error.what.count("rank ") == 4
     assert error.peers == (1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every world a large one."""
+    monkeypatch.setattr(exchange, "LARGE_WORLD", 1)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_every_operation_and_every_disagreement() -> None:
+    """The same answers by the other way. A hash tells only that ranks differ; the frames that follow tell who."""
+    run(3, ranks.everything)
+    each = run(3, all_verdicts)
+    for name, case in CASES.items():
+        verdicts = [verdict[name] for verdict in each]
+        assert [rank for _, rank, *_ in verdicts] == [0, 1, 2], name
+        ((kind, peers, _),) = {(kind, *rest) for kind, _, *rest in verdicts}
+        assert (kind, peers) == (case.error.__name__, case.peers), name
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.filterwarnings("ignore:Metric `.*` will save all targets")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_metric(name: str) -> None:
+    """Equal shards, whose headers are equal; uneven ones with an empty rank, whose are not."""
+    data = batches(SAMPLES[name], 24, 1)
+    for cuts in ([0, 8, 16, 24], [0, 0, 17, 24]):
+        check(name, run(3, on_rank, name, data, cuts), data)
+
+
+def test_bytes_do_not_grow_with_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two reductions of a few bytes, where frames would be 4 MiB a rank."""
+    monkeypatch.setattr(exchange, "LARGE_WORLD", 8)
+
+    def work(comm: Any) -> Any:
+        recording = RecordingCommunicator(comm)
+        total = dm.all_reduce({"a": torch.ones(3, dtype=torch.float64)}, comm=recording)["a"][0].item()
+        return total, [(call.op, call.nbytes) for call in recording.calls]
+
+    wanted = (9.0, [("all_reduce max", 64), ("all_reduce sum", 24)])
+    assert run(9, work) == [wanted] * 9

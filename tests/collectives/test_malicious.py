@@ -85,16 +85,10 @@ def log(comm: Any) -> Any:
 
 
 def gather_samples(comm: Any) -> Any:
-    records = [{"k": 1}, {"k": 2}, {"k": 3}]
-    tree = {"x": X, "t": ["a", "b", "c"], "r": [X, X[:1], X[:0]], "d": records, "o": [1, "b", None]}
+    tree = {"x": X, "t": ["a", "b", "c"], "r": [X, X[:1], X[:0]], "d": [{"k": 1}] * 3, "o": [1, "b", None]}
     gathered = dm.gather_samples([4, 0, 1], (tree, [1, 2, 3]), comm=comm)
     assert gathered is not None
     return [repr(values) for values in gathered.tree[0].values()]
-
-
-def gather_texts(comm: Any) -> Any:
-    gathered = dm.gather_samples(["a", "b"], {}, expected=["a", "b"], comm=comm)
-    return gathered and gathered.ids
 
 
 def grad_norm(comm: Any) -> torch.Tensor:
@@ -113,7 +107,7 @@ CALLS: dict[str, Any] = {
     "all_true": lambda comm: dm.all_true(True, comm=comm),
     "all_gather_object": lambda comm: dm.all_gather_object({"a": [1, X, b"b"]}, comm=comm),
     "gather_samples": gather_samples,
-    "gather_samples by texts": gather_texts,
+    "gather_samples by texts": lambda comm: dm.gather_samples(["a", "b"], {}, expected=["a", "b"], comm=comm),
     "grad_norm": grad_norm,
     "sync": lambda comm: sync(comm, updated=True),
     "sync without data": lambda comm: sync(comm, updated=False),
@@ -160,57 +154,37 @@ def mutated(draw: Any, value: Any) -> Any:
     return [*value[:place], mutated(draw, value[place]), *value[place + 1 :]]
 
 
-@every_call
-@settings(max_examples=25)
-@given(data=st.data())
-def test_a_header_with_something_odd_in_it(call: str, data: st.DataObject) -> None:
-    """Wrong types, unknown names, shapes negative and huge, leaves twice, in another order or left out."""
-
-    def craft(frame: bytes) -> tuple[bytes, bytes]:
+def crafted(draw: Any, frame: bytes) -> tuple[bytes, bytes]:
+    """Another frame: a header with something odd or other bytes in it, other sizes, other data, or anything."""
+    how = draw(st.sampled_from(["odd", "odd", "odd", "changed", "changed", "changed", "head", "data", "blob", "bytes"]))
+    head = head_of(frame)
+    if how == "odd":  # wrong types, unknown names, shapes negative and huge, leaves twice, or left out
         parts = header_in(frame)
-        for _ in range(data.draw(st.integers(1, 2))):
-            parts = mutated(data.draw, parts)
+        for _ in range(draw(st.integers(1, 2))):
+            parts = mutated(draw, parts)
         return with_parts(frame, parts)
-
-    survives(call, craft, data.draw(st.binary(max_size=64)))
-
-
-@every_call
-@settings(max_examples=25)
-@given(data=st.data())
-def test_a_header_with_other_bytes_in_it(call: str, data: st.DataObject) -> None:
-    """Any byte changed, left out or put in, also in the message of the layer above."""
-
-    def craft(frame: bytes) -> tuple[bytes, bytes]:
-        size = len(exchange._HEAD.pack(*head_of(frame)))
-        blob = bytearray(frame[size : size + head_of(frame)[1]])
-        for _ in range(data.draw(st.integers(1, 4))):
-            place = data.draw(st.integers(0, len(blob) - 1))
-            blob[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    if how == "changed":  # also in the message of the layer above
+        start = len(exchange._HEAD.pack(*head))
+        blob = bytearray(frame[start : start + head[1]])
+        for _ in range(draw(st.integers(1, 4))):
+            place = draw(st.integers(0, len(blob) - 1))
+            blob[place : place + draw(st.integers(0, 2))] = draw(st.binary(max_size=3))
         return with_header(frame, bytes(blob))
-
-    survives(call, craft, data.draw(st.binary(max_size=64)))
+    if how == "head":
+        head[draw(st.integers(1, 2))] = draw(sizes)
+        return with_head(frame, head), b""
+    if how == "data":
+        return with_data(frame, draw(st.binary(max_size=200))), b""
+    if how == "blob":
+        return with_header(frame, draw(st.binary(max_size=40)))
+    return draw(st.binary(max_size=200)).ljust(len(frame), b"["), b""
 
 
 @every_call
-@settings(max_examples=15)
+@settings(max_examples=60)
 @given(data=st.data())
-def test_a_frame_of_anything(call: str, data: st.DataObject) -> None:
-    """Random bytes; a head with other sizes; other data behind a header that is right."""
-
-    def craft(frame: bytes) -> tuple[bytes, bytes]:
-        how = data.draw(st.sampled_from(["bytes", "head", "data", "blob"]))
-        if how == "bytes":
-            return data.draw(st.binary(max_size=200)).ljust(len(frame), b"["), b""
-        if how == "head":
-            head = head_of(frame)
-            head[data.draw(st.integers(1, 2))] = data.draw(sizes)
-            return with_head(frame, head), b""
-        if how == "data":
-            return with_data(frame, data.draw(st.binary(max_size=200))), b""
-        return with_header(frame, data.draw(st.binary(max_size=40)))
-
-    survives(call, craft)
+def test_a_frame_with_something_odd_in_it(call: str, data: st.DataObject) -> None:
+    survives(call, lambda frame: crafted(data.draw, frame), data.draw(st.binary(max_size=64)))
 
 
 NO_HEADERS = {
@@ -229,15 +203,11 @@ NO_HEADERS = {
 
 @every_call
 def test_a_header_that_is_none(call: str) -> None:
+    """And more data than there can be, announced, not sent: refused before memory is taken."""
     for name, blob in NO_HEADERS.items():
         error = survives(call, lambda frame, blob=blob: with_header(frame, blob))
         assert isinstance(error, MismatchError), name
         assert "sent data that is no frame of distmetrics" in str(error)
-
-
-@every_call
-def test_more_data_than_there_can_be(call: str) -> None:
-    """Announced, not sent: refused before memory is taken."""
 
     def craft(frame: bytes) -> tuple[bytes, bytes]:
         head = head_of(frame)
@@ -264,9 +234,6 @@ def test_a_compressed_header_takes_no_more_memory_than_a_header_may() -> None:
         tracemalloc.stop()
     assert "no frame of distmetrics" in str(error)
     assert peak < 2 * (LARGEST_HEADER + 3 * len(blob)) + (1 << 20)
-
-
-# -- objects
 
 
 @pytest.mark.parametrize("call", ["all_gather_object", "log", "sync", "sync without data"])
@@ -343,9 +310,6 @@ def test_forms_that_mean_harm(form: Any) -> None:
         deserialize(written([[], form]))
 
 
-# -- real processes
-
-
 @one_call
 def lie(payload: bytes, *, comm: Any) -> None:
     exchange.exchange_alike(comm, Header("all_gather_object"), from_bytes(payload))
@@ -353,10 +317,7 @@ def lie(payload: bytes, *, comm: Any) -> None:
 
 def beside_a_liar(comm: Any, payload: bytes) -> None:
     """Rank 1 sends a frame of its own in place of its call's."""
-    if comm.rank == 0:
-        dm.all_gather_object([1, 2], comm=comm)
-        return
-    lie(payload, comm=comm)
+    lie(payload, comm=comm) if comm.rank else dm.all_gather_object([1, 2], comm=comm)
 
 
 @pytest.mark.gloo

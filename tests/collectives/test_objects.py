@@ -42,11 +42,6 @@ def gathered(comm: Any, values: list[Any], allow_pickle: bool = False) -> Any:
     return dm.all_gather_object(values[comm.rank], allow_pickle=allow_pickle, comm=comm)
 
 
-def test_data_of_each_rank() -> None:
-    values = [{"a": [1, (2.5, None)], 3: {"x", b"\0"}}, torch.Size([2]), [float("inf"), 2**70, "\ud800é", 1 - 2j]]
-    assert run(3, gathered, values) == [values] * 3
-
-
 ARRAYS = [
     np.arange(6.0).reshape(2, 3).T,
     np.array(3, dtype=">i4"),
@@ -60,22 +55,19 @@ ARRAYS = [
 ]
 
 
-def test_arrays_and_numpys_numbers() -> None:
-    for again, array in zip(run(2, gathered, [ARRAYS, ARRAYS])[0][1], ARRAYS, strict=True):
-        assert type(again) is type(array)
-        assert again.dtype == array.dtype
-        assert np.array_equal(again, array)
-        assert again.ndim == 0 or again.flags.writeable
-
-
-def test_tensors_of_their_own_memory() -> None:
-    """Which can be saved, changed in place, and need no gradients."""
+def test_data_of_each_rank() -> None:
+    """Tensors have memory of their own, and need no gradients."""
+    values = [{"a": [1, (2.5, None)], 3: {"x", b"\0"}}, torch.Size([2]), [float("inf"), 2**70, "\ud800é", 1 - 2j]]
+    assert run(3, gathered, values) == [values] * 3
     mine = torch.arange(6.0, requires_grad=True)
-    value = [mine[::2] * 1, mine.to(torch.bfloat16), torch.zeros(2, 0), torch.tensor(1j)]
-    for again in run(2, gathered, [value, value])[1]:
-        assert [x.dtype for x in again] == [x.dtype for x in value]
-        assert all(torch.equal(new, old) for new, old in zip(again, value, strict=True))
-        assert not any(x.requires_grad for x in again)
+    tensors = [mine[::2] * 1, mine.to(torch.bfloat16), torch.zeros(2, 0), torch.tensor(1j)]
+    for arrays, again in run(2, gathered, [ARRAYS, tensors]):
+        for got, array in zip(arrays, ARRAYS, strict=True):
+            assert (type(got), got.dtype) == (type(array), array.dtype)
+            assert np.array_equal(got, array)
+            assert got.ndim == 0 or got.flags.writeable
+        assert [(x.dtype, x.requires_grad) for x in again] == [(x.dtype, False) for x in tensors]
+        assert all(map(torch.equal, again, tensors))
         assert len({x.untyped_storage().data_ptr() for x in again if x.numel()}) == 3
 
 
@@ -86,12 +78,8 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-def in_itself() -> list[Any]:
-    value: list[Any] = []
-    value += [value, value]
-    return value
-
-
+IN_ITSELF: list[Any] = []
+IN_ITSELF += [IN_ITSELF, IN_ITSELF]
 NO_DATA = {
     "a class": object(),
     "a named tuple": Pair(1, 2),
@@ -104,7 +92,7 @@ NO_DATA = {
     "an array of objects": np.array([len], dtype=object),
     "an array of fields": np.zeros(1, dtype="i4,f4"),
     "deep": nested(200),
-    "in itself": in_itself(),
+    "in itself": IN_ITSELF,
 }
 
 
@@ -119,9 +107,6 @@ def test_what_is_no_data_is_refused_on_every_rank(what: str) -> None:
 def test_objects_of_any_class_where_all_say_so() -> None:
     values = [Own(torch.arange(3.0)), [Own(torch.zeros(2)), Pair(1, 2)]]
     assert run(2, gathered, values, True) == [values] * 2
-
-
-def test_a_pickle_that_fails_is_told_to_every_rank() -> None:
     error = same_error(outcomes(2, gathered, [1, (x for x in ())], True), dm.InputTypeError)
     assert "cannot be pickled" in str(error)
 
@@ -135,32 +120,18 @@ def test_bytes_come_out_of_torch_in_pieces(size: int) -> None:
         assert to_bytes(data) == bytes(range(size))
 
 
-# -- on a default device without data
-
-
 def test_a_default_device_without_data() -> None:
     """What distmetrics makes itself is on devices that it chooses."""
 
     def work(comm: Any) -> list[Any]:
-        total = dm.from_function(lambda s: s["x"] / s["n"], {"x": "mean", "n": "sum"})
-        total.update(x=2.0, n=4, weight=1)
-        never = dm.from_function(lambda s: [s["x"], len(s["y"])], {"x": "max", "y": "cat"})
-        return [
-            dm.all_true(True, comm=comm),
-            dm.any_true(False, comm=comm),
-            float(dm.mean(comm.rank, weight=1, comm=comm)),
-            int(dm.all_reduce(3, comm=comm)),
-            dm.all_gather(3, comm=comm).tolist(),
-            dm.all_gather_cat(1.5, comm=comm).tolist(),
-            int(dm.broadcast(comm.rank, comm=comm)),
-            dm.all_gather_object([comm.rank], comm=comm),
-            float(dm.sync_and_compute(total, comm=comm)),
-            [float(x) for x in dm.sync_and_compute(never, comm=comm)],
-        ]
-
-    def with_default(comm: Any) -> list[Any]:
         with torch.device("meta"):
-            return work(comm)
+            total = dm.from_function(lambda s: s["x"] / s["n"], {"x": "mean", "n": "sum"})
+            total.update(x=2.0, n=4, weight=1)
+            never = dm.from_function(lambda s: [s["x"], len(s["y"])], {"x": "max", "y": "cat"})
+            numbers = dm.mean(comm.rank, weight=1), dm.all_reduce(3), dm.broadcast(comm.rank), dm.all_true(True)
+            rows = dm.all_gather(3).tolist(), dm.all_gather_cat(1.5).tolist(), dm.all_gather_object([comm.rank])
+            synced = dm.sync_and_compute([total, never])
+            return [[*map(float, numbers)], rows, [float(synced[0]), [*map(float, synced[1])]]]
 
-    wanted = [True, False, 0.5, 6, [3, 3], [1.5, 1.5], 0, [[0], [1]], 0.25, [float("-inf"), 0.0]]
-    assert run(2, with_default) == [wanted] * 2
+    rows = [3, 3], [1.5, 1.5], [[0], [1]]
+    assert run(2, work) == [[[0.5, 6.0, 0.0, 1.0], rows, [0.25, [float("-inf"), 0.0]]]] * 2

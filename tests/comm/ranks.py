@@ -47,52 +47,36 @@ def odd_tensors(rank: int) -> list[torch.Tensor]:
 
 
 def every_dtype(comm: Communicator) -> None:
-    """Move each dtype by each operation."""
+    """Move each dtype, and memory of each kind, by each operation."""
     ranks = range(comm.world_size)
     for dtype in DTYPES:
-        mine = of_rank(comm.rank, dtype)
-        rows = comm.all_gather(mine)
-        assert all(same_bits(rows[rank], of_rank(rank, dtype)) for rank in ranks), dtype
-        assert same_bits(comm.broadcast(mine, comm.world_size - 1), of_rank(comm.world_size - 1, dtype)), dtype
         parts = comm.all_to_all([of_rank(10 * comm.rank + to, dtype) for to in ranks])
         assert all(same_bits(parts[rank], of_rank(10 * rank + comm.rank, dtype)) for rank in ranks), dtype
+    everyone = [[*[of_rank(rank, dtype) for dtype in DTYPES], *odd_tensors(rank)] for rank in ranks]
+    for index, mine in enumerate(everyone[comm.rank]):
+        wanted = [each[index].detach() for each in everyone]
+        rows = comm.all_gather(mine)
+        assert not any(row.requires_grad for row in rows)
+        received = comm.all_to_all([mine] * comm.world_size)
+        assert all(map(same_bits, [*rows, *received], [*wanted, *wanted])), index
+        assert same_bits(comm.broadcast(mine, comm.world_size - 1), wanted[-1]), index
+        if index >= len(DTYPES):
+            assert torch.equal(comm.all_reduce(mine, "sum"), sum(wanted)), index
 
 
 def every_reduction(comm: Communicator) -> None:
+    everyone = torch.tensor([[rank + 1, 2] for rank in range(comm.world_size)])
+    wanted = {"sum": everyone.sum(0), "prod": everyone.prod(0), "max": everyone.amax(0), "min": everyone.amin(0)}
     for dtype in REDUCED:
-        mine = torch.tensor([comm.rank + 1, 2], dtype=dtype)
-        all_ranks = torch.tensor([[rank + 1, 2] for rank in range(comm.world_size)])
-        wanted = {
-            "sum": all_ranks.sum(0),
-            "prod": all_ranks.prod(0),
-            "max": all_ranks.amax(0),
-            "min": all_ranks.amin(0),
-        }
         for op, value in wanted.items():
-            assert same_bits(comm.all_reduce(mine, op), value.to(dtype)), (dtype, op)  # type: ignore[arg-type]
-
-
-def odd_memory(comm: Communicator) -> None:
-    for index, mine in enumerate(odd_tensors(comm.rank)):
-        everyone = [odd_tensors(rank)[index] for rank in range(comm.world_size)]
-        rows = comm.all_gather(mine)
-        assert all(same_bits(row, one.detach()) for row, one in zip(rows, everyone, strict=True)), index
-        assert not any(row.requires_grad for row in rows)
-        assert same_bits(comm.broadcast(mine, 0), everyone[0].detach()), index
-        assert torch.equal(comm.all_reduce(mine, "sum"), sum(one.detach() for one in everyone)), index
-        received = comm.all_to_all([mine] * comm.world_size)
-        assert all(same_bits(row, one.detach()) for row, one in zip(received, everyone, strict=True)), index
+            assert same_bits(comm.all_reduce(everyone[comm.rank].to(dtype), op), value.to(dtype)), (dtype, op)  # type: ignore[arg-type]
 
 
 def never_in_place(comm: Communicator) -> None:
     """Neither the input changes, nor do results share memory with it or with another rank's."""
     mine = torch.full((3,), float(comm.rank))
-    results = [
-        *comm.all_gather(mine),
-        comm.all_reduce(mine, "sum"),
-        comm.broadcast(mine, 0),
-        *comm.all_to_all([mine] * comm.world_size),
-    ]
+    results = [*comm.all_gather(mine), comm.all_reduce(mine, "sum"), comm.broadcast(mine, 0)]
+    results += comm.all_to_all([mine] * comm.world_size)
     comm.barrier()
     for result in results:
         result.fill_(-1.0 - comm.rank)
@@ -138,7 +122,6 @@ def everything(comm: Communicator) -> list[str]:
     """All that a healthy world does, in one start of its processes."""
     every_dtype(comm)
     every_reduction(comm)
-    odd_memory(comm)
     never_in_place(comm)
     return refuses_misuse(comm)
 

@@ -12,7 +12,6 @@ import torch.distributed as dist
 import distmetrics as dm
 from distmetrics.guard.watchdog import Watchdog
 from distmetrics.testing import run
-from tests.backends import BACKENDS
 from tests.comm.striking import CALLS, Stop, expected, steps
 
 # Python drops an exception that strikes while a generator is closed.
@@ -30,13 +29,12 @@ def judged(kind: str, ranks: list[Any], repeats: bool = False, alike: bool = Tru
     """
     texts = []
     for ended, _ in ranks:
-        texts.append({each.partition("\n")[0] for each in ended if isinstance(each, str) and each != "stopped"})
-        first = next((at for at, each in enumerate(ended) if isinstance(each, str) and each != "stopped"), len(ended))
-        assert all(isinstance(each, str) for each in ended[first:]), ended
+        errors = [at for at, each in enumerate(ended) if isinstance(each, str) and each != "stopped"]
+        texts.append({ended[at].partition("\n")[0] for at in errors})
+        assert all(isinstance(each, str) for each in ended[errors[0] if errors else len(ended) :]), ended
         values = [each for each in ended if not isinstance(each, str)] if repeats else ended
         for step, each in enumerate(values):
-            if not isinstance(each, str):
-                assert each == expected(kind, len(ranks), step), (step, ended)
+            assert isinstance(each, str) or each == expected(kind, len(ranks), step), (step, ended)
     assert all(each == texts[0] if alike else bool(each) == bool(texts[0]) for each in texts), texts
     return texts[0]
 
@@ -58,15 +56,15 @@ def test_struck_at_any_place(kind: str, repeats: bool) -> None:
         if not repeats and "sync" not in kind and came:  # else the rounds may have been over
             assert len(headlines) == 1
             assert all(map(OUT_OF_STEP.match, headlines))
-        place += 1 if kind == "all_reduce" else EVERY
+        place += 1 if kind == "all_reduce" and not repeats else EVERY
     assert place > 5 * EVERY
 
 
 def test_both_ranks_struck_at_any_two_places() -> None:
     """In the same call and in two that follow each other; each rank elsewhere in its call."""
     for kind in ("all_reduce", "large all_reduce"):
-        for first in range(1, 900, 111):
-            for second in range(1, 900, 131):
+        for first in range(1, 900, 167):
+            for second in range(1, 900, 191):
                 struck = {0: (1 + first % 2, first), 1: (1, second)}
                 ended = dm.ThreadWorld(2).outcomes(steps, kind, struck, limit=30)
                 judged(kind, [outcome.value for outcome in ended], alike=False)  # each tells of its own
@@ -84,7 +82,7 @@ def on_processes(comm: Any, places: range) -> list[Any]:
 
 @pytest.mark.gloo
 def test_struck_on_processes() -> None:
-    ended = run(3, on_processes, range(1, 900, 89), backend="gloo", limit=120)
+    ended = run(3, on_processes, range(1, 900, 149), backend="gloo", limit=120)
     for ranks in zip(*ended, strict=True):
         headlines = judged(ranks[0][0], [rank for _, rank in ranks])
         assert all(map(OUT_OF_STEP.match, headlines))
@@ -111,9 +109,8 @@ class Raising:
     __getitem__ = __len__
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_all_ranks_stopped_in_one_call_are_in_step(backend: Any) -> None:
-    assert run(2, all_ranks_stopped, backend=backend) == [1, 1]
+def test_all_ranks_stopped_in_one_call_are_in_step() -> None:
+    assert run(2, all_ranks_stopped) == [1, 1]
 
 
 class GoneStore:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import distmetrics as dm
@@ -27,14 +26,11 @@ def make(members: list[int], made: list[Any]) -> None:
 
 
 def in_two_threads(comm: Any) -> list[Any]:
-    made: tuple[list[Any], list[Any]] = ([], [])
-    threads = []
-    for members, each in zip(([0, 1], [0, 2]), made, strict=True):
-        threads.append(threading.Thread(target=make, args=(members, each), daemon=True))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    return [*made]
+    made: list[list[Any]] = [[], []]
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(make, *each) for each in zip(([0, 1], [0, 2]), made, strict=True)]:
+            done.result()
+    return made
 
 
 def test_two_threads_make_groups_at_once() -> None:
@@ -56,13 +52,9 @@ def in_other_orders(comm: Any) -> list[Any]:
             make(members, seen)
         if comm.rank in (step, (step + 1) % 3):
             seen.append(int(dm.all_reduce(1, comm=dm.GroupCommunicator(pair))))
-        handle = dm.sync_async(dm.from_function(sum_of, reduce={"n": "sum"}), comm=ranks)
+        handle = dm.sync_async(dm.from_function(lambda state: state["n"].sum(), reduce={"n": "sum"}), comm=ranks)
         seen.append(float(handle.result()))
     return seen
-
-
-def sum_of(state: dict[str, Any]) -> Any:
-    return torch.as_tensor(state["n"]).sum()
 
 
 def test_ranks_make_groups_in_between_of_their_own() -> None:

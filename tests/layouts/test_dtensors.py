@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ import distmetrics as dm
 from distmetrics.collectives.buckets import is_dtensor
 from distmetrics.collectives.dtensor import part_of, rows_of, term_of
 from distmetrics.comm.communicator import SingleCommunicator
-from distmetrics.testing import run
+from tests.layouts.processes import on_four_processes
 
 ROWS, CLASSES = 8, 4
 GENERATOR = torch.Generator().manual_seed(0)
@@ -53,7 +52,6 @@ def of(metric: Any, *args: Any) -> Any:
 
 def on_rank(comm: Any) -> dict[str, Any]:
     """Return what each sync gives, over all ranks and over a layout."""
-    warnings.simplefilter("ignore")  # torch warns of tensors that it takes for copies
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     over = dm.layout(mesh, dp="shard", tp="same")
     shard, half = comm.rank // 2, comm.rank % 2
@@ -96,8 +94,8 @@ def on_rank(comm: Any) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.gloo
-def test_metrics_give_what_one_process_gives_or_an_error_on_every_rank() -> None:
+@on_four_processes
+def test_metrics_give_what_one_process_gives_or_an_error_on_every_rank(four_processes: list[Any]) -> None:
     """A state that torch has reduced counts once over all ranks; a layout says that its shards hold other samples."""
     auroc = of(BinaryAUROC(), SCORES[:, 0], (LABELS > 1).long()).compute()
     accuracy = of(Accuracy("multiclass", num_classes=CLASSES), SCORES.argmax(1), LABELS).compute()
@@ -110,7 +108,7 @@ def test_metrics_give_what_one_process_gives_or_an_error_on_every_rank() -> None
         "some without data": (dm.MismatchError, "hold the DTensor total of MeanShare together"),
         "mixed": (dm.StateError, "highest is no DTensor, and another of its metric is"),
     }
-    for values in run(4, on_rank, backend="gloo"):
+    for values in [each["dtensors"] for each in four_processes]:
         assert values.pop("after") == 4
         assert values.keys() == right.keys() | wrong.keys()
         for name, value in right.items():
@@ -155,10 +153,15 @@ def comm_of(ranks: list[int], me: int) -> CommOnPaper:
     return comm
 
 
+class _NormPartial(Partial):
+    """Stands for the placement of the norms of torch, which is private."""
+
+
 MESH = [[0, 1], [2, 3]]
 
 
 def test_of_copies_one_counts() -> None:
+    """Of ranks that are not asked copies are of no matter; terms and pieces are missed."""
     for placements, counting in [
         ((Replicate(), Replicate()), [0]),
         ((Shard(0), Replicate()), [0, 2]),
@@ -168,48 +171,38 @@ def test_of_copies_one_counts() -> None:
         parts = [part_of(on_paper([1.0], MESH, me, *placements), comm_of([0, 1, 2, 3], me), "x") for me in range(4)]
         assert [me for me in range(4) if parts[me].counts] == counting
         assert [part.holders for part in parts] == [(0, 1, 2, 3)] * 4
-
-
-def test_of_ranks_that_are_not_asked() -> None:
-    """Copies elsewhere are of no matter; terms and pieces are missed."""
     part = part_of(on_paper([1.0], MESH, 3, Shard(0), Replicate()), comm_of([1, 3], 3), "x")
-    assert part.counts
-    assert part.holders == (0, 1)
+    assert (part.counts, part.holders) == (True, (0, 1))
     for placement in (Partial(), Shard(0)):
         with pytest.raises(dm.InputTypeError, match=r"x .* of which ranks \[2\], which are not"):
             part_of(on_paper([1.0], MESH, 3, Shard(0), placement), comm_of([1, 3], 3), "x")
 
 
-def test_terms() -> None:
+def test_terms_and_rows() -> None:
+    """The advice for a part is not the part itself, ``x.to_local()``, which would be counted for the whole."""
+
     def term(placement: Any, op: str, me: int = 1) -> list[float]:
         part = part_of(on_paper([3.0], [0, 1], me, placement), comm_of([0, 1], me), "x")
         return term_of(part, "x", op).tolist()
 
-    assert term(Partial(), "sum") == [3.0]
-    assert term(Partial("avg"), "sum") == [1.5]
-    assert term(Replicate(), "sum") == [0.0]
-    assert term(Replicate(), "sum", me=0) == [3.0]
+    def rows(placement: Any, me: int) -> int:
+        part = part_of(on_paper([[3.0]], [0, 1], me, placement), comm_of([0, 1], me), "x")
+        return len(rows_of(part, "x"))
+
+    assert [term(Partial(), "sum"), term(Partial("avg"), "sum")] == [[3.0], [1.5]]
+    assert [term(Replicate(), "sum", me) for me in (0, 1)] == [[3.0], [0.0]]
     assert term(Replicate(), "prod") == [1.0]
     assert term(Replicate(), "max") == term(Partial("max"), "max") == [3.0]
-    for placement, op in [(Partial(), "max"), (Partial("max"), "sum"), (Shard(0), "sum")]:
-        with pytest.raises(dm.InputTypeError, match=f"which {op} cannot reduce"):
-            term(placement, op)
-
-
-class _NormPartial(Partial):
-    """Stands for the placement of the norms of torch, which is private."""
-
-
-@pytest.mark.parametrize("op", ["sum", "min"])  # of mean, and of all_reduce
-@pytest.mark.parametrize("placement", [Partial("max"), _NormPartial(), Shard(0)])
-def test_the_advice_for_a_part_leads_somewhere(placement: Any, op: str) -> None:
-    """The part itself, ``x.to_local()``, would be counted for the whole."""
-    x = on_paper([3.0], [0, 1], 0, placement)
-    with pytest.raises(dm.InputTypeError) as caught:
-        term_of(part_of(x, comm_of([0, 1], 0), "x"), "x", op)
-    assert "x.full_tensor()" in caught.value.do
-    assert "distmetrics.grad_norm(parameters)" in caught.value.do
-    assert "to_local" not in caught.value.do
+    for placement in (Partial("max"), _NormPartial(), Shard(0)):
+        for op in ("sum", "min"):  # of mean, and of all_reduce
+            with pytest.raises(dm.InputTypeError, match=f"which {op} cannot reduce|is not known") as caught:
+                term(placement, op)
+            assert "x.full_tensor()" in caught.value.do
+            assert "distmetrics.grad_norm(parameters)" in caught.value.do
+            assert "to_local" not in caught.value.do
+    assert [rows(placement, me) for placement in (Shard(0), Replicate()) for me in (0, 1)] == [1, 1, 1, 0]
+    with pytest.raises(dm.InputTypeError, match="only pieces of dimension 0"):
+        rows(Shard(1), 0)
 
 
 def test_a_log_takes_a_tensor_that_each_rank_has_whole() -> None:
@@ -232,14 +225,3 @@ def test_a_log_refuses_what_each_rank_has_a_part_of(placement: Any) -> None:
     assert "x.full_tensor()" in caught.value.do
     assert "to_local" not in caught.value.do
     assert log.flush() == {}
-
-
-def test_rows() -> None:
-    def rows(placement: Any, me: int) -> int:
-        part = part_of(on_paper([[3.0]], [0, 1], me, placement), comm_of([0, 1], me), "x")
-        return len(rows_of(part, "x"))
-
-    assert [rows(Shard(0), 0), rows(Shard(0), 1)] == [1, 1]
-    assert [rows(Replicate(), 0), rows(Replicate(), 1)] == [1, 0]
-    with pytest.raises(dm.InputTypeError, match="only pieces of dimension 0"):
-        rows(Shard(1), 0)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import distmetrics as dm
 from benchmarks.grad_norm import PROCESSES, norms
-from distmetrics import DistmetricsError, InputError, InputTypeError, LayoutError, MismatchError
+from distmetrics import InputError, InputTypeError, LayoutError, MismatchError
 from distmetrics.layouts.grad_norm import GradientNorm, total
 from distmetrics.layouts.mesh import Mesh
-from distmetrics.testing import outcomes, run
+from distmetrics.testing import run
 from distmetrics.testing.recording import RecordingCommunicator
-from tests.backends import same_error
+from tests.layouts.processes import on_four_processes
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
 ORDERS = [1, 2.0, 2.5, 3, 40, math.inf, "inf"]
@@ -64,12 +64,7 @@ def of_stages(comm: Any, stages: list[Any], copies: int, tied: bool, order: Any)
 
 
 @settings(max_examples=25)
-@given(
-    st.lists(gradients, min_size=1, max_size=3),
-    st.integers(1, 2),
-    st.booleans(),
-    st.sampled_from(ORDERS),
-)
+@given(st.lists(gradients, min_size=1, max_size=3), st.integers(1, 2), st.booleans(), st.sampled_from(ORDERS))
 def test_stages_and_copies_count_once(stages: list[Any], copies: int, tied: bool, order: Any) -> None:
     found = run(len(stages) * copies, of_stages, stages, copies, tied, order)
     weights = [
@@ -92,11 +87,14 @@ def of_layouts(comm: Any) -> dict[str, dict[float, tuple[float, float]]]:
     return {name: norms(comm, name) for name in names}
 
 
-@pytest.mark.gloo
-@pytest.mark.timeout(240)
+@on_four_processes
 @pytest.mark.parametrize("world_size", sorted({*PROCESSES.values()}))
-def test_placements_say_what_ranks_hold(world_size: int) -> None:
-    for found in run(world_size, of_layouts, backend="gloo", limit=200):
+def test_placements_say_what_ranks_hold(world_size: int, request: pytest.FixtureRequest) -> None:
+    if world_size == 4:
+        ranks = [each["norms"] for each in request.getfixturevalue("four_processes")]
+    else:
+        ranks = run(world_size, of_layouts, backend="gloo", limit=200)
+    for found in ranks:
         for name, by_order in found.items():
             for alone, norm in by_order.values():
                 assert norm == pytest.approx(alone, rel=1e-6), name
@@ -154,10 +152,10 @@ def of_experts(comm: Any) -> list[float]:
     return [float(dm.grad_norm(each)) / math.sqrt(30 * len(each)) for each in sets]
 
 
-@pytest.mark.gloo
-def test_meshes_of_one_model_may_differ_and_terms_are_reduced() -> None:
-    for found in run(4, of_experts, backend="gloo"):
-        assert found == pytest.approx([1.0] * 3, rel=1e-6)
+@on_four_processes
+def test_meshes_of_one_model_may_differ_and_terms_are_reduced(four_processes: list[Any]) -> None:
+    for each in four_processes:
+        assert each["experts"] == pytest.approx([1.0] * 3, rel=1e-6)
 
 
 def clipped(comm: Any) -> list[float]:
@@ -166,7 +164,7 @@ def clipped(comm: Any) -> list[float]:
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
-    fully_shard(net[0], mesh=init_device_mesh("cpu", (2,)))
+    fully_shard(net[0], mesh=init_device_mesh("cpu", (4,)))
     net(torch.ones(2, 3)).square().sum().backward()
     norms = []
     for max_norm in (0.5, 0.25):
@@ -176,10 +174,10 @@ def clipped(comm: Any) -> list[float]:
     return [*norms[1:], float(dm.grad_norm(net.parameters()))]
 
 
-@pytest.mark.gloo
-def test_torch_clips_by_it() -> None:
-    for found in run(2, clipped, backend="gloo"):
-        assert found == pytest.approx([0.5, 0.25], rel=1e-4)
+@on_four_processes
+def test_torch_clips_by_it(four_processes: list[Any]) -> None:
+    for each in four_processes:
+        assert each["clipped"] == pytest.approx([0.5, 0.25], rel=1e-4)
 
 
 @pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (math.inf, math.inf), (-math.inf, math.inf)])
@@ -196,91 +194,75 @@ def test_what_is_not_finite_is_so_on_every_rank(value: float, norm: float, order
 
 
 def test_half_precision_neither_rounds_nor_overflows() -> None:
-    half = weight([300.0, 400.0], torch.float16)
-    assert float(dm.grad_norm([half] + [weight([60000.0], torch.float16) for _ in range(4)])) == pytest.approx(
-        math.hypot(500.0, 120000.0), rel=1e-6
-    )
-    rounded = weight([1.0, 1.0], torch.bfloat16)
-    assert float(dm.grad_norm(rounded)) == pytest.approx(math.sqrt(2), rel=1e-7)
+    """And of a large tensor torch's own norm is wrong by 1e-5."""
+    half = [weight([300.0, 400.0], torch.float16), *[weight([60000.0], torch.float16) for _ in range(4)]]
+    assert float(dm.grad_norm(half)) == pytest.approx(math.hypot(500.0, 120000.0), rel=1e-6)
+    assert float(dm.grad_norm(weight([1.0, 1.0], torch.bfloat16))) == pytest.approx(math.sqrt(2), rel=1e-7)
+    for dtype in (torch.float32, torch.bfloat16):
+        large = weight(torch.rand(1000, 1001, generator=torch.Generator().manual_seed(0)).T, dtype)
+        assert float(dm.grad_norm(large)) == pytest.approx(right([large], 2), rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_large_tensor_is_as_exact_as_a_small_one(dtype: torch.dtype) -> None:
-    """torch's own norm of it is wrong by 1e-5."""
-    large = weight(torch.rand(1000, 1001, generator=torch.Generator().manual_seed(0)).T, dtype)
-    assert float(dm.grad_norm(large)) == pytest.approx(right([large], 2), rel=1e-6)
+def test_a_norm_is_one_collective() -> None:
+    def work(comm: Any) -> None:
+        record = RecordingCommunicator(comm)
+        for size in (1, 100_000):
+            dm.grad_norm([weight([2.0] * size), weight(None)], comm=record)
+        assert dm.grad_norm(iter(()), comm=record) == 0.0
+        assert len(record.calls) == 3
 
-
-def counted(comm: Any, size: int) -> list[int]:
-    record = RecordingCommunicator(comm)
-    dm.grad_norm([weight([2.0] * size), weight(None)], comm=record)
-    one = len(record.calls)
-    empty: list[Tensor] = []
-    assert float(dm.grad_norm(empty, comm=record)) == 0.0
-    return [one, len(record.calls)]
-
-
-@pytest.mark.parametrize("size", [1, 100_000])
-def test_a_norm_is_one_collective(size: int) -> None:
-    assert run(3, counted, size) == [[1, 2]] * 3
+    run(3, work)
 
 
 class Sparse(nn.Parameter):
     grad = torch.eye(2).to_sparse()
 
 
-def over(comm: Any, **roles: str) -> Any:
-    return dm.layout({"pp": 2, "dp": 2}, comm=comm, **{"pp": "shard", "dp": "same", **roles})
-
-
 # What each of four ranks does, the error of all of them, and a phrase of it.
-FAULTS: dict[str, Any] = {
-    "gradients that are not reduced": (
+FAULTS: list[Any] = [
+    (
         lambda c: dm.grad_norm(weight([1.0, 2.0 + 0.1 * (c.rank == 3)]), comm=c),
         LayoutError,
         "rank 3     plain gradients: 1 of 2 elements, norm 2.325941",
     ),
-    "orders that differ": (
+    (
         lambda c: dm.grad_norm(weight([1.0]), 1 + c.rank // 2, comm=c),
         MismatchError,
         "grad_norm of order 2 over rank 4 same",
     ),
-    "a module": (
-        lambda c: dm.grad_norm(nn.Linear(1, 1) if c.rank == 3 else [], comm=c),  # type: ignore[arg-type]
-        InputTypeError,
-        "pass model.parameters()",
-    ),
-    "names with parameters": (
-        lambda c: dm.grad_norm(nn.Linear(1, 1).named_parameters(), comm=c),  # type: ignore[arg-type]
+    (lambda c: dm.grad_norm(nn.Linear(1, 1) if c.rank == 3 else [], comm=c), InputTypeError, "pass model.parameters()"),
+    (
+        lambda c: dm.grad_norm(nn.Linear(1, 1).named_parameters(), comm=c),
         InputTypeError,
         "grad_norm: parameters must be tensors, got a tuple",
     ),
-    "a shared weight without a name": (
-        lambda c: dm.grad_norm([], shared=weight([1.0, 2.0]) if c.rank else {}, comm=c),  # type: ignore[arg-type]
+    (
+        lambda c: dm.grad_norm([], shared=weight([1.0, 2.0]) if c.rank else {}, comm=c),
         InputTypeError,
         "and shared= as a dict of parameters by name",
     ),
-    "a sparse gradient": (
+    (
         lambda c: dm.grad_norm(Sparse(torch.zeros(2, 2)), comm=c),
         InputTypeError,
         "the gradient of parameter 0 has the layout torch.sparse_coo",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_one_rank_is_one_error_on_every_rank(fault: str) -> None:
-    call, kind, phrase = FAULTS[fault]
+def test_a_fault_of_one_rank_is_one_error_on_every_rank() -> None:
+    def work(comm: Any) -> list[str]:
+        texts = []
+        for call, kind, phrase in FAULTS:
+            with pytest.raises(kind) as caught:
+                call(comm)
+            assert phrase in str(caught.value)
+            assert caught.value.rank == comm.rank
+            texts.append(str(caught.value))
+            assert dm.grad_norm(weight([3.0, 4.0]), comm=comm) == 5.0  # the ranks are in step
+        return texts
 
-    def on_rank(comm: Any) -> Any:
-        try:
-            call(comm)
-        except DistmetricsError:
-            assert float(dm.grad_norm(weight([3.0, 4.0]), comm=comm)) == 5.0  # the ranks are in step
-            raise
-
-    error = same_error(outcomes(4, on_rank), kind)
-    assert phrase in str(error)
+    first, *others = run(4, work)
+    assert others == [first] * 3
 
 
 def test_pieces_without_a_rank_are_refused_on_paper() -> None:

@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 import distmetrics as dm
 from distmetrics.data import exact
 from distmetrics.testing import outcomes, run
+from tests.layouts.processes import on_four_processes
 
 
 def raised(call: Any) -> dm.DistmetricsError | None:
@@ -37,15 +38,13 @@ def no_weight(comm: Any) -> None:
 
 
 def other_classes(comm: Any) -> None:
-    classes = 2 + (comm.rank == comm.world_size - 1)
-    metric = MulticlassConfusionMatrix(num_classes=classes)
+    metric = MulticlassConfusionMatrix(num_classes=2 + (comm.rank == comm.world_size - 1))
     metric.update(torch.tensor([0, 1]), torch.tensor([0, 1]))
     dm.sync_and_compute(metric, comm=comm)
 
 
 def other_loaders(comm: Any) -> None:
-    samples = list(range(4 + (comm.rank == comm.world_size - 1)))
-    exact(torch.utils.data.DataLoader(samples), comm=comm)
+    exact(torch.utils.data.DataLoader(range(4 + (comm.rank == comm.world_size - 1))), comm=comm)  # type: ignore[arg-type]
 
 
 def other_values(comm: Any) -> None:
@@ -57,9 +56,7 @@ CALLS = [shapes, refused, no_weight, other_classes, other_loaders, other_values]
 
 def of_subgroup(comm: Any, call: Any) -> Any:
     """Make a bad call on the ranks 1 and 3."""
-    if comm.rank % 2 == 0:
-        return None
-    return raised(lambda: call(comm.subgroup([1, 3])))
+    return raised(lambda: call(comm.subgroup([1, 3]))) if comm.rank % 2 else None
 
 
 def of_nested(comm: Any, call: Any) -> Any:
@@ -75,56 +72,25 @@ def of_layout(comm: Any, call: Any) -> Any:
     return raised(lambda: call(dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")))
 
 
-def check(error: Any, rank: int, call: Any) -> None:
-    assert error.rank == rank
-    others = {1, 3} if rank % 2 else {0, 2}
-    assert set(error.per_rank) <= others
-    assert set(error.peers) <= others
-    assert set(error.per_rank) | set(error.peers)
-    if call in (shapes, refused):
-        assert f"rank {max(others)}" in error.what
-        assert error.args == (error.what,)
-
-
-@pytest.mark.parametrize("way", [of_subgroup, of_nested])
-def test_of_a_subgroup(way: Any) -> None:
-    for call in CALLS:
-        errors = run(4, way, call)
-        assert errors[0] is errors[2] is None
-        for rank in (1, 3):
-            check(errors[rank], rank, call)
-
-
-def test_of_a_layout() -> None:
-    for call in CALLS:
-        if call is not other_loaders:
-            for rank, error in enumerate(run(4, of_layout, call)):
-                assert not isinstance(error, dm.LayoutError), call
-                check(error, rank, call)
-
-
-def on_processes(comm: Any) -> list[Any]:
-    ways = (of_subgroup, of_nested, of_layout, of_owner)
-    return [way(comm, call) for way in ways for call in (shapes, other_classes)]
-
-
-@pytest.mark.gloo
-def test_processes_are_numbered_alike() -> None:
-    texts = [[[str(each) for each in rank] for rank in run(4, on_processes, backend=b)] for b in ("threads", "gloo")]
-    assert texts[0] == texts[1]
-
-
-def test_loaders_are_those_of_all_ranks_of_a_layout() -> None:
-    """Ranks that hold one shard must draw the same order, so that all of them agree on it."""
-    for rank, error in enumerate(run(4, of_layout, other_loaders)):
-        assert type(error) is dm.InputError
-        assert error.rank == rank
-        assert set(error.per_rank) == {0, 1, 2, 3}
-
-
 def of_owner(comm: Any, call: Any) -> Any:
-    ranks = dm.layout({"pp": 2, "dp": 2}, comm=comm, pp="last", dp="shard")
-    return raised(lambda: call(ranks))
+    return raised(lambda: call(dm.layout({"pp": 2, "dp": 2}, comm=comm, pp="last", dp="shard")))
+
+
+@pytest.mark.parametrize("way", [of_subgroup, of_nested, of_layout])
+@pytest.mark.parametrize("call", CALLS)
+def test_of_a_subgroup_and_of_a_layout(way: Any, call: Any) -> None:
+    """Loaders are those of all ranks of a layout: ranks that hold one shard must draw the same order."""
+    for rank, error in enumerate(run(4, way, call)):
+        if way is not of_layout and rank % 2 == 0:
+            assert error is None
+            continue
+        assert not isinstance(error, dm.LayoutError)
+        assert error.rank == rank
+        others = {0, 1, 2, 3} if call is other_loaders and way is of_layout else {rank, (rank + 2) % 4}
+        assert set() < {*error.per_rank, *error.peers} <= others
+        if call in (shapes, refused):
+            assert f"rank {max(others)}" in error.what
+            assert error.args == (error.what,)
 
 
 @pytest.mark.parametrize("call", [shapes, other_classes])
@@ -136,62 +102,66 @@ def test_ranks_without_values_are_told_of_those_with_some(call: Any) -> None:
         assert str(error) == str(errors[3])
 
 
-def samples(comm: Any, roles: Any, dealt: str) -> Any:
-    """Claim roles for a mesh of the ranks 1 to 4 of 5; return the error of a sync."""
-    if comm.rank == 0:
-        return None
-    ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm.subgroup([1, 2, 3, 4]), **roles)
+def on_processes(comm: Any) -> list[str]:
+    ways = (of_subgroup, of_nested, of_layout, of_owner)
+    return [str(way(comm, call)) for way in ways for call in (shapes, other_classes)]
+
+
+@on_four_processes
+def test_processes_are_numbered_alike(four_processes: list[Any]) -> None:
+    assert [each["errors"] for each in four_processes] == run(4, on_processes)
+
+
+def scores(seed: int) -> Any:
     metric = CatMetric()
-    seed = comm.rank if dealt == "shards" else (comm.rank - 1) // 2
     metric.update(torch.rand(8, generator=torch.Generator().manual_seed(seed)))
-    return raised(lambda: dm.sync_and_compute({"scores": metric}, comm=ranks))
+    return {"scores": metric}
 
 
-def test_a_false_claim_over_a_part_of_the_job() -> None:
-    for tp, dealt, what in [
-        ("same", "shards", "scores.value differs between ranks 1-2"),
-        ("shard", "copies", "ranks 1-2 hold the same data"),
-    ]:
-        _, *errors = run(5, samples, {"dp": "shard", "tp": tp}, dealt)
-        for rank, error in enumerate(errors, 1):
-            assert isinstance(error, dm.LayoutError)
-            assert what in error.what
-            assert (error.rank, error.peers) == (rank, (1, 2))
+@pytest.mark.parametrize(
+    ("tp", "what"), [("same", "scores.value differs between ranks 1-2"), ("shard", "ranks 1-2 hold the same data")]
+)
+def test_a_false_claim_over_a_part_of_the_job(tp: str, what: str) -> None:
+    """Over a mesh of the ranks 1 to 4 of 5; and of a flat sync of copies the warning names them alike."""
 
+    def work(comm: Any) -> Any:
+        if comm.rank == 0:
+            return None
+        ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm.subgroup([1, 2, 3, 4]), dp="shard", tp=tp)
+        seed = comm.rank if tp == "same" else (comm.rank - 1) // 2
+        return raised(lambda: dm.sync_and_compute(scores(seed), comm=ranks))
 
-def test_the_warning_of_copies_names_them() -> None:
-    def count(comm: Any) -> None:
-        ranks = dm.layout({"a": 2, "b": 2}, comm=comm, a="shard", b="shard")
-        flat = comm.subgroup([1, 2]) if comm.rank in (1, 2) else None
-        assert ranks.world_size == 4
-        if flat is not None:
-            metric = CatMetric()
-            metric.update(torch.rand(8, generator=torch.Generator().manual_seed(0)))
-            dm.sync_and_compute(metric, comm=flat)
+    _, *errors = run(5, work)
+    for rank, error in enumerate(errors, 1):
+        assert isinstance(error, dm.LayoutError)
+        assert what in error.what
+        assert (error.rank, error.peers) == (rank, (1, 2))
+
+    def copies(comm: Any) -> None:
+        if comm.rank in (1, 2):
+            dm.sync_and_compute(scores(0), comm=comm.subgroup([1, 2]))
 
     with pytest.warns(dm.RepeatedSamplesWarning, match="ranks 1-2 hold the same data"):
-        run(4, count)
-
-
-def late(comm: Any) -> Any:
-    """Make a call over a layout that rank 3 never makes."""
-    ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
-    if comm.rank == 3:
-        raise RuntimeError("rank 3 is broken")
-    loss = MeanMetric()
-    loss.update(1.0 + ranks.rank)
-    return raised(lambda: dm.sync_and_compute(loss, comm=ranks))
+        run(4, copies)
 
 
 def test_a_rank_that_is_lost() -> None:
-    ended = outcomes(4, late)
-    assert isinstance(ended[3].error, RuntimeError)
-    for rank in range(3):
-        error = ended[rank].value or ended[rank].error
-        assert isinstance(error, dm.PeerLostError), error
-        assert error.peers == (3,)
-        assert error.rank == rank
-        assert "rank 3" in error.what
+    """It never makes a call over a layout that the others make."""
+
+    def work(comm: Any) -> None:
+        ranks = dm.layout({"dp": 2, "tp": 2}, comm=comm, dp="shard", tp="same")
+        if comm.rank == 3:
+            raise RuntimeError("rank 3 is broken")
+        loss = MeanMetric()
+        loss.update(1.0 + ranks.rank)
+        dm.sync_and_compute(loss, comm=ranks)
+
+    *others, lost = outcomes(4, work)
+    assert isinstance(lost.error, RuntimeError)
+    for rank, outcome in enumerate(others):
+        assert isinstance(outcome.error, dm.PeerLostError)
+        assert (outcome.error.peers, outcome.error.rank) == ((3,), rank)
+        assert "rank 3" in outcome.error.what
 
 
 def test_an_error_is_numbered_once() -> None:
@@ -211,9 +181,9 @@ class Raising:
     __getitem__ = __len__
 
 
-def leaves_a_call(comm: Any, exchanged: bool, roles: Any) -> list[str]:
+def leaves_a_call(comm: Any, exchanged: bool, role: str) -> list[str]:
     """On the last rank an error of its own ends a call over a layout; it is caught, and the rank goes on."""
-    ranks = dm.layout({"dp": 2, "x": 2}, comm=comm, dp="shard", **roles)
+    ranks = dm.layout({"dp": 2, "x": 2}, comm=comm, dp="shard", x=role)
     is_last = comm.rank == comm.world_size - 1
     gather = ranks.inner.all_gather
 
@@ -233,14 +203,14 @@ def leaves_a_call(comm: Any, exchanged: bool, roles: Any) -> list[str]:
     return ended
 
 
-@pytest.mark.parametrize("roles", [{"x": "same"}, {"x": "last"}, {"x": "shard"}], ids=str)
+@pytest.mark.parametrize("role", ["same", "last", "shard"])
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_a_rank_that_left_a_call_over_a_layout_never_gets_a_wrong_value(exchanged: bool, roles: Any) -> None:
+def test_a_rank_that_left_a_call_over_a_layout_never_gets_a_wrong_value(exchanged: bool, role: str) -> None:
     """No rank may take the number of another call, and none waits for ever."""
-    for rank, ended in enumerate(outcomes(4, leaves_a_call, exchanged, roles)):
+    for rank, ended in enumerate(outcomes(4, leaves_a_call, exchanged, role)):
         assert ended.error is None or isinstance(ended.error, dm.DistmetricsError), rank
         told = ended.value or ["DivergedError"]
-        factor = 4 if roles["x"] == "shard" else 2
+        factor = 4 if role == "shard" else 2
         numbers = {call: text for call, text in enumerate(told) if not text.endswith("Error")}
         assert numbers == {call: str(torch.tensor(float(factor * call), dtype=torch.float64)) for call in numbers}
         assert any(text.endswith("Error") for text in told), (rank, told)

@@ -45,12 +45,7 @@ def assert_same(fit: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "layout", "shards"),
-    [
-        (4, SWAPPED, 2),
-        (8, {"dp": 2, "cp": 2, "tp": 2}, 4),
-        (2, {"tp": 2}, 1),
-    ],
+    ("ranks", "layout", "shards"), [(4, SWAPPED, 2), (8, {"dp": 2, "cp": 2, "tp": 2}, 4), (2, {"tp": 2}, 1)]
 )
 def test_a_fit_over_a_mesh_is_that_of_one_process(ranks: int, layout: Any, shards: int) -> None:
     fit = fitted(Threads(), ranks, layout, batch=12 // shards)
@@ -63,23 +58,17 @@ class Split(Logistic):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val_loss", 1.0 + (self.global_rank == 3))
 
-
-def test_a_wrong_claim_names_the_axis() -> None:
-    trainer = Trainer(strategy=Threads(), devices=4, accelerator="cpu", layout=PLANE)
-    with pytest.raises(dm.LayoutError, match=r"along the axis tp, .* the value of 'val_loss' differs"):
-        trainer.validate(Split(), loader(8))
-
-
-class Telling(Logistic):
     def predict_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return batch[0]
 
 
-def test_predictions_are_in_the_order_of_the_data() -> None:
+def test_predictions_are_in_the_order_of_the_data_and_a_wrong_claim_names_the_axis() -> None:
     trainer = Trainer(strategy=Threads(), devices=4, accelerator="cpu", layout=PLANE)
-    predicted = trainer.predict(Telling(), loader(7, 2))
+    predicted = trainer.predict(Split(), loader(7, 2))
     assert predicted is not None
     torch.testing.assert_close(torch.cat(predicted), samples(7).tensors[0])
+    with pytest.raises(dm.LayoutError, match=r"along the axis tp, .* the value of 'val_loss' differs"):
+        trainer.validate(Split(), loader(8))
 
 
 def test_a_checkpoint_within_an_epoch_goes_on_over_any_mesh(tmp_path: Path) -> None:
@@ -110,9 +99,6 @@ def test_what_does_not_go_together(layout: Any, text: str) -> None:
     trainer = Trainer(strategy=Threads(), devices=4, accelerator="cpu", layout=layout)
     with pytest.raises(dm.DistmetricsError, match=text):
         trainer.validate(Logistic(), loader(8))
-
-
-@pytest.mark.parametrize("layout", [3, dm.layout({"dp": 1}, dp="shard")])
-def test_what_is_no_layout(layout: Any) -> None:
-    with pytest.raises(dm.ConfigurationError, match="layout must be sizes"):
-        Trainer(layout=layout)
+    for wrong in (3, dm.layout({"dp": 1}, dp="shard")):
+        with pytest.raises(dm.ConfigurationError, match="layout must be sizes"):
+            Trainer(layout=wrong)

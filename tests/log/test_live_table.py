@@ -11,7 +11,7 @@ import pytest
 
 from distmetrics.log import LiveTable, writers
 
-ROWS: list[tuple[int, dict[str, float]]] = [
+ROWS: list[tuple[int, dict[str, Any]]] = [
     (50, {"loss": 2.0, "tokens": 81920.0, "val[0]": 0.5}),
     (100, {"loss": math.nan, "tokens": 163840.0}),
     (150, {"loss": 1.25, "tokens": 245760.0}),
@@ -39,25 +39,23 @@ def shown(file: io.StringIO, rows: Any = ROWS) -> str:
     return file.getvalue()
 
 
-def test_lines_where_there_is_no_terminal() -> None:
-    assert shown(io.StringIO()).splitlines() == [
+def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or no rich. Whole numbers have all their digits; a run that goes back has no speed."""
+    lines = [
         "step 50  loss 2  tokens 81,920  val[0] 0.5",
         "step 100  12.5 steps/s  loss nan  tokens 163,840 (+81,920)",
         "step 150  12.5 steps/s  loss 1.25  tokens 245,760 (+81,920)",
         "step 200  12.5 steps/s  loss 0.123457 (-1.12654)  tokens 327,680 (+81,920)  lr 0.0003",
     ]
-
-
-def test_whole_numbers_have_all_their_digits() -> None:
-    rows = [(1, {"tokens": 81_920_001.0, "loss": 1e20}), (1, {"tokens": 163_840_002.0, "counts": [0.5, 1234567.0]})]
-    assert shown(io.StringIO(), rows).splitlines() == [
-        "step 1  tokens 81,920,001  loss 1e+20",
-        "step 1  tokens 163,840,002 (+81,920,001)  counts 0.5 to 1,234,567",
+    assert shown(io.StringIO()).splitlines() == lines
+    rows = [(2, {"tokens": 81_920_001.0, "loss": 1e20}), (2, {"tokens": 163_840_002.0, "counts": [0.5, 1234567.0]})]
+    assert shown(io.StringIO(), [*rows, (1, {})]).splitlines() == [
+        "step 2  tokens 81,920,001  loss 1e+20",
+        "step 2  tokens 163,840,002 (+81,920,001)  counts 0.5 to 1,234,567",
+        "step 1",
     ]
-
-
-def test_a_run_that_goes_back_has_no_speed() -> None:
-    assert "steps/s" not in shown(io.StringIO(), [(50, {}), (50, {}), (10, {})])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert shown(Terminal()).splitlines() == lines
 
 
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +90,3 @@ def test_the_cursor_comes_back_when_nobody_closes_the_table(monkeypatch: pytest.
 def test_the_default_is_standard_error_of_the_moment(capsys: pytest.CaptureFixture[str]) -> None:
     LiveTable()({"loss": 1.0}, 1)
     assert capsys.readouterr() == ("", "step 1  loss 1\n")
-
-
-def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert shown(Terminal()) == shown(io.StringIO())

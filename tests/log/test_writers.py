@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import threading
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import distmetrics as dm
 from distmetrics.errors import ConfigurationError
-from distmetrics.log import CSVLogger, Logger
+from distmetrics.log import CSVLogger, LiveTable, Logger, TensorBoardLogger
 from distmetrics.testing import outcomes, run
 
 Written = list[tuple[int, dict[str, float]]]
@@ -42,11 +44,6 @@ class Kept(Logger):
 
     def save(self) -> None:
         self.saved.append(self.rows[-1][0])
-
-
-def rows_of(world_size: int, steps: int) -> Written:
-    """Return what one process would write."""
-    return [(step, {"x": float(sum(step * 10 + rank for rank in range(world_size)))}) for step in range(1, steps + 1)]
 
 
 Action = tuple[bool, bool, bool]  # whether the flush waits; whether its result is asked for before the next, and twice
@@ -100,50 +97,34 @@ actions = st.tuples(st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=25)
 @given(st.integers(1, 3), st.lists(actions, max_size=6), st.sets(st.integers(1, 6)))
 def test_each_writer_gets_each_row_once(world_size: int, script: list[Action], fails_at: set[int]) -> None:
-    check(world_size, script, tuple(fails_at), run(world_size, scripted, script, tuple(fails_at)))
-
-
-def check(world_size: int, script: list[Action], fails_at: tuple[int, ...], per_rank: list[Any]) -> None:
-    expected = rows_of(world_size, len(script))
-    first, second, plain, saved, errors, is_mine = per_rank[0]
+    expected = [
+        (step, {"x": float(sum(step * 10 + rank for rank in range(world_size)))}) for step in range(1, len(script) + 1)
+    ]
+    (first, second, plain, saved, errors, is_mine), *others = run(world_size, scripted, script, tuple(fails_at))
     assert first == second == plain == expected
     assert saved == [step for step, _ in expected]
-    failed = sorted(set(fails_at) & set(range(1, len(script) + 1)))
+    failed = sorted(fails_at & {*range(1, len(script) + 1)})
     note = "Raised by writer 1 of 3, Kept, at step {}; the other writers went on."
     assert errors == [f"no space at {step} ({note.format(step)})" for step in failed]
     assert is_mine
-    for other in per_rank[1:]:
-        assert other == ([], [], [], [], [], True)
+    assert others == [([], [], [], [], [], True)] * (world_size - 1)
 
 
-def refused(comm: Any) -> tuple[list[int], list[str]]:
-    steps: list[int] = []
-    log = dm.Log(comm, writers=[lambda row, step: steps.append(step)])
-    texts = []
-    for wait in (True, False):
-        log.same("epoch", comm.rank)
-        with pytest.raises(dm.MismatchError) as caught:
-            log.flush(wait=wait) if wait else log.flush(wait=False).result()
-        texts.append(str(caught.value).partition("\n")[0])
-        log.same("epoch", 3)
-    log.flush()
-    return steps, texts
+def test_a_row_that_is_refused_is_not_written_and_a_writer_that_ends_its_rank_keeps_nobody_waiting() -> None:
+    def work(comm: Any) -> None:
+        steps: list[int] = []
+        log = dm.Log(comm, writers=[lambda row, step: steps.append(step)])
+        for wait in (True, False):
+            log.same("epoch", comm.rank)
+            with pytest.raises(dm.MismatchError, match="'epoch' was logged as the same on all ranks, and is not"):
+                log.flush() if wait else log.flush(wait=False).result()
+            log.same("epoch", 3)
+        log.flush()
+        assert steps == ([] if comm.rank else [3])  # two flushes before it have failed
+        dm.Log(comm, writers=[Kept((1,))]).flush()
+        dm.barrier(comm=comm)
 
-
-def test_a_row_that_is_refused_is_not_written() -> None:
-    first, second = run(2, refused)
-    assert first[0] == [3]  # two flushes before it have failed
-    assert second[0] == []
-    assert first[1] == second[1] == ["'epoch' was logged as the same on all ranks, and is not"] * 2
-
-
-def uncaught(comm: Any) -> None:
-    dm.Log(comm, writers=[Kept((1,))]).flush()
-    dm.barrier(comm=comm)
-
-
-def test_a_writer_that_ends_its_rank_keeps_nobody_waiting() -> None:
-    first, second = outcomes(2, uncaught)
+    first, second = outcomes(2, work)
     assert isinstance(first.error, OSError)
     assert isinstance(second.error, dm.PeerLostError)
 
@@ -168,14 +149,11 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_hyperparameters_are_nested_as_they_were(tmp_path: Path) -> None:
+def test_hyperparameters_are_nested_and_names_may_hold_ends_of_lines_that_csv_has_not(tmp_path: Path) -> None:
     params = {"lr": 0.1, "model": {"depth": 2, "sizes": [8, 8]}, "dtype": torch.float32}
     CSVLogger(tmp_path, "", "run").log_hyperparams(params)
     written = json.loads((tmp_path / "run" / "hparams.json").read_text())
     assert written == params | {"dtype": "torch.float32"}
-
-
-def test_names_with_ends_of_lines_that_csv_has_not(tmp_path: Path) -> None:
     for step in (1, 2):
         CSVLogger(tmp_path, "", "run").log_metrics({"a\x0cb\u2028c": 0.5}, step)
     assert [row["a\x0cb\u2028c"] for row in read(tmp_path / "run" / "metrics.csv")] == ["0.5", "0.5"]
@@ -195,3 +173,31 @@ def test_a_row_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     again = CSVLogger(tmp_path, "", "run")
     again.log_metrics({"loss": 0.5}, 1)
     assert read(path) == [{"step": "1", "loss": "0.5"}]
+
+
+def written(comm: Any, folder: Path) -> tuple[list[Any], str]:
+    kept: list[Any] = []
+    table = LiveTable(shown := io.StringIO())
+
+    def spoils(row: dict[str, Any], step: int) -> None:
+        row["experts"].clear()
+
+    files = [logger(folder, version=logger.__name__) for logger in (CSVLogger, TensorBoardLogger)]
+    log = dm.Log(comm, writers=[spoils, *files, table, lambda row, step: kept.append(row)])
+    for step in range(2):
+        log.sum("experts", [1.0, 2.0 * step])
+        log.sum("tokens", 4)
+        log.flush(wait=bool(step))
+    return kept, shown.getvalue()
+
+
+def test_writers_get_arrays_and_loggers_their_elements(tmp_path: Path) -> None:
+    (first, shown), second = run(2, written, tmp_path)
+    rows = [{"experts": [2.0, 4.0 * step], "tokens": 8.0} for step in range(2)]
+    assert (first, second) == (rows, ([], ""))
+    (file,) = tmp_path.glob("**/metrics.csv")
+    assert file.read_text().splitlines() == ["step,experts/0,experts/1,tokens", "1,2.0,0.0,8.0", "2,2.0,4.0,8.0"]
+    events = EventAccumulator(str(tmp_path / "distmetrics_logs" / "TensorBoardLogger"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("experts/1")] == [0.0, 4.0]
+    assert "experts 2 to 4  tokens 8" in shown

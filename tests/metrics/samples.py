@@ -11,6 +11,9 @@ import torch
 import torchmetrics as tm
 from torch import Tensor
 from torchmetrics import aggregation, classification, regression, retrieval, wrappers
+from torchmetrics.image import RootMeanSquaredErrorUsingSlidingWindow
+from torchmetrics.segmentation import MeanIoU
+from torchmetrics.wrappers.abstract import WrapperMetric
 
 from distmetrics.collectives.buckets import Layout, layout
 from distmetrics.metrics import plan
@@ -49,6 +52,18 @@ def samplewise(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     return tuple(x.unsqueeze(-1).expand(*x.shape, 3) for x in scores(n, generator))
 
 
+def rows_of_four(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return (torch.randint(0, 64, (n, 4), generator=generator) / 64,)
+
+
+def images(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return tuple(torch.rand(2, n, 3, 16, 16, generator=generator))
+
+
+def masks(n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return tuple(torch.randint(0, 2, (2, n, 3, 8, 8), generator=generator))
+
+
 class Items(tm.Metric):
     """List state without a reduction."""
 
@@ -63,20 +78,6 @@ class Items(tm.Metric):
 
     def compute(self) -> tuple[int, Tensor]:
         return sum(item.numel() for item in self.items), torch.stack([item.sum() for item in self.items]).sum()
-
-
-class Kept(tm.Metric):
-    """Keeps anything that it is given, in rank order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("kept", [], dist_reduce_fx=None)
-
-    def update(self, value: Any) -> None:
-        self.kept.append(value)
-
-    def compute(self) -> list[Any]:
-        return [*self.kept]
 
 
 class Product(tm.Metric):
@@ -116,11 +117,47 @@ class Extremes(tm.Metric):
         return self.high, self.low, self.count, self.any
 
 
+class Own(tm.Metric):
+    """Sets an attribute that is no state, in a method that ``update`` calls; a state beside it."""
+
+    width: int
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.note: Any = print
+
+    def _see(self, x: Tensor) -> None:
+        self.width = x.shape[1]
+
+    def update(self, x: Tensor) -> None:
+        self._see(x)
+        self.total += x.sum()
+
+    def compute(self) -> Tensor:
+        return self.total / self.width
+
+
+class Large(Own):
+    """A tensor as an attribute too, in a subclass; and one that no rank can send, and computing never reads."""
+
+    def update(self, x: Tensor) -> None:
+        super().update(x)
+        self.note = lambda: x  # distlint: ignore[DL005] it must not be sendable
+        if not hasattr(self, "scale"):
+            self.scale = torch.arange(400.0) + x.shape[1]
+
+    def compute(self) -> Tensor:
+        return super().compute() * self.scale.sum()
+
+
 class Sample(NamedTuple):
     make: Callable[[], Any]
     batch: Callable[[int, torch.Generator], tuple[Tensor, ...]]
     rounds: int = 1  # 2 with states that grow with the data, where they do not ride along
     shares: bool = False  # its state with wrappers, from the first sync, or look, on
+    lends: bool = False  # attributes that an update sets, to ranks without data: one round more
 
 
 def collection(groups: bool) -> tm.MetricCollection:
@@ -179,6 +216,11 @@ SAMPLES: dict[str, Sample] = {
     "list without reduction": Sample(Items, values, 2),
     "reduction of its own": Sample(Product, values),
     "several reductions": Sample(Extremes, values),
+    "a sum that is no state": Sample(RootMeanSquaredErrorUsingSlidingWindow, images),
+    "MeanIoU of each class": Sample(lambda: MeanIoU(per_class=True), masks, lends=True),
+    "own attributes": Sample(
+        lambda: tm.MetricCollection({"a": Own(), "b": Large()}, compute_groups=False), rows_of_four, lends=True
+    ),
 }
 
 
@@ -211,17 +253,26 @@ def flat(value: Any) -> list[Tensor]:
 
 
 def states(metrics: Any) -> list[Any]:
-    """Copies of every state and flag of every metric in a module, to be compared bit for bit."""
+    """All that every metric in a module holds, states, flags and attributes, to be compared bit for bit."""
     found: list[Any] = []
     for module in metrics.modules():
         if isinstance(module, tm.MetricCollection):
             found.append((repr(module._groups), module._state_is_copy))
+        elif isinstance(module, WrapperMetric):  # some change attributes of theirs as they compute
+            found.append({name: _frozen(getattr(module, name)) for name in (*module._defaults, "_is_synced")})
         elif isinstance(module, tm.Metric):
-            held = [getattr(module, name) for name in module._defaults]
-            found.append([[x.clone() for x in item] if isinstance(item, list) else item.clone() for item in held])
-            found.append((module._update_count, module._is_synced, module._to_sync, module._should_unsync))
-            found.append(None if module._computed is None else [x.clone() for x in flat(module._computed)])
+            found.append(_frozen(vars(module)))
     return found
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, tuple(value.shape), value.detach().numpy().tobytes()
+    if isinstance(value, list | tuple):
+        return [_frozen(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return value
 
 
 def same(one: Any, other: Any) -> bool:

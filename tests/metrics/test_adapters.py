@@ -1,4 +1,4 @@
-"""Metrics of third parties: registered, found by entry points, preferred, refused."""
+"""Metrics of third parties: merged by themselves, found inside modules and by entry points, refused."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import torchmetrics as tm
 from torch import nn
 
 from distmetrics import StateError, register_adapter, sync_and_compute
-from distmetrics.metrics.adapters import Adapter, MergingAdapter, StateSpec, base
+from distmetrics.metrics.adapters import MergingAdapter, base
 from distmetrics.testing import outcomes, run
 from tests.backends import same_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")  # before any update: on purpose
 
 
-class Votes:
+class Votes(nn.Module):
     """A third party's metric that can be merged, and no more."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.votes: Counter[str] = Counter()
         self.order: list[int] = []
         self.last = ""
@@ -64,21 +65,23 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_registered_adapter_that_merges(world_size: int) -> None:
-    """Local state is as before, also where merging fails."""
+    """Inside of modules too; local state is as before, also where merging fails."""
     register_adapter(VotesAdapter())
 
     def work(comm: Any) -> Any:
-        metrics = {"v": Votes(), "f": Fails()}
+        votes, fails = Votes(), Fails()
+        names = {*vars(votes)}
         for step in range(comm.rank):
-            for metric in metrics.values():
+            for metric in (votes, fails):
                 metric.votes[f"v{step}"] += 1
                 metric.order.append(10 * comm.rank + step)
-        value = sync_and_compute({"v": metrics["v"]}, comm=comm)["v"]
+        model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"v": votes}))
+        value = sync_and_compute(model, comm=comm)["1.v"]
         if comm.world_size > 1:
             with pytest.raises(ArithmeticError, match="cannot merge"):
-                sync_and_compute(metrics, comm=comm)
-        for metric in metrics.values():
-            assert vars(metric).keys() == {"votes", "order", "last"}
+                sync_and_compute([votes, fails], comm=comm)
+        for metric in (votes, fails):
+            assert {*vars(metric)} == names
             assert (metric.votes.total(), len(metric.order), metric.last) == (comm.rank, comm.rank, "")
         return value
 
@@ -87,60 +90,8 @@ def test_a_registered_adapter_that_merges(world_size: int) -> None:
     assert run(world_size, work) == [(counts, order, "merged" if world_size > 1 else "")] * world_size
 
 
-def test_metrics_that_are_modules_are_found_inside_modules() -> None:
-    class Both(nn.Module):
-        pass
-
-    class BothAdapter(VotesAdapter):
-        def knows(self, value: Any) -> bool:
-            return isinstance(value, Both)
-
-        def state(self, metric: Any) -> dict[str, Any]:
-            return {}
-
-        def merge(self, first: Any, others: Any) -> None:
-            first.training = False
-
-        def compute(self, metric: Any) -> Any:
-            return metric.training
-
-    register_adapter(BothAdapter())
-
-    def work(comm: Any) -> Any:
-        model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"m": Both()}))
-        value = sync_and_compute(model, comm=comm)
-        assert all(module.training for module in model.modules())
-        return value
-
-    assert run(2, work) == [{"1.m": False}] * 2
-
-
-def test_the_latest_is_asked_first_and_before_the_built_in() -> None:
-    class Mine(Adapter):
-        value = "mine"
-
-        def knows(self, value: Any) -> bool:
-            return isinstance(value, tm.SumMetric)
-
-        def states(self, metric: Any) -> list[StateSpec]:
-            return []
-
-        def compute(self, metric: Any) -> str:
-            return self.value
-
-    class Later(Mine):
-        value = "later"
-
-    mine = Mine()
-    for adapter, wanted in ((mine, "mine"), (Later(), "later"), (mine, "later")):  # again: changes nothing
-        register_adapter(adapter)
-        assert sync_and_compute([tm.SumMetric()]) == [wanted]
-
-
 _MODULE = """
 from distmetrics.metrics.adapters import MergingAdapter
-
-loads = globals().get("loads", 0) + 1
 
 class Metric:
     total = 1
@@ -162,7 +113,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def install(target: str) -> None:
         (tmp_path / "their_metrics.py").write_text(_MODULE)
         info = tmp_path / "their_metrics-1.2.dist-info"
-        info.mkdir(exist_ok=True)
+        info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-metrics\nVersion: 1.2\n")
         (info / "entry_points.txt").write_text(f"[distmetrics.adapters]\ntheirs = {target}\n")
         monkeypatch.syspath_prepend(tmp_path)
@@ -183,14 +134,14 @@ def test_an_entry_point_is_loaded_once_and_not_before_it_is_needed(installed: An
     assert base.installed() is first
 
 
-BROKEN = {
-    "no_such_module:Adapter": "ModuleNotFoundError: No module named 'no_such_module'",
-    "their_metrics:Nothing": "is no instance of an Adapter",
-}
-
-
-@pytest.mark.parametrize("target", BROKEN)
-def test_a_broken_entry_point_on_one_rank_is_told_to_all(installed: Any, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("no_such_module:Adapter", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("their_metrics:Nothing", "is no instance of an Adapter"),
+    ],
+)
+def test_a_broken_entry_point_on_one_rank_is_told_to_all(installed: Any, target: str, why: str) -> None:
     """Each time that it is needed; what needs no third party works on."""
     installed(target)
     value = object()
@@ -200,5 +151,5 @@ def test_a_broken_entry_point_on_one_rank_is_told_to_all(installed: Any, target:
         assert error.peers == (1,)
         whose = "of the distribution their-metrics 1.2, in group distmetrics.adapters,"
         assert f'the entry point theirs = "{target}" {whose}' in str(error)
-        assert BROKEN[target] in str(error)
+        assert why in str(error)
     assert sync_and_compute([tm.SumMetric()]) == [0.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,17 +44,12 @@ def accuracy(odd: bool) -> Any:
     return metric if odd else updated(metric, (LABELS, LABELS))
 
 
-def hundred(odd: bool) -> Any:
-    metrics = {f"subset {number}": SumMetric() for number in range(100)}
-    return metrics | {"code": one()} if odd else metrics
-
-
-def steps(odd: bool) -> Any:
-    tracker = tm.MetricTracker(SumMetric(), maximize=True)
-    for _ in range(1 + odd):
-        tracker.increment()
-        tracker.update(1.0)
-    return {"best": tracker}
+def tracker(steps: int) -> Any:
+    made = tm.MetricTracker(SumMetric(), maximize=True)
+    for _ in range(steps):
+        made.increment()
+        made.update(1.0)
+    return made
 
 
 def function(reduce: Any) -> Any:
@@ -78,13 +74,13 @@ DIFFER: dict[str, tuple[Callable[[bool], Any], str]] = {
     "width of rows": (lambda odd: updated(tm.CatMetric(), torch.ones(2, 3 + odd)), "the state value has values"),
     "width of sums": (lambda odd: updated_function(torch.ones(2 + odd)), "the state x has values"),
     "key": (lambda odd: {"loss" if odd else "f1": one()}, "sends loss: "),
-    "a key among hundred": (hundred, "code"),
+    "a key among others": (lambda odd: {str(n): one() for n in range(99)} | ({"code": one()} if odd else {}), "code"),
     "number": (lambda odd: [one() for _ in range(1 + odd)], ""),
     "order": (lambda odd: [one(), one(tm.MeanMetric)][:: -1 if odd else 1], "sends 0: MeanMetric"),
     "collection and dict": (lambda odd: (MetricCollection if odd else dict)({"a": one()}), ""),
     "one object or two": (lambda odd: {"a": one(), "b": one()} if odd else dict.fromkeys("ab", one()), ""),
     "more in a collection": (lambda odd: MetricCollection({name: one() for name in "abc"[: 2 + odd]}), ""),
-    "steps of a tracker": (steps, ""),
+    "steps of a tracker": (lambda odd: tracker(1 + odd), ""),
     "multidim": (lambda odd: BinaryStatScores(multidim_average="samplewise" if odd else "global"), ""),
     "average": (lambda odd: MulticlassF1Score(3, average="weighted" if odd else "macro"), "average='weighted'"),
     "beta": (lambda odd: tm.FBetaScore("multiclass", beta=1.0 + odd, num_classes=3), "beta=2.0"),
@@ -120,17 +116,17 @@ def test_metrics_that_differ_are_refused_on_every_rank(what: str) -> None:
 
 def test_the_text() -> None:
     """Pinned, of both libraries."""
-    state = "num_correct float32[], num_total float32[]"
+    matrix, accuracy = "MulticlassConfusionMatrix(confmat sum", "num_correct float32[], num_total float32[]"
     for make, odd, other in [
         (
             lambda odd: MulticlassConfusionMatrix(4 + odd),
-            "MulticlassConfusionMatrix(confmat sum[5, 5], num_classes=5)",
-            "MulticlassConfusionMatrix(confmat sum[4, 4], num_classes=4)",
+            f"{matrix}[5, 5], num_classes=5)",
+            f"{matrix}[4, 4], num_classes=4)",
         ),
         (
             lambda odd: te.BinaryAccuracy(threshold=0.5 + odd / 4),
-            f"BinaryAccuracy(threshold=0.75, {state})",
-            f"BinaryAccuracy(threshold=0.5, {state})",
+            f"BinaryAccuracy(threshold=0.75, {accuracy})",
+            f"BinaryAccuracy(threshold=0.5, {accuracy})",
         ),
     ]:
         ended = outcomes(2, lambda comm, make=make: sync_and_compute(make(comm.rank), comm=comm))
@@ -168,3 +164,28 @@ def test_arguments_are_written_as_they_are_before_and_after_updates() -> None:
     metric = updated(tm.MeanSquaredError(num_outputs=2), (torch.ones(3, 2), torch.zeros(3, 2)))
     metric.compute()
     assert ADAPTER.arguments(metric) == {"squared": "True", "num_outputs": "2"}
+
+
+def plain(comm: Any, shard_of: list[int], kind: str) -> None:
+    generator = torch.Generator().manual_seed(shard_of[comm.rank])
+    metric, given = {
+        "one number": (tm.MeanMetric(), [0.001]),  # a learning rate
+        "small counts": (tm.SumMetric(), [float(shard_of[comm.rank] % 2)]),
+        "lists": (BinaryAUROC(), [torch.rand(9, generator=generator), torch.arange(9) % 2]),
+        "counts": (MulticlassConfusionMatrix(5), torch.randint(5, (2, 5000), generator=generator)),
+    }[kind]
+    metric.update(*given)
+    sync_and_compute(metric, comm=comm)
+
+
+@pytest.mark.parametrize("kind", ["lists", "counts", "one number", "small counts"])
+def test_ranks_that_hold_the_same_are_told_but_not_of_what_may_be_so_by_chance(kind: str) -> None:
+    for shard_of in ([0, 0, 1, 1], [0, 1], [0, 0, 1]):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(len(shard_of), plain, shard_of, kind)
+        texts = [str(each.message) for each in caught]
+        assert len(texts) == (kind in ("lists", "counts") and len(shard_of) == 4)
+        for text in texts:
+            assert "ranks 0-1 and 2-3 hold the same data: it is counted 2 times" in text
+            assert "layout(" in text

@@ -11,67 +11,39 @@ from typing import Any
 
 import pytest
 import torch
-import torchmetrics as tm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchmetrics import aggregation, classification
+from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection, SumMetric
 
 from distmetrics import DistmetricsError, synced
 from distmetrics.testing import run
-from tests.metrics.samples import Extremes, Items, collection, same, scores, values
+from tests.metrics.samples import Extremes, Items, Own, collection, same, scores, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric .* was called before")
 
 
-class Remembers(tm.Metric):
-    """Attributes of every kind, which the tests change between syncs."""
-
-    total: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.number: Any = 0.0
-        self.names = ["a"]
-        self.scale = torch.ones(2)
-        self.table = {"x": torch.zeros(1)}
-
-    def update(self, x: Tensor) -> None:
-        self.total += x.sum()
-        self.width = len(x)
-
-    def compute(self) -> tuple[Any, ...]:
-        width = getattr(self, "width", None)
-        return self.total, width, repr(self.number), [*self.names], self.scale.clone(), self.table["x"].clone()
-
-
 def make() -> nn.ModuleDict:
-    return nn.ModuleDict({
-        "own": Remembers(),
-        "groups": collection(True),
-        "mean": aggregation.MeanMetric(),
-        "cat": aggregation.CatMetric(),
-        "listed": Items(),
-        "extremes": Extremes(),
-    })  # fmt: skip
+    made = {"own": Own(), "groups": collection(True), "mean": MeanMetric(), "cat": CatMetric()}
+    return nn.ModuleDict(made | {"listed": Items(), "extremes": Extremes()})
 
 
 def update(metrics: Any, number: int) -> None:
-    batch = values(1 + number, torch.Generator().manual_seed(number))
+    generator = torch.Generator().manual_seed(number)
     for metric in metrics.values():
-        if isinstance(metric, tm.MetricCollection | classification.MulticlassAccuracy):
-            metric.update(*scores(1 + number, torch.Generator().manual_seed(number)))
+        if isinstance(metric, MetricCollection):
+            metric.update(*scores(1 + number, generator))
         else:
-            metric.update(*batch)
+            (x,) = values(1 + number, generator)
+            metric.update(x[:, None] if isinstance(metric, Own) else x)
 
 
 def reset(metrics: Any, number: int) -> None:
     [*metrics.values()][number % len(metrics)].reset()
 
 
-def set_number(metrics: Any, number: int) -> None:
-    metrics["own"].number = [0.0, -0.0, 0, False, None, "0.0", 1, True, float("nan")][number]
+def set_attribute(metrics: Any, number: int) -> None:
+    metrics["own"].note = [0.0, -0.0, 0, False, None, "0.0", 1, True, float("nan")][number]
 
 
 def another_state(metrics: Any, number: int) -> None:
@@ -81,16 +53,14 @@ def another_state(metrics: Any, number: int) -> None:
 
 
 def another_argument(metrics: Any, number: int) -> None:
-    member = metrics["groups"]["f1"]
-    member.average = ["micro", "macro"][number % 2]
+    metrics["groups"]["f1"].average = ["micro", "macro"][number % 2]
 
 
 def another_object(metrics: Any, number: int) -> None:
     """A metric of another kind under the same name, which most often gets the old one's address."""
     del metrics["mean"]
     gc.collect()
-    kinds = aggregation.MeanMetric, aggregation.SumMetric, aggregation.CatMetric
-    metrics["mean"] = kinds[number % 3]()
+    metrics["mean"] = (MeanMetric, SumMetric, CatMetric)[number % 3]()
 
 
 def one_more_state(metrics: Any, number: int) -> None:
@@ -99,7 +69,7 @@ def one_more_state(metrics: Any, number: int) -> None:
 
 
 CHANGES: list[Callable[[Any, int], None]] = [
-    update, update, reset, set_number, another_state, another_argument, another_object, one_more_state,
+    update, update, reset, set_attribute, another_state, another_argument, another_object, one_more_state,
 ]  # fmt: skip
 changes = st.tuples(st.sampled_from(CHANGES), st.integers(0, 8), st.sampled_from([(0,), (1,), (0, 1), (0, 1)]))
 
@@ -115,10 +85,11 @@ def sync(metrics: Any, comm: Any) -> Any:
 
 
 def observed(module: nn.Module) -> Any:
-    if not isinstance(module, tm.Metric):
+    if not isinstance(module, Metric):
         return None
-    own = {name: vars(module).get(name) for name in ("number", "names", "scale", "table", "width", "_update_count")}
-    return type(module).__name__, own, {name: vars(module).get(name) for name in module._defaults}
+    return type(module).__name__, {
+        n: vars(module).get(n) for n in (*module._defaults, "note", "width", "_update_count")
+    }
 
 
 def forget() -> None:
@@ -160,14 +131,12 @@ def try_to(change: Callable[[Any, int], None], metrics: Any, number: int) -> Non
 
 
 def alike(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        if not isinstance(b, Tensor) or a.layout is not b.layout:
-            return False
-        return same(a, b) if a.layout is torch.strided else repr(a) == repr(b)
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, Tensor) and a.layout is b.layout is torch.strided:
+        return same(a, b)
     return repr(a) == repr(b)

@@ -1,4 +1,4 @@
-"""Wrappers, nested in each other and in collections: their children are found, and synced wherever the data lies."""
+"""Wrappers and groups, nested in each other: what is in them is found, and synced once, wherever the data lies."""
 
 from __future__ import annotations
 
@@ -7,33 +7,24 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection, aggregation, classification, wrappers
+from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection, SumMetric, classification, wrappers
+from torchmetrics.regression import NormalizedRootMeanSquaredError
 
-from distmetrics import sync_and_compute, synced
-from distmetrics.testing import run
-from tests.metrics.samples import CLASSES, flat, same, scores
-
-
-def test_children_that_some_ranks_have_updated() -> None:
-    """Each child for itself: a task that came up on one rank, by its own update."""
-    assert run(3, one_task_each) == [[1.0, 5.0, 4.0]] * 3
+from distmetrics import StateError, sync_and_compute, synced
+from distmetrics.testing import outcomes, run
+from distmetrics.testing.recording import RecordingCommunicator
+from tests.metrics.samples import CLASSES, collection, flat, same, scores, updated
 
 
-def one_task_each(comm: Any) -> list[float]:
-    wrapped = {name: aggregation.MeanMetric() for name in ("a", "b")} | {"c": aggregation.SumMetric()}
-    metric = wrappers.MultitaskWrapper(wrapped)  # type: ignore[arg-type]
-    if comm.rank < 2:
-        wrapped["a" if comm.rank == 0 else "b"].update(1.0 + 4 * comm.rank)
-    else:
-        wrapped["c"].update(4.0)
-    return [float(value) for value in sync_and_compute(metric, comm=comm).values()]
-
-
-def test_all_steps_of_a_tracker() -> None:
-    """Also those that were updated before an earlier sync."""
+def test_children_that_some_ranks_have_updated_and_all_steps_of_a_tracker() -> None:
+    """Each child for itself, by its own update; steps also that were updated before an earlier sync."""
 
     def work(comm: Any) -> Any:
-        tracker = wrappers.MetricTracker(aggregation.SumMetric(), maximize=True)
+        wrapped = {"a": MeanMetric(), "b": MeanMetric(), "c": SumMetric()}
+        metric = wrappers.MultitaskWrapper(wrapped)  # type: ignore[arg-type]
+        wrapped["abc"[comm.rank]].update([1.0, 5.0, 4.0][comm.rank])
+        assert sync_and_compute(metric, comm=comm) == {"a": 1.0, "b": 5.0, "c": 4.0}
+        tracker = wrappers.MetricTracker(SumMetric(), maximize=True)
         for value in (5.0, 1.0):
             tracker.increment()
             tracker.update(value + comm.rank)
@@ -41,7 +32,7 @@ def test_all_steps_of_a_tracker() -> None:
         with synced(tracker, comm=comm):
             return tracker.compute_all().tolist(), tracker.best_metric(return_step=True)
 
-    assert run(2, work) == [([11.0, 3.0], (11.0, 0))] * 2
+    assert run(3, work) == [([18.0, 6.0], (18.0, 0))] * 3
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
@@ -50,12 +41,9 @@ def test_the_group_of_a_wrapper_goes_on_after_a_reset(inside: bool) -> None:
     """Groups are kept over a reset, and then only the first of a group is updated: the others must follow."""
 
     def work(comm: Any) -> Any:
-        metrics = MetricCollection(
-            {
-                "a": wrappers.ClasswiseWrapper(classification.MulticlassRecall(CLASSES, average=None)),
-                "b": classification.MulticlassAccuracy(CLASSES, average="micro"),
-            }
-        )
+        recall = classification.MulticlassRecall(CLASSES, average=None)
+        accuracy = classification.MulticlassAccuracy(CLASSES, average="micro")
+        metrics = MetricCollection({"a": wrappers.ClasswiseWrapper(recall), "b": accuracy})
         generator = torch.Generator().manual_seed(comm.rank)
         metrics.update(*scores(8, generator))
         with synced(metrics, comm=comm):
@@ -103,3 +91,52 @@ def test_a_wrapper_in_a_group_counts_what_the_group_saw(turned: bool) -> None:
             return counts, {name: value.tolist() for name, value in metrics.compute().items()}
 
     assert run(2, work) == [([6, 6], {"ba"[not turned]: [9.0, 18.0], "of 0": 9.0, "of 1": 18.0})] * 2
+
+
+def test_members_of_a_group_travel_once() -> None:
+    """They share their state, so sending it for each would be waste; without groups it is sent for each."""
+
+    def work(comm: Any) -> None:
+        sizes = []
+        for groups in (True, False):
+            metrics = updated(collection(groups), scores(8, torch.Generator().manual_seed(comm.rank)))
+            with synced(metrics, comm=comm) as plan:
+                assert plan is not None
+                sizes.append(plan.sent[comm.rank].inline.layout.nbytes)
+        assert sizes[0] < sizes[1]
+
+    run(2, work)
+
+
+@pytest.mark.parametrize(("count", "long"), [(500, 0), (20, 10_000)])
+def test_rounds_do_not_depend_on_the_number_of_metrics(count: int, long: int) -> None:
+    """One, and one more with long lists; of 500 metrics the header fits into the first round only compressed."""
+
+    def work(comm: Any) -> tuple[int, list[float]]:
+        kind: Any = CatMetric if long else SumMetric
+        metrics = [updated(kind(), torch.full((long or 1,), float(index + comm.rank))) for index in range(count)]
+        record = RecordingCommunicator(comm)
+        values = sync_and_compute(metrics, comm=record)
+        return len(record.calls), [float(value.sum()) for value in values]
+
+    wanted = [float((2 * index + 1) * (long or 1)) for index in range(count)]
+    assert run(2, work) == [(2 if long else 1, wanted)] * 2
+
+
+def test_a_metric_that_cannot_merge_three_ranks_says_so() -> None:
+    """torchmetrics' own fault, named on every rank; two ranks are right, and so are three of which one has no data."""
+    target = torch.arange(12.0)
+
+    def work(comm: Any, cuts: list[int]) -> torch.Tensor:
+        metric, part = NormalizedRootMeanSquaredError("std"), slice(cuts[comm.rank], cuts[comm.rank + 1])
+        if part.start < part.stop:
+            metric.update(target[part] + 0.5, target[part])
+        return sync_and_compute(metric, comm=comm)  # type: ignore[no-any-return]
+
+    single = updated(NormalizedRootMeanSquaredError("std"), (target + 0.5, target))
+    for cuts in ([0, 5, 12], [0, 5, 5, 12]):
+        for value in run(len(cuts) - 1, work, cuts):
+            torch.testing.assert_close(value, single.compute(), rtol=1e-5, atol=1e-6)
+    for ended in outcomes(3, work, [0, 3, 7, 12]):
+        assert type(ended.error) is StateError
+        assert "cannot merge the data of 3 ranks" in str(ended.error)

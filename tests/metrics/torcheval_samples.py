@@ -18,7 +18,7 @@ class Sample(NamedTuple):
     """``whole``: whether merging gives what one metric has that saw all the data; windows forget, times overlap."""
 
     make: Callable[[], Any]
-    batch: Callable[[torch.Generator], Batch]
+    batch: str  # of INPUTS
     whole: bool = True
 
 
@@ -26,92 +26,40 @@ def rand(*shape: int, g: torch.Generator) -> Tensor:
     return torch.randint(1, 64, shape, generator=g) / 64
 
 
-def values(g: torch.Generator) -> Batch:
-    return (rand(5, g=g),), {}
+def labels(count: int, g: torch.Generator, classes: int = 2) -> Tensor:
+    """Each class once at least."""
+    target = torch.randint(0, classes, (count,), generator=g)
+    target[:classes] = torch.arange(classes)
+    return target
 
 
-def weighted(g: torch.Generator) -> Batch:
-    return (rand(5, g=g),), {"weight": 2.5}
-
-
-def binary(g: torch.Generator) -> Batch:
-    target = torch.randint(0, 2, (6,), generator=g)
-    target[:2] = torch.tensor([0, 1])
-    return (rand(6, g=g), target), {}
-
-
-def binary_floats(g: torch.Generator) -> Batch:
-    (scores, target), _ = binary(g)
-    return (scores, target.float()), {}
-
-
-def two_tasks(g: torch.Generator) -> Batch:
-    return (rand(2, 4, g=g), torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0]])), {}
-
-
-def two_tasks_floats(g: torch.Generator) -> Batch:
-    (scores, target), _ = two_tasks(g)
-    return (scores, target.float()), {}
-
-
-def multiclass(g: torch.Generator) -> Batch:
-    target = torch.randint(0, CLASSES, (6,), generator=g)
-    target[:CLASSES] = torch.arange(CLASSES)
-    return (rand(6, CLASSES, g=g), target), {}
-
-
-def multilabel(g: torch.Generator) -> Batch:
-    target = torch.randint(0, 2, (6, CLASSES), generator=g)
-    target[0], target[1] = 0, 1
-    return (rand(6, CLASSES, g=g), target), {}
-
-
-def numbers(g: torch.Generator) -> Batch:
-    return (rand(5, g=g), rand(5, g=g)), {}
-
-
-def two_outputs(g: torch.Generator) -> Batch:
-    return (rand(5, 2, g=g), rand(5, 2, g=g)), {}
-
-
-def rows(g: torch.Generator) -> Batch:
-    return (rand(2, 3, g=g),), {}
-
-
-def images(g: torch.Generator) -> Batch:
-    return (rand(2, 3, 4, 4, g=g), rand(2, 3, 4, 4, g=g)), {}
-
-
-def clicks(g: torch.Generator) -> Batch:
-    return (torch.randint(0, 2, (6,), generator=g),), {}
-
-
-def logits(g: torch.Generator) -> Batch:
-    return (rand(2, 4, 5, g=g), torch.randint(0, 5, (2, 4), generator=g)), {}
-
-
-def texts(g: torch.Generator) -> Batch:
+def texts(g: torch.Generator) -> list[str]:
     words = ["metric", "state", "rank", "merge", "sum"]
-
-    def text() -> str:
-        return " ".join(words[i] for i in torch.randint(0, len(words), (6,), generator=g).tolist())
-
-    return ([text(), text()], [text(), text()]), {}
+    return [" ".join(words[i] for i in torch.randint(0, len(words), (6,), generator=g).tolist()) for _ in range(2)]
 
 
-def translations(g: torch.Generator) -> Batch:
-    (ours, theirs), _ = texts(g)
-    return (ours, [[text] for text in theirs]), {}
-
-
-def timed(g: torch.Generator) -> Batch:
-    return (int(torch.randint(1, 9, (), generator=g)), 0.5), {}
-
-
-def retrieved(g: torch.Generator) -> Batch:
-    """Without ties: which of two equal scores is among the first k depends on the batches."""
-    (_, target), _ = binary(g)
-    return (torch.rand(6, generator=g), target, torch.tensor([0, 0, 0, 1, 1, 1])), {}
+TASKS = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0]])
+INPUTS: dict[str, Callable[[torch.Generator], tuple[Any, ...]]] = {
+    "values": lambda g: (rand(5, g=g),),
+    "weighted": lambda g: (rand(5, g=g),),
+    "binary": lambda g: (rand(6, g=g), labels(6, g)),
+    "binary_floats": lambda g: (rand(6, g=g), labels(6, g).float()),
+    "two_tasks": lambda g: (rand(2, 4, g=g), TASKS),
+    "two_tasks_floats": lambda g: (rand(2, 4, g=g), TASKS.float()),
+    "multiclass": lambda g: (rand(6, CLASSES, g=g), labels(6, g, CLASSES)),
+    "multilabel": lambda g: (rand(6, CLASSES, g=g), torch.stack([labels(6, g) for _ in range(CLASSES)], 1)),
+    "numbers": lambda g: (rand(5, g=g), rand(5, g=g)),
+    "two_outputs": lambda g: (rand(5, 2, g=g), rand(5, 2, g=g)),
+    "rows": lambda g: (rand(2, 3, g=g),),
+    "images": lambda g: (rand(2, 3, 4, 4, g=g), rand(2, 3, 4, 4, g=g)),
+    "clicks": lambda g: (torch.randint(0, 2, (6,), generator=g),),
+    "logits": lambda g: (rand(2, 4, 5, g=g), torch.randint(0, 5, (2, 4), generator=g)),
+    "texts": lambda g: (texts(g), texts(g)),
+    "translations": lambda g: (texts(g), [[text] for text in texts(g)]),
+    "timed": lambda g: (int(torch.randint(1, 9, (), generator=g)), 0.5),
+    # without ties: which of two equal scores is among the first k depends on the batches
+    "retrieved": lambda g: (torch.rand(6, generator=g), labels(6, g), torch.tensor([0, 0, 0, 1, 1, 1])),
+}
 
 
 class PerKey(te.Metric[Tensor]):
@@ -150,23 +98,23 @@ class PerKey(te.Metric[Tensor]):
 _MC, _BINNED = {"num_classes": CLASSES}, {"num_classes": CLASSES, "threshold": 5}
 _ML, _ML_BINNED = {"num_labels": CLASSES}, {"num_labels": CLASSES, "threshold": 5}
 # By the input: classes with their arguments.
-_BY_INPUT: dict[Callable[[torch.Generator], Batch], list[tuple[Any, dict[str, Any]]]] = {
-    values: [(te.Cat, {}), (te.Max, {}), (te.Min, {}), (te.Mean, {}), (te.Sum, {}), (PerKey, {})],
-    weighted: [(te.Mean, {})],
-    numbers: [(te.AUC, {}), (te.MeanSquaredError, {}), (te.R2Score, {})],
-    rows: [(te.Cat, {"dim": 1})],
-    two_outputs: [(te.R2Score, {"multioutput": "raw_values"})],
-    binary: [
+_BY_INPUT: dict[str, list[tuple[Any, dict[str, Any]]]] = {
+    "values": [(te.Cat, {}), (te.Max, {}), (te.Min, {}), (te.Mean, {}), (te.Sum, {}), (PerKey, {})],
+    "weighted": [(te.Mean, {})],
+    "numbers": [(te.AUC, {}), (te.MeanSquaredError, {}), (te.R2Score, {})],
+    "rows": [(te.Cat, {"dim": 1})],
+    "two_outputs": [(te.R2Score, {"multioutput": "raw_values"})],
+    "binary": [
         (te.BinaryAccuracy, {}), (te.BinaryAUPRC, {}), (te.BinaryAUROC, {}), (te.BinaryConfusionMatrix, {}),
         (te.BinaryF1Score, {}), (te.BinaryPrecision, {}), (te.BinaryPrecisionRecallCurve, {}), (te.BinaryRecall, {}),
         (te.WeightedCalibration, {}), (te.BinaryRecallAtFixedPrecision, {"min_precision": 0.5}),
         (te.BinaryBinnedAUPRC, {"threshold": 5}), (te.BinaryBinnedAUROC, {"threshold": 5}),
         (te.BinaryBinnedPrecisionRecallCurve, {"threshold": 5}),
     ],
-    two_tasks: [(te.BinaryAUROC, {"num_tasks": 2})],
-    binary_floats: [(te.BinaryNormalizedEntropy, {})],
-    two_tasks_floats: [(te.WindowedBinaryNormalizedEntropy, {"max_num_updates": 9, "num_tasks": 2})],
-    multiclass: [
+    "two_tasks": [(te.BinaryAUROC, {"num_tasks": 2})],
+    "binary_floats": [(te.BinaryNormalizedEntropy, {})],
+    "two_tasks_floats": [(te.WindowedBinaryNormalizedEntropy, {"max_num_updates": 9, "num_tasks": 2})],
+    "multiclass": [
         (te.MulticlassAccuracy, {}), (te.MulticlassAccuracy, {"average": "macro", **_MC}), (te.MulticlassAUPRC, _MC),
         (te.MulticlassAUROC, _MC), (te.MulticlassBinnedAUPRC, _BINNED), (te.MulticlassBinnedAUROC, _BINNED),
         (te.MulticlassBinnedPrecisionRecallCurve, _BINNED), (te.MulticlassConfusionMatrix, _MC),
@@ -174,45 +122,36 @@ _BY_INPUT: dict[Callable[[torch.Generator], Batch], list[tuple[Any, dict[str, An
         (te.MulticlassPrecisionRecallCurve, _MC), (te.MulticlassRecall, {"average": "weighted", **_MC}),
         (te.HitRate, {"k": 2}), (te.ReciprocalRank, {}),
     ],
-    multilabel: [
+    "multilabel": [
         (te.MultilabelAccuracy, {}), (te.MultilabelAUPRC, _ML), (te.MultilabelBinnedAUPRC, _ML_BINNED),
         (te.MultilabelBinnedPrecisionRecallCurve, _ML_BINNED), (te.MultilabelPrecisionRecallCurve, _ML),
         (te.MultilabelRecallAtFixedPrecision, {"min_precision": 0.5, **_ML}), (te.TopKMultilabelAccuracy, {"k": 2}),
     ],
-    images: [(te.PeakSignalNoiseRatio, {}), (te.PeakSignalNoiseRatio, {"data_range": 1.0})],
-    clicks: [(te.ClickThroughRate, {})],
-    retrieved: [(te.RetrievalPrecision, {"k": 2, "num_queries": 2})],
-    translations: [(te.BLEUScore, {"n_gram": 2})],
-    texts: [(te.WordErrorRate, {}), (te.WordInformationLost, {}), (te.WordInformationPreserved, {})],
-    logits: [(te.Perplexity, {})],
+    "images": [(te.PeakSignalNoiseRatio, {}), (te.PeakSignalNoiseRatio, {"data_range": 1.0})],
+    "clicks": [(te.ClickThroughRate, {})],
+    "retrieved": [(te.RetrievalPrecision, {"k": 2, "num_queries": 2})],
+    "translations": [(te.BLEUScore, {"n_gram": 2})],
+    "texts": [(te.WordErrorRate, {}), (te.WordInformationLost, {}), (te.WordInformationPreserved, {})],
+    "logits": [(te.Perplexity, {})],
 }  # fmt: skip
-_FORGETFUL: list[tuple[Any, dict[str, Any], Callable[[torch.Generator], Batch]]] = [
-    (te.Throughput, {}, timed),
-    (te.WindowedBinaryAUROC, {"max_num_samples": 8}, binary),
-    (te.WindowedClickThroughRate, {"max_num_updates": 2}, clicks),
-    (te.WindowedMeanSquaredError, {"max_num_updates": 2}, numbers),
-    (te.WindowedWeightedCalibration, {"max_num_updates": 2, "enable_lifetime": False}, binary),
+_FORGETFUL: list[tuple[Any, dict[str, Any], str]] = [
+    (te.Throughput, {}, "timed"),
+    (te.WindowedBinaryAUROC, {"max_num_samples": 8}, "binary"),
+    (te.WindowedClickThroughRate, {"max_num_updates": 2}, "clicks"),
+    (te.WindowedMeanSquaredError, {"max_num_updates": 2}, "numbers"),
+    (te.WindowedWeightedCalibration, {"max_num_updates": 2, "enable_lifetime": False}, "binary"),
 ]
 
 
 def _named() -> Iterator[tuple[str, Sample]]:
     for batch, classes in _BY_INPUT.items():
         for kind, options in classes:
-            yield f"{kind.__name__} {batch.__name__} {[*options]}", Sample(partial(kind, **options), batch)
+            yield f"{kind.__name__} {batch} {[*options]}", Sample(partial(kind, **options), batch)
     for kind, options, batch in _FORGETFUL:
         yield kind.__name__, Sample(partial(kind, **options), batch, whole=False)
 
 
 SAMPLES = dict(_named())
-# One of each kind of state: numbers, lists, rows of tasks, bins, windows, texts, containers.
-FEW = [
-    "Mean weighted []", "Cat rows ['dim']", "BinaryAUROC two_tasks ['num_tasks']",
-    "BinaryBinnedAUROC binary ['threshold']", "MulticlassConfusionMatrix multiclass ['num_classes']",
-    "R2Score two_outputs ['multioutput']", "PerKey values []", "PeakSignalNoiseRatio images []",
-    "RetrievalPrecision retrieved ['k', 'num_queries']", "BLEUScore translations ['n_gram']", "Throughput",
-    "WindowedBinaryAUROC", "WindowedMeanSquaredError", "WindowedWeightedCalibration",
-]  # fmt: skip
-
 # How often each rank updates, for worlds of 1 to 4 ranks.
 UPDATES: dict[str, Callable[[int], list[int]]] = {
     "ragged": lambda world_size: [3, 1, 2, 1][:world_size],
@@ -224,7 +163,9 @@ UPDATES: dict[str, Callable[[int], list[int]]] = {
 def batches(name: str, counts: list[int]) -> list[list[Batch]]:
     """Return the batches of every rank."""
     g = torch.Generator().manual_seed(len(name))
-    return [[SAMPLES[name].batch(g) for _ in range(count)] for count in counts]
+    batch = SAMPLES[name].batch
+    options = {"weight": 2.5} if batch == "weighted" else {}
+    return [[(INPUTS[batch](g), options) for _ in range(count)] for count in counts]
 
 
 def fed(name: str, given: list[Batch]) -> Any:
