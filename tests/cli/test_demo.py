@@ -17,7 +17,6 @@ from distmetrics.cli.demo import BAD_SCRIPT, judged, lint, shard_bounds
     [
         (0.5 * (1 + 5e-7), 0.5, True, 2.5e-7),
         (0.5 * (1 + 2e-6), 0.5, False, 1e-6),
-        ([[3, 1], [0, 2]], [[3, 1], [0, 2]], True, 0.0),
         ([[3, 1], [0, 1]], [[3, 1], [0, 2]], False, -1.0),
         ([[2, 2], [0, 2]], [[3, 1], [0, 2]], False, 0.0),  # the same number of samples, in the wrong cells
     ],
@@ -35,11 +34,10 @@ def test_shards_cover_everything_once(samples: int, world_size: int) -> None:
     assert bounds == sorted(bounds)
 
 
-def test_the_linter_finds_the_four_mistakes() -> None:
+def test_the_linter_finds_the_four_mistakes_and_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sorted(finding["code"] for finding in lint(BAD_SCRIPT)) == ["DL001", "DL005", "DL101", "DL201"]
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["demo"]) == 2
     assert "pip install scikit-learn" in capsys.readouterr().err

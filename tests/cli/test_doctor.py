@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,12 +108,6 @@ def test_devices(ranks, backend, status, text):
     assert (finding.status, text in finding.found, bool(finding.do)) == (status, True, status != "ok"), finding
 
 
-def test_versions_of_ranks():
-    finding = doctor.versions(["torch 2.6.0", "torch 2.6.0", "torch 2.7.0"])
-    assert (finding.status, finding.found.splitlines()[-1]) == ("fail", "  rank 2     torch 2.7.0")
-    assert doctor.versions(["torch 2.6.0"] * 2).status == "ok"
-
-
 @pytest.mark.parametrize(
     ("small", "large", "world_size", "device", "statuses", "text"),
     [
@@ -145,6 +139,9 @@ def test_what_differs_has_its_ranks_and_the_rest_has_none():
     findings = merged([[OK], [replace(OK, found="node1 resolves")], [slow], [BAD], [BAD]])
     assert [(each.status, each.ranks) for each in findings] == [("ok", (0, 1)), ("warn", (2,)), ("fail", (3, 4))]
     assert findings[0].found == "node0 resolves"
+    finding = doctor.versions(["torch 2.6.0", "torch 2.6.0", "torch 2.7.0"])
+    assert (finding.status, finding.found.splitlines()[-1]) == ("fail", "  rank 2     torch 2.7.0")
+    assert doctor.versions(["torch 2.6.0"] * 2).status == "ok"
 
 
 def test_one_line_for_each_finding_and_an_error_s_advice_apart(capsys):
@@ -175,21 +172,10 @@ def place_of(rank: int, size: int, port: int = 1) -> Environment:
 
 def meetings(*ranks: int, size: int, patience: float) -> list[Any]:
     """Let ranks sign in at one store, as threads; returns the error of each, or None."""
-    store, results = dist.HashStore(), {}
-
-    def come(number: int, rank: int) -> None:
-        try:
-            sign_in(store, place_of(rank, size), patience)
-            results[number] = None
-        except (ConfigurationError, PeerLostError) as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=come, args=each) for each in enumerate(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [results[number] for number in range(len(ranks))]
+    store = dist.HashStore()
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        coming = [pool.submit(sign_in, store, place_of(rank, size), patience) for rank in ranks]
+    return [each.exception() for each in coming]
 
 
 def test_ranks_meet_and_who_is_missing_is_the_same_for_all():
@@ -197,29 +183,21 @@ def test_ranks_meet_and_who_is_missing_is_the_same_for_all():
     found = meetings(0, 2, 3, size=5, patience=0.5)
     texts = {str(error).partition("\n")[0] for error in found}
     assert texts == {"ranks 1, 4 of 5 never came to 127.0.0.1:1 within 0.5 s"}
-
-
-def test_the_first_verdict_counts_for_who_comes_too_late():
     store = dist.HashStore()
-    for rank in (0, 1):
+    for rank in (0, 1):  # the first verdict counts for who comes too late
         with pytest.raises(PeerLostError, match="rank 1 of 2 never came"):
             sign_in(store, place_of(rank, 2), 0.01)
 
 
-def test_two_processes_of_one_rank():
-    store = dist.HashStore()
-    sign_in(store, place_of(0, 1), 1)
-    with pytest.raises(ConfigurationError, match="two processes say that they are rank 0; one is on "):
-        sign_in(store, place_of(0, 1), 1)
-
-
-def test_ranks_that_disagree_on_their_number_do_not_meet_and_a_taken_port_is_told():
+def test_ranks_that_disagree_on_who_they_are_do_not_meet_and_a_taken_port_is_told():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     one, other = place_of(0, 1, port), place_of(1, 3, port)
     stores = [open_store(place, 10) for place in (one, other)]
     sign_in(stores[0], one, 1)
+    with pytest.raises(ConfigurationError, match="two processes say that they are rank 0; one is on "):
+        sign_in(stores[0], one, 1)
     with pytest.raises(PeerLostError, match=r"ranks 0, 2 of 3 never came(.|\n)*or WORLD_SIZE"):
         sign_in(stores[1], other, 0.1)
     with pytest.raises(PeerLostError, match="open rank 0's store at"):
@@ -229,14 +207,11 @@ def test_ranks_that_disagree_on_their_number_do_not_meet_and_a_taken_port_is_tol
 # --- the command ---
 
 
-@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
-def test_a_timeout_is_a_positive_number(text, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["doctor", f"--timeout={text}"])
-    assert "--timeout" in capsys.readouterr().err
-
-
-def test_variables_that_contradict_are_told_with_exit_code_2(monkeypatch, capsys):
+def test_variables_that_contradict_and_odd_timeouts_are_told_with_exit_code_2(monkeypatch, capsys):
+    for text in ("-1", "nan", "inf", "soon"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["doctor", f"--timeout={text}"])
+        assert "--timeout" in capsys.readouterr().err
     for name, value in {"RANK": "0", "WORLD_SIZE": "two", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 2

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("command", "code", "err_too"),
-    [("--help", 0, False), ("postmortem FOLDER --json", 0, False), ("postmortem FOLDER/none", 2, True)],
+    [("postmortem FOLDER --json", 0, False), ("postmortem FOLDER/none", 2, True)],
 )
 def test_a_closed_pipe_ends_a_command_quietly_with_its_usual_exit_code(command, code, err_too, tmp_path):
     leave(tmp_path, guarded(400, absent=(2,)))

@@ -14,44 +14,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import distmetrics as dm
 from distmetrics import guard
-from distmetrics.guard.store import GuardStore
 
 ONE = torch.ones(3)
+LONG = 1.5  # seconds; one that is stuck is watched for less
 
 
-def one_is_busy(comm: Any) -> None:
-    """Two sums, before the second of which rank 1 does something else."""
-    for step in range(2):
-        if step == comm.rank == 1:
-            time.sleep(60)
-        dm.all_reduce(ONE, name=f"sum {step}")
-
-
-def one_raises_beside_a_busy_one(comm: Any) -> None:
-    """Raise on rank 1, while rank 2 is busy for longer than who started it waits."""
-    dm.barrier()
-    if comm.rank == 1:
-        raise ValueError("a bad batch")
-    if comm.rank == 2:
+def one_is_busy(comm: Any, raises: bool) -> None:
+    """Sum; then the last rank does something else, for longer than who started it waits, and rank 1 may raise."""
+    dm.all_reduce(ONE, name="sum 0")
+    if comm.rank == comm.world_size - 1:
         time.sleep(60)
-
-
-def threads(comm: Any) -> tuple[list[str], set[str]]:
-    """Return the guard's threads on this rank, and those that used its store while rank 0 waited."""
-    used: set[str] = set()
-    original = GuardStore.__getattribute__
-
-    def noting(store: GuardStore, name: str) -> Any:
-        if name == "store":
-            used.add(threading.current_thread().name)
-        return original(store, name)
-
-    GuardStore.__getattribute__ = noting  # type: ignore[method-assign]
-    if comm.rank:
-        time.sleep(1)
-    dm.barrier()
-    here = [thread.name for thread in threading.enumerate()]
-    return [name for name in here if name.startswith("distmetrics")], used
+    if comm.rank == 1 and raises:
+        raise ValueError("a bad batch")
+    dm.all_reduce(ONE, name="sum 1")
 
 
 # --- collectives of torch's own inside guard.watch() ----------------------------------------------------------------
@@ -98,63 +73,54 @@ def watched_and_alone(comm: Any) -> None:
 
 # --- a training loop of DistributedDataParallel ---------------------------------------------------------------------
 
-STEPS, FAULTY = 4, 2
+
+class Slow(nn.Module):
+    """Passes its input on; its backward pass may take long, in C code that no frame of Python shows, or asleep."""
+
+    how = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "sleeps in backward":
+            x.register_hook(lambda gradient: time.sleep(LONG))
+        if self.how != "computes in backward":
+            return x
+        product = x.sum() * torch.ones(1000, 1000)
+        began = time.monotonic()
+        while time.monotonic() - began < LONG:
+            product = product @ torch.full((1000, 1000), 1e-3)
+        return x + 0 * product.sum()
 
 
-def loop(comm: Any, what: str, wraps: bool = True) -> float:
-    """Train; return the seconds since the faulty step began, in which rank 1 may take long or call alone."""
+def loop(comm: Any, what: str, wraps: bool = True) -> None:
+    """Train for three steps, in the second of which ranks may take long or call alone."""
     torch.manual_seed(0)
-    slow = Slow(what, comm.rank)
+    slow = Slow()
     net = nn.Sequential(nn.Linear(8, 8), slow, nn.Linear(8, 1))
     model = DistributedDataParallel(net) if wraps else net
-    began = time.monotonic()
-    for step in range(STEPS):
-        slow.armed = step == FAULTY
-        if slow.armed:
-            began = time.monotonic()
+    for step in range(3):
+        slow.how = what if step == comm.rank == 1 else ""
+        if step == 1:
             BEFORE.get(what, lambda _: None)(comm)
         loss = model(torch.ones(4, 8)).mean()
         dm.mean(loss.detach(), weight=4)
-        if what == "calls alone" and comm.rank == 1 and slow.armed:
+        if what == "calls alone" and comm.rank == step == 1:
             dm.barrier(name="which rank 1 alone calls")  # distlint: ignore[DL101] what this is about
         loss.backward()
-    return time.monotonic() - began
 
 
-def loops(comm: Any, wraps: bool) -> list[float]:
-    """Train once for each way to take one's time, and return how long the longest step was."""
-    ways = ["computes in backward", "sleeps in backward", *BEFORE]
-    return [comm.all_reduce(torch.tensor(loop(comm, what, wraps)), "max").item() for what in ways]
-
-
-class Slow(nn.Module):
-    """Passes its input on; its backward pass takes long on rank 1, in one of several ways."""
-
-    def __init__(self, what: str, rank: int) -> None:
-        super().__init__()
-        self.how = what if rank == 1 else ""
-        self.armed = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.armed and self.how == "computes in backward":
-            return _heavy(x)
-        if self.armed and self.how == "sleeps in backward":
-            x.register_hook(lambda gradient: time.sleep(1.5))
-        return x
-
-
-def _heavy(x: Tensor) -> Tensor:
-    """Return x; its backward pass takes seconds in C code, which no frame of Python shows."""
-    product = x.sum() * torch.ones(1000, 1000)
-    began = time.monotonic()
-    while time.monotonic() - began < 1.5:
-        product = product @ torch.full((1000, 1000), 1e-3)
-    return x + 0 * product.sum()
+def loops(comm: Any) -> bool:
+    """Train once for each way to take one's time."""
+    for what in BEFORE:
+        loop(comm, what, wraps=False)
+    for what in ("computes in backward", "sleeps in backward"):
+        loop(comm, what)
+        loop(comm, what, wraps=False)
+    return True
 
 
 def _wait_for_data(comm: Any) -> None:
     if comm.rank == 1:
-        time.sleep(1.5)
+        time.sleep(LONG)
 
 
 def _send_between_two(comm: Any) -> None:
@@ -170,7 +136,7 @@ def _send_between_two(comm: Any) -> None:
 def _receive_late(comm: Any) -> None:
     """Rank 1 waits for a message of rank 2, which takes its time."""
     if comm.rank == 2:
-        time.sleep(1.5)
+        time.sleep(LONG)
         dist.send(torch.ones(1), 1)
     elif comm.rank == 1:
         dist.recv(torch.ones(1), 2)

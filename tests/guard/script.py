@@ -22,21 +22,16 @@ def trains(rank: int, what: str, bad: int) -> None:
     time.sleep(1)  # of training
     for step in range(4):
         if step == 2 and rank == bad:
-            fails(what)
-        if what == "is busy" and step == 2 and rank == 2:
+            match what:
+                case "returns":
+                    sys.exit(0)
+                case "is killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "is busy":
+                    time.sleep(90)
+        if what == "is busy" and step == rank == 2:
             time.sleep(1)  # and reaches its deadline later
         dm.all_reduce(ONE)  # distlint: ignore[DL101] what the guard must stop
-
-
-def fails(what: str) -> None:
-    """Be the rank at fault."""
-    match what:
-        case "returns":
-            sys.exit(0)
-        case "is killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "is busy":
-            time.sleep(90)
 
 
 def is_refused(rank: int) -> None:

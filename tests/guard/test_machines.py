@@ -52,7 +52,6 @@ def test_a_cable_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wa
         def cut_and_heal() -> None:
             wait_for(tmp_path, "ready-0", "ready-1")
             time.sleep(0.5)
-            (tmp_path / "cut").touch()
             change(names[1], CUTS[way][0])
             wait_for(tmp_path, "ended-0.json", "ended-1.json")
             change(names[1], CUTS[way][1])  # torchrun needs it
@@ -67,7 +66,6 @@ def test_a_cable_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wa
     assert near["kind"] in ("DivergedError", "PeerLostError"), near
     assert "rank 1" in near["text"]
     assert near["wrong"] == far["wrong"] == 0
-    print(way, {"near": near["after"], "far": far["after"]})
 
 
 CABLES, WORLDS = 4, 50
@@ -79,7 +77,7 @@ def test_slow_cables_of_every_speed_are_no_fault(tmp_path: Path) -> None:
 
     def over_one_cable(seed: int) -> None:
         with two_machines() as names:
-            torchrun(names, "tests.guard.slow_links", str(tmp_path), str(WORLDS), str(seed), ranks=1, timeout=800)
+            torchrun(names, "tests.guard.far", str(tmp_path), str(WORLDS), str(seed), ranks=1, timeout=800)
 
     with ThreadPoolExecutor(CABLES) as pool:
         for done in [pool.submit(over_one_cable, seed) for seed in range(CABLES)]:
@@ -87,5 +85,3 @@ def test_slow_cables_of_every_speed_are_no_fault(tmp_path: Path) -> None:
     told = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert [len(worlds) for worlds in told] == [WORLDS] * CABLES * 2
     assert {(world["error"], world["wrong"]) for worlds in told for world in worlds} == {("", 0)}
-    seconds = sorted(taken for worlds in told for world in worlds for taken in world["seconds"])
-    print(f"{len(seconds)} calls, median {seconds[len(seconds) // 2]:.2f} s, longest {seconds[-1]:.1f} s")

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distmetrics.cli import main
 from distmetrics.cli.postmortem import PostMortem, describe, merge, parting, read
 from distmetrics.errors import ConfigurationError
 from distmetrics.guard.report import RankReport, ReportedCall
-from tests.guard.left import START, call, grouped, guarded, leave, left, steps, unlike
-
-pytestmark = pytest.mark.timeout(120)
+from tests.guard.left import call, guarded, leave, left, steps
 
 
 def of(tmp_path: Path, reports: Sequence[dict[str, Any]]) -> PostMortem:
@@ -34,30 +31,15 @@ def refusal(folder: Path) -> str:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_left_is_what_is_read(tmp_path: Path) -> None:
-    reports = read(leave(tmp_path, guarded(12)))
-    assert list(reports) == list(range(12))
-    one = reports[3]
-    assert (one.rank, one.world_size, one.host, one.pid, one.written) == (3, 12, "node0", 4003, START + 31)
-    assert one.where == ("train.py:8 in main", "train.py:12 in main")
-    assert one.error is not None
-    assert (one.error.kind, one.error.peers, one.error.let_down) == ("DivergedError", (1,), True)
-    assert one.calls[-1] == ReportedCall(
-        17, "world", 'all_gather "val/f1"', "float32[10]", "train.py:8 in main", START + 0.9, None
-    )
-    assert len(one.calls) == 17
-    assert reports[1].error is None
-
-
 def test_other_files_and_items_are_left_alone_and_a_folder_without_any_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name in ("none", "file", "empty"):
         assert "holds no file rank-<number>.json" in refusal(tmp_path / name)
-    leave(tmp_path, [left(0, 1, [call(1, 0, 1, later="?")], site=None, later={"x": 1})])
+    leave(tmp_path, [left(rank, 12, [call(1, 0, 1, later="?")], site=None, later={"x": 1}) for rank in range(12)])
     for name in ("rank-1.json.tmp", "rank-01.json", "notes.json", "rank-.json"):
         (tmp_path / name).write_text("{")
-    assert list(read(tmp_path)) == [0]
+    assert list(read(tmp_path)) == list(range(12))
 
 
 @given(part=st.floats(0, 1, exclude_max=True))
@@ -73,40 +55,32 @@ def test_a_half_written_file_is_refused_wherever_it_ends(part: float, tmp_path_f
     assert list(read(folder)) == [0]  # what the text advises
 
 
-MALFORMED = [
-    ({"schema": 2}, "$.schema"),
-    ({"schema": True}, "$.schema"),
-    ({"rank": "1"}, "$.rank"),
-    ({"world_size": 10**12}, "$.world_size"),
-    ({"written": "now"}, "$.written"),
-    ({"error": {"kind": "E"}}, "`code` - at `$.error"),
-    ({"where": [1]}, "$.where[0]"),
-    ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "$.calls[1].op"),
-    ({"calls": [call(1, 0, 1) | {"started": None}]}, "$.calls[0].started"),
-    ({"calls": [call(True, 0, 1)]}, "$.calls[0].number"),
-    ({"written": float("nan")}, "JSON is malformed"),
-]
-OTHERS = [
-    ({"rank": 0}, "  rank 1  is of rank 0 of 2"),
-    ({"world_size": 1}, "  rank 1  is of a job of different size, 1 and not 2"),
-]
-
-
-@pytest.mark.parametrize(("change", "said"), [*MALFORMED, *OTHERS])
-def test_what_makes_no_sense_or_is_of_another_job_is_refused_by_name(
-    tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 2}, "$.schema"),
+        ({"schema": True}, "$.schema"),
+        ({"rank": "1"}, "$.rank"),
+        ({"world_size": 10**12}, "$.world_size"),
+        ({"written": "now"}, "$.written"),
+        ({"error": {"kind": "E"}}, "`code` - at `$.error"),
+        ({"where": [1]}, "$.where[0]"),
+        ({"calls": [call(1, 0, 1), call(2, 1, 2) | {"op": 5}]}, "$.calls[1].op"),
+        ({"calls": [call(1, 0, 1) | {"started": None}]}, "$.calls[0].started"),
+        ({"calls": [call(True, 0, 1)]}, "$.calls[0].number"),
+        ({"written": float("nan")}, "JSON is malformed"),
+        *((text, "") for text in (b"[]", b"3", b"\xff\xfe", b"[" * 100_000)),
+        ({"rank": 0}, "  rank 1  is of rank 0 of 2"),
+        ({"world_size": 1}, "  rank 1  is of a job of different size, 1 and not 2"),
+    ],
+)
+def test_what_makes_no_sense_or_is_of_another_job_is_refused_by_name(tmp_path: Path, change: Any, said: str) -> None:
     leave(tmp_path, guarded(2))
-    (tmp_path / "rank-1.json").write_text(json.dumps(left(1, 2, []) | change))
+    text = change if isinstance(change, bytes) else json.dumps(left(1, 2, []) | change).encode()
+    (tmp_path / "rank-1.json").write_bytes(text)
     (line,) = (line for line in refusal(tmp_path).splitlines() if line.startswith("  rank 1  "))
     assert line == said or line.startswith("  rank 1  is not as this distmetrics writes it: ")
     assert said in line
-
-
-@pytest.mark.parametrize("text", [b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_object_is_refused(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "rank-0.json").write_bytes(text)
-    assert "rank 0  is not as this distmetrics writes it: " in refusal(tmp_path)
 
 
 # --- where the ranks part -------------------------------------------------------------------------------------------
@@ -207,16 +181,6 @@ def test_the_text_of_a_job_whose_rank_did_not_come(tmp_path: Path) -> None:
     )
 
 
-def test_the_error_that_came_first_is_told_first_and_blamed(tmp_path: Path) -> None:
-    post = of(tmp_path, grouped())
-    assert [(one.kind, ranks) for one, ranks in post.errors.items()] == [
-        ("ValueError", [2]),
-        ("DivergedError", [0, 1, 3, 4, 7]),
-    ]
-    assert "  rank 2             raised ValueError  data.py:31 in label" in parting(post)
-    assert "Likely: ValueError on rank 2 came first" in parting(post)
-
-
 def test_waits_are_told_in_another_group_and_where_no_rank_differs(tmp_path: Path) -> None:
     own = [*steps(2), call(4, 1, None, 'all_reduce "x"', group="rows")]
     post = of(tmp_path, [left(0, 2, [*steps(2), call(3, 0.5, None)]), left(1, 2, own)])
@@ -227,22 +191,10 @@ def test_waits_are_told_in_another_group_and_where_no_rank_differs(tmp_path: Pat
 
 
 def test_of_many_errors_a_few_are_told(tmp_path: Path) -> None:
-    said = describe(of(tmp_path, unlike(300)))
-    assert said.count("a long story") <= 5 * 100
+    def error(rank: int) -> dict[str, Any]:
+        text = f"rank {rank}: " + "a long story " * 100
+        return {"kind": "ValueError", "code": "", "text": text, "peers": [], "site": ""}
+
+    said = describe(of(tmp_path, [left(rank, 300, steps(3), error=error(rank)) for rank in range(300)]))
+    assert 0 < said.count("a long story") <= 5 * 100
     assert "295 other errors are not shown" in said
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["postmortem", str(leave(tmp_path, grouped())), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["world_size"], found["missing"]) == (8, [6])
-    (one,) = found["divergences"]
-    assert (one["group"], one["number"], one["absent"]) == ("world", 17, [2, 5, 6])
-    assert [*one["calls"]] == ["0", "1", "3", "4", "7"]
-    assert (one["calls"]["0"]["op"], one["calls"]["0"]["site"]) == ('all_gather "val/f1"', "train.py:8 in main")
-    assert (found["errors"][0]["kind"], found["errors"][0]["ranks"]) == ("ValueError", [2])
-    assert found["ranks"][0]["waits"] == [{"group": "world", "number": 17}]
-    assert (found["ranks"][5]["raised"], found["ranks"][5]["waits"]) == (None, [])

@@ -22,17 +22,8 @@ from tests.guard import ranks
 pytestmark = [pytest.mark.gloo, pytest.mark.timeout(120)]
 
 
-def test_the_users_thread_never_touches_the_store_and_a_guard_that_is_off_has_no_thread() -> None:
-    """The guard's one thread does, also where this rank waits."""
-    (here, used), (there, _) = run(2, ranks.threads, backend="gloo")
-    assert here == there == ["distmetrics guard"]
-    assert used == {"distmetrics guard"}
-    with use_settings(mode="off"):
-        assert run(2, ranks.threads, backend="gloo") == [([], set())] * 2
-
-
 def guards() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "distmetrics guard"]
+    return [each.name for each in threading.enumerate() if each.name.startswith("distmetrics")]
 
 
 class Threads(Dataset[Any]):
@@ -45,23 +36,25 @@ class Threads(Dataset[Any]):
         return len(guards())
 
 
-def guards_of_children(comm: Any) -> tuple[int, list[int]]:
-    loaders = [DataLoader(Threads(), num_workers=1, multiprocessing_context=how) for how in ("fork", "spawn")]
-    return len(guards()), [int(batch) for loader in loaders for batch in loader]
+def guards_of_children(comm: Any) -> tuple[list[str], list[int]]:
+    ways = ("fork", "spawn")[: 2 - comm.rank]  # the other takes seconds
+    loaders = [DataLoader(Threads(), num_workers=1, multiprocessing_context=how) for how in ways]
+    return guards(), [int(batch) for loader in loaders for batch in loader]
 
 
-def test_no_child_of_a_rank_is_guarded() -> None:
+def test_a_rank_has_one_guard_and_its_children_have_none() -> None:
     """Workers of a loader inherit the group, or the launcher's variables."""
-    assert run(2, guards_of_children, backend="gloo") == [(1, [0, 0])] * 2
+    found = run(2, guards_of_children, backend="gloo")
+    assert found == [(["distmetrics guard"], [0, 0]), (["distmetrics guard"], [0])]
 
 
-def with_late_settings(rank: int, path: str) -> tuple[str, float, str]:
+def with_late_settings(rank: int, path: str) -> tuple[str, float, list[str]]:
     dist.init_process_group("gloo", store=dist.FileStore(path, 2), rank=rank, world_size=2)
     try:
         with guard.use_settings(mode="warn", timeout=7):
             distmetrics.barrier()
         made: Any = GroupCommunicator.of(dist.group.WORLD).watcher
-        return made.settings.mode, made.settings.timeout, str(guards())
+        return made.settings.mode, made.settings.timeout, guards()
     finally:
         dist.destroy_process_group()
 
@@ -71,33 +64,22 @@ def test_settings_are_those_of_the_first_communicator(tmp_path: Path) -> None:
     with get_context("forkserver").Pool(2) as pool:
         path = str(tmp_path / "store")
         found = pool.starmap_async(with_late_settings, [(0, path), (1, path)], chunksize=1).get(60)
-    assert found == [("warn", 7, "['distmetrics guard']")] * 2
+    assert found == [("warn", 7, ["distmetrics guard"])] * 2
 
 
-def report(folder: Path, rank: int) -> Any:
-    return json.loads((folder / f"rank-{rank}.json").read_text())
-
-
-def test_a_report_of_every_rank(tmp_path: Path) -> None:
-    """Also of the one that did not raise: it was busy elsewhere, and its guard writes for it."""
-    with use_settings(timeout=1.5, report=tmp_path):
-        outcomes(2, ranks.one_is_busy, backend="gloo", limit=60)
-    late, busy = report(tmp_path, 0), report(tmp_path, 1)
-    assert (late["error"]["kind"], busy["error"]) == ("DivergedError", None)
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_report_of_every_rank(tmp_path: Path, raises: bool) -> None:
+    """Also of the one that is busy elsewhere: its guard writes for it, or it is ended by who started it."""
+    size = 2 + raises  # then the error does not speak of the one that is busy
+    with use_settings(timeout=60 if raises else 1.5, report=tmp_path):
+        outcomes(size, ranks.one_is_busy, raises, backend="gloo", limit=60)
+    late, busy = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, size - 1))
+    assert (late["error"]["kind"], busy["error"]) == ("PeerLostError" if raises else "DivergedError", None)
     assert "tests/guard/ranks.py" in busy["where"][0]
     assert "multiprocessing" not in str(busy["where"])
     last = late["calls"][-1]
     assert (last["op"], last["ended"], last["group"]) == ('all_reduce sum "sum 1"', None, "world")
     assert busy["calls"][-1]["op"] == 'all_reduce sum "sum 0"'
-
-
-def test_a_rank_that_is_ended_by_who_started_it_reports_before(tmp_path: Path) -> None:
-    """It is busy, and is no rank of which the error speaks."""
-    with use_settings(report=tmp_path):
-        outcomes(3, ranks.one_raises_beside_a_busy_one, backend="gloo", limit=60)
-    raised, busy = report(tmp_path, 1), report(tmp_path, 2)
-    assert (raised["error"]["kind"], busy["error"]) == ("ValueError", None)
-    assert "tests/guard/ranks.py" in busy["where"][0]
 
 
 def test_watched_collectives_that_torch_makes_in_other_ways() -> None:
@@ -124,8 +106,6 @@ def test_a_rank_that_calls_us_where_others_are_in_their_backward_pass() -> None:
     assert "is in a backward pass or DistributedDataParallel  tests/guard/ranks.py:" in str(error)
 
 
-@pytest.mark.parametrize("wraps", [True, False])
-def test_a_rank_that_only_takes_its_time_is_not_blamed(wraps: bool) -> None:
+def test_a_rank_that_only_takes_its_time_is_not_blamed() -> None:
     """Whatever it does meanwhile, in its backward pass and elsewhere, for longer than one that is stuck is watched."""
-    for taken in run(3, ranks.loops, wraps, backend="gloo", limit=60):
-        assert min(taken) > 1.4
+    assert all(run(3, ranks.loops, backend="gloo", limit=100))

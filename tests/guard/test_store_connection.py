@@ -34,7 +34,7 @@ def serve(pipe: Connection) -> None:
 
 
 class Host:
-    """A store in a process of its own, and a connection of this process to it."""
+    """A store in a process of its own, a connection of this process to it, and the guard of rank 0 of two."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -46,6 +46,7 @@ class Host:
         long = timedelta(seconds=60)
         self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=long)  # type: ignore[attr-defined]
         self.store.set_timeout(timedelta(seconds=3))  # a guard's thread may wait so long at the end of a test
+        self.made: list[Watchdog] = []
 
     def send(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
@@ -56,37 +57,29 @@ class Host:
         mine = psutil.Process().net_connections()
         return sum(each.raddr != () and each.raddr.port == self.port for each in mine)
 
+    def guard(self, connects: bool = True) -> Watchdog:
+        me = Identity(0, 2, this_process().but(machine=""), "world")
+        self.made.append(Watchdog(GuardStore(self.store, me), Settings(), None))
+        assert not connects or self.made[-1].connected.wait(60)
+        return self.made[-1]
+
+    def close(self) -> None:
+        for each in self.made:
+            each._closed.set()
+            each._bell.set()
+            each._store.error = "over"  # so it says no goodbye
+        self.process.kill()  # nobody who waits for an answer gets one any more
+        self.process.join()
+        for each in self.made:
+            each._thread.join(10)
+
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(watchdog, "SILENT", 0.2)
     made = Host()
     yield made
-    made.process.kill()
-    made.process.join()
-
-
-Make = Callable[[], Watchdog]
-
-
-@pytest.fixture
-def guard_of(host: Host) -> Iterator[Make]:
-    """Makes rank 0's guard in a job of two."""
-    made: list[Watchdog] = []
-
-    def make() -> Watchdog:
-        me = Identity(0, 2, this_process().but(machine=""), "world")
-        made.append(Watchdog(GuardStore(host.store, me), Settings(), None))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each._closed.set()
-        each._bell.set()
-        each._store.error = "over"  # so it says no goodbye
-    host.process.kill()  # nobody who waits for an answer gets one any more
-    for each in made:
-        each._thread.join(10)
+    made.close()
 
 
 def eventually(look: Callable[[], Any], seconds: float = 30) -> Any:
@@ -97,26 +90,21 @@ def eventually(look: Callable[[], Any], seconds: float = 30) -> Any:
     return found
 
 
-def waits(guard: Watchdog) -> PendingCall:
-    """A call that the guard has been asked about."""
+def verdict_of(guard: Watchdog, seconds: float = 30) -> str:
+    """What the guard says of a call that it is asked about."""
     pending = PendingCall(Call("all_gather", "float32[2]", None), "world", "0-1", 1, "all_gather")
     assert guard.look(pending) is None
-    return pending
-
-
-def verdict_of(guard: Watchdog, seconds: float = 30) -> str:
-    pending = waits(guard)
     return str(eventually(lambda: guard.look(pending), seconds))
 
 
-def test_a_guard_has_one_connection_and_nobody_waits_for_a_store_that_is_slow(host: Host, guard_of: Make) -> None:
+def test_a_guard_has_one_connection_and_nobody_waits_for_a_store_that_is_slow(host: Host) -> None:
     """The user goes on at once, there is no verdict, and the guard is there once the store answers.
 
     Each connection more is a question to the name server in the store's only thread.
     """
     before = host.connections()
     host.send(signal.SIGSTOP)
-    guard = guard_of()  # who asks the store here gets an error after 3 s
+    guard = host.guard(connects=False)  # who asks the store here gets an error after 3 s
     assert verdict_of(guard, 2) == "None"
     assert not guard.connected.wait(0)
     host.send(signal.SIGCONT)
@@ -125,31 +113,34 @@ def test_a_guard_has_one_connection_and_nobody_waits_for_a_store_that_is_slow(ho
 
 
 @pytest.mark.parametrize("how", ["killed", "killed before", "stopped"])
-def test_a_store_that_is_dead_or_silent_for_long_is_told(
-    host: Host, guard_of: Make, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_dead_or_silent_for_long_is_told(host: Host, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens where it was; one on another machine that is stopped takes connections all the same."""
     monkeypatch.setattr(watchdog, "SILENT_AT_MOST", 1.0 if how == "stopped" else watchdog.SILENT_AT_MOST)
-    if how != "killed before":
-        guard = guard_of()
-        assert guard.connected.wait(60)
+    guard = host.guard() if how != "killed before" else None
     host.send(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
     if how != "stopped":
         host.process.join()
-    assert verdict_of(guard_of() if how == "killed before" else guard).startswith(
-        "the job's key-value store does not answer"
-    )
+    said = verdict_of(guard or host.guard(connects=False))
+    assert said.startswith("the job's key-value store does not answer")
 
 
-def test_a_broken_connection_is_made_again(guard_of: Make) -> None:
-    """The store lives: who waits must not hear that it is dead."""
-    guard = guard_of()
-    assert guard.connected.wait(60)
+def test_a_broken_connection_is_made_again_and_all_hear_of_a_rank_without_a_guard(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store lives: who waits must not hear that it is dead.
+
+    Here rank 1 of two has no guard: both have made the second call, and it has not said who it is.
+    """
+    monkeypatch.setattr(watchdog, "GUARDED", 0.2)
+    guard = host.guard()
     broken = mock.Mock(**{"check.side_effect": RuntimeError("Connection reset by peer")})
     guard._store.store = broken
     guard._bell.set()
     assert eventually(lambda: guard._store.store is not broken)
     assert eventually(lambda: not guard._store.error)
+    guard._store.publish(None)
+    guard.log.counts["world"] = 2
+    assert eventually(lambda: "no guard watches rank 1: " in caplog.text)
 
 
 def test_ranks_connect_one_after_the_other(host: Host) -> None:
@@ -161,18 +152,6 @@ def test_ranks_connect_one_after_the_other(host: Host) -> None:
     delays = [delay(rank, 16) for rank in range(16)]
     assert delays == sorted({*delays})
     assert delay(4095, 4096) < 5
-
-
-def test_all_hear_of_a_rank_without_a_guard(
-    guard_of: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Here rank 1 of two: both have made the second call, and it has not said who it is."""
-    monkeypatch.setattr(watchdog, "GUARDED", 0.2)
-    guard = guard_of()
-    assert guard.connected.wait(60)
-    guard._store.publish(None)
-    guard.log.counts["world"] = 2
-    assert eventually(lambda: caplog.messages)[0].startswith("no guard watches rank 1: ")
 
 
 def test_that_nobody_watches_is_said_once_and_not_for_each_group(caplog: pytest.LogCaptureFixture) -> None:
@@ -188,15 +167,12 @@ def test_that_nobody_watches_is_said_once_and_not_for_each_group(caplog: pytest.
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_rank_0_stays_at_its_end_for_those_that_wait(
-    host: Host, guard_of: Make, monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
+def test_rank_0_stays_at_its_end_for_those_that_wait(host: Host, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     """Another rank may have no guard, or go on alone for long: that holds nobody up."""
-    monkeypatch.setattr(watchdog, "_FAREWELL", 2.5)
-    guard = guard_of()
-    assert guard.connected.wait(60)
+    monkeypatch.setattr(watchdog, "_FAREWELL", 1.5)
+    guard = host.guard()
     other = GuardStore(host.store, Identity(1, 2, this_process(), "world"))
     other.publish(Wait(1, "world", "0-1", 1, "barrier", "barrier") if waits else None)
     begun = time.monotonic()
     guard.close()
-    assert (time.monotonic() - begun >= 2.5) == waits
+    assert (time.monotonic() - begun >= 1.5) == waits

@@ -23,40 +23,22 @@ WITH_TOKENS = ("tokens", "causal", "gpt2", "seq2seq")
 
 def model_of(kind: str) -> Any:
     """Return a model with the same random weights everywhere."""
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        BertForTokenClassification,
-        GPT2Config,
-        GPT2LMHeadModel,
-        LlamaConfig,
-        LlamaForCausalLM,
-        T5Config,
-        T5ForConditionalGeneration,
-    )
+    import transformers as hf
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     words = {"vocab_size": WORDS, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
     if kind in ("classifier", "regression", "tokens"):
         labels = 1 if kind == "regression" else CLASSES
-        config = BertConfig(**sizes, **words, num_labels=labels, initializer_range=1.0)
-        return (BertForTokenClassification if kind == "tokens" else BertForSequenceClassification)(config)
+        bert = hf.BertConfig(**sizes, **words, num_labels=labels, initializer_range=1.0)
+        return (hf.BertForTokenClassification if kind == "tokens" else hf.BertForSequenceClassification)(bert)
     if kind == "causal":
-        return LlamaForCausalLM(LlamaConfig(**sizes, **words, initializer_range=0.7))
+        return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, **words, initializer_range=0.7))
     if kind == "gpt2":
-        return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, initializer_range=0.7, **words))
-    config = T5Config(
-        **words,
-        d_model=8,
-        d_kv=4,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        decoder_start_token_id=PAD,
-        initializer_factor=2.0,
-    )
-    return T5ForConditionalGeneration(config)
+        return hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=1, n_head=2, n_embd=8, initializer_range=0.7, **words))
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    t5 = hf.T5Config(**words, **sizes, decoder_start_token_id=PAD, initializer_factor=2.0)
+    return hf.T5ForConditionalGeneration(t5)
 
 
 def samples(kind: str, count: int) -> list[dict[str, Any]]:
@@ -106,12 +88,11 @@ class Stream(IterableDataset[Any]):
         return iter(self.rows)
 
 
-def by_hand(kind: str, rows: list[dict[str, Any]], smoothing: float = 0.0, model: Any = None) -> dict[str, float]:
+def by_hand(kind: str, rows: list[dict[str, Any]], smoothing: float = 0.0) -> dict[str, float]:
     """Return the loss and the counts of one process that has all rows in one batch."""
     batch = collate(rows)
     with torch.no_grad():
-        model = (model or model_of(kind)).eval()
-        logits = model(**batch).logits
+        logits = model_of(kind).eval()(**batch).logits
     labels = batch["labels"]
     if kind == "regression":
         return {"loss": float(((logits[:, 0] - labels) ** 2).mean())}
@@ -164,24 +145,18 @@ def _total(sums: Any) -> Any:
     return sums["total"]
 
 
-def trainer_of(
-    kind: str, rows: Any, *, batch_size: int = 4, seq2seq: bool = False, kind_of_trainer: Any = None, **options: Any
-) -> Any:
+BESIDE = ("compute_metrics", "model")  # what is no argument of TrainingArguments
+
+
+def trainer_of(kind: str, rows: Any, *, batch_size: int = 4, kind_of_trainer: Any = None, **options: Any) -> Any:
     """Return a trainer as users make it."""
-    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
-    beside = {name: options.pop(name) for name in list(options) if name in BESIDE}
-    arguments = (Seq2SeqTrainingArguments if seq2seq else TrainingArguments)(
-        output_dir=options.pop("output_dir", None) or tempfile.mkdtemp(),
-        per_device_eval_batch_size=batch_size,
-        **{"use_cpu": True, "report_to": [], "disable_tqdm": True, "dataloader_pin_memory": False, **options},
-    )
-    return (kind_of_trainer or (Seq2SeqTrainer if seq2seq else Trainer))(
-        **{"model": model_of(kind), "args": arguments, "data_collator": collate, "eval_dataset": rows, **beside}
-    )
-
-
-BESIDE = ("compute_metrics", "train_dataset", "preprocess_logits_for_metrics", "model", "compute_loss_func")
+    beside = {name: options.pop(name) for name in BESIDE if name in options}
+    options = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "dataloader_pin_memory": False, **options}
+    arguments = TrainingArguments(tempfile.mkdtemp(), per_device_eval_batch_size=batch_size, **options)
+    beside = {"model": model_of(kind), "data_collator": collate, "eval_dataset": rows, **beside}
+    return (kind_of_trainer or Trainer)(args=arguments, **beside)
 
 
 def join(comm: Any) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torchmetrics import MetricCollection
 
 from distmetrics import InputError, SingleCommunicator
 from distmetrics.testing import run
 from tests.integrations import hf
 
 pytest.importorskip("transformers")
-from transformers import Trainer, YolosConfig, YolosForObjectDetection
+from transformers import Trainer
 
 from distmetrics.integrations.transformers import attach
 
@@ -48,7 +47,7 @@ def masked() -> list[Any]:
 
 
 def evaluations(comm: Any) -> Results:
-    """Each kind of model, over data of each length, with a length and without; masked rows, smoothed labels."""
+    """Each kind of model, over data of each length, with a length and without; then masked rows."""
     results: Results = {}
     for kind in hf.KINDS:
         for count in LENGTHS[comm.world_size]:
@@ -59,18 +58,14 @@ def evaluations(comm: Any) -> Results:
                 assert trainer.args.average_tokens_across_devices
                 results[kind, count, type(data).__name__] = numbers(metrics)
     results["masked"] = numbers(attached("causal", masked()).evaluate())
-    for kind in ("causal", "tokens"):
-        smooth = attached(kind, hf.samples(kind, 9), label_smoothing_factor=0.1)
-        results["smooth", kind] = numbers(smooth.evaluate())
+    results["smooth"] = numbers(attached("tokens", hf.samples("tokens", 9), label_smoothing_factor=0.1).evaluate())
     return results
 
 
 def predictions(comm: Any) -> Results:
     """Ragged logits, in the order of the data, joined and by batch; whole ones for ``compute_metrics``."""
     rows, seen = hf.samples("causal", 13), {}
-    results: Results = {}
-    for data in (rows, hf.Stream(rows)):
-        results[type(data).__name__] = attached("causal", rows).predict(data)
+    results: Results = {type(data).__name__: attached("causal", rows).predict(data) for data in (rows, hf.Stream(rows))}
     results["parts"] = attached("causal", rows, eval_do_concat_batches=False).predict(rows).predictions
 
     def compute_metrics(prediction: Any) -> dict[str, float]:
@@ -82,8 +77,8 @@ def predictions(comm: Any) -> Results:
     return results | {"whole": (trainer.evaluate(metric_key_prefix="mine"), seen)}
 
 
-class Meets(torch.nn.Module):
-    """A model whose forward pass needs all ranks."""
+class MeetsForObjectDetection(torch.nn.Module):
+    """A model whose forward pass needs all ranks, as the losses of its kind do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,11 +120,11 @@ def errors(comm: Any) -> Results:
 
     return {
         "update": error_of(lambda: broken(comm)),
-        "meets": error_of(lambda: broken(comm, model=Meets(), equal_batches=True)),
+        "meets": error_of(lambda: broken(comm, model=MeetsForObjectDetection(), equal_batches=True)),
         "compute": error_of(lambda: evaluated(5, compute_metrics=count_rows)),
         "lengths": error_of(lambda: evaluated(4 + comm.rank)),
         "after": numbers(evaluated(5)),
-        "few that meet": numbers(evaluated(1, size=1, model=Meets(), equal_batches=True)),
+        "few that meet": numbers(evaluated(1, size=1, model=MeetsForObjectDetection())),
     }
 
 
@@ -169,44 +164,14 @@ def with_targets(rows: Any, **options: Any) -> Any:
     return trainer
 
 
-def summed(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-    logits, labels = outputs["logits"][:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    return cross_entropy(logits, labels, reduction="sum") / num_items_in_batch
-
-
-def detected() -> Any:
-    """Return the evaluation of a model whose loss asks all ranks how many boxes they have."""
-    boxes = {"class_labels": torch.tensor([1]), "boxes": torch.full((1, 4), 0.4)}
-    rows = hf.Stream([{"pixels": torch.full((3, 16, 16), index / 5), "labels": boxes} for index in range(5)])
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = YolosConfig(**sizes, image_size=[16, 16], patch_size=8, num_detection_tokens=4, num_labels=2)
-    options = {"model": YolosForObjectDetection(config), "remove_unused_columns": False}
-    trainer = hf.trainer_of("classifier", rows, batch_size=1, **options)
-    trainer.data_collator = lambda rows: {
-        "pixel_values": torch.stack([row["pixels"] for row in rows]),
-        "labels": [row["labels"] for row in rows],
-    }
-    seen = {"seen": hf.counters()["seen"]}
-    attach(trainer, seen, update=lambda metrics, outputs, inputs: metrics["seen"].update(total=len(outputs.labels)))
-    return trainer.evaluate()["eval_seen"]
-
-
 def overrides(comm: Any) -> Results:
     """Trainers as users change them."""
-    rows = {kind: hf.samples(kind, 9)[1:] for kind in ("tokens", "causal", "classifier")}
-    popped = {
-        kind: hf.trainer_of(kind, rows[kind], batch_size=2, kind_of_trainer=Pops) for kind in ("classifier", "tokens")
-    }
-    tokens = hf.trainer_of("causal", rows["causal"], batch_size=2, compute_loss_func=summed)
-    for trainer in (*popped.values(), tokens):
+    results: Results = {"targets": with_targets(hf.samples("tokens", 9)[1:]).evaluate()["eval_loss"]}
+    for kind in ("classifier", "tokens"):
+        trainer = hf.trainer_of(kind, hf.samples(kind, 9)[1:], batch_size=2, kind_of_trainer=Pops)
         attach(trainer)
-    return {
-        "classifier": popped["classifier"].evaluate()["eval_loss"],
-        "popped": popped["tokens"].evaluate()["eval_loss"],
-        "tokens": with_targets(rows["tokens"]).evaluate()["eval_loss"],
-        "causal": tokens.evaluate()["eval_loss"],
-        "boxes": detected(),
-    }
+        results[kind] = trainer.evaluate()["eval_loss"]
+    return results
 
 
 def everything(comm: Any) -> dict[str, Results]:
@@ -230,17 +195,14 @@ def test_the_numbers_are_those_of_one_process(ranks: list[dict[str, Results]], a
     for rank in [*ranks, alone]:
         found = dict(rank["evaluations"])
         assert found.pop("masked") == pytest.approx(hf.by_hand("causal", masked()), rel=1e-6)
-        for kind in ("causal", "tokens"):
-            expected = hf.by_hand(kind, hf.samples(kind, 9), smoothing=0.1)
-            assert found.pop(("smooth", kind)) == pytest.approx(expected, rel=1e-6)
+        smooth = hf.by_hand("tokens", hf.samples("tokens", 9), smoothing=0.1)
+        assert found.pop("smooth") == pytest.approx(smooth, rel=1e-6)
         assert len(found) == 2 * len(hf.KINDS) * len(LENGTHS[1 if rank is alone else len(ranks)])
         for (kind, count, _), values in found.items():
             assert values == pytest.approx(hf.by_hand(kind, hf.samples(kind, count + 1)[1:]), rel=1e-6), (kind, count)
-        for name in ("tokens", "popped", "causal", "classifier"):
-            kind = "tokens" if name == "popped" else name
-            expected = hf.by_hand(kind, hf.samples(kind, 9)[1:])
-            assert rank["overrides"][name] == pytest.approx(expected["loss"], rel=1e-6), name
-        assert rank["overrides"]["boxes"] == 5
+        for name, loss in rank["overrides"].items():
+            kind = "tokens" if name == "targets" else name
+            assert loss == pytest.approx(hf.by_hand(kind, hf.samples(kind, 9)[1:])["loss"], rel=1e-6), name
 
 
 def test_predictions_are_in_the_order_of_the_data(ranks: list[dict[str, Results]], alone: dict[str, Results]) -> None:
@@ -285,22 +247,7 @@ def test_every_rank_hears_of_an_error(ranks: list[dict[str, Results]]) -> None:
             assert found[name] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "given", "name"),
-    [
-        (MetricCollection({"loss": hf.classes()["accuracy"]}), {}, "eval_loss"),
-        (hf.classes(), {"eval_accuracy": 1.0}, "eval_accuracy"),
-        (None, {"eval_loss": 1.0}, "eval_loss"),
-    ],
-)
-def test_a_number_that_is_given_twice(metrics: Any, given: Any, name: str) -> None:
-    trainer = hf.trainer_of("classifier", hf.samples("classifier", 3), compute_metrics=lambda prediction: given)
-    attach(trainer, metrics)
-    with pytest.raises(InputError, match=name):
-        trainer.evaluate()
-
-
-def test_what_can_not_be_joined() -> None:
+def test_what_can_not_be_joined_is_refused() -> None:
     """The first batch's texts in the place of all is no answer."""
     rows = hf.samples("tokens", 4)
     with pytest.raises(InputError, match="eval_do_concat_batches=False"):

@@ -12,22 +12,19 @@ from hypothesis import strategies as st
 from distlint.cli import main
 from tests.lint.helpers import HEAD, RELAXED, found, write
 
-ONE = "def f{n}(rank):\n    if rank == 0:\n        dist.{call}()\n"
-
-
-def source(*calls):
-    return HEAD + "".join(ONE.format(n=n, call=call) for n, call in enumerate(calls))
+ONE = "def f{n}(rank):\n    if rank == 0:\n        dist.barrier()\n"
+TWO = HEAD + ONE.format(n=0) + ONE.format(n=1)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(write(tmp_path, src__a=source("barrier", "barrier")))
-    assert main(["check", "src", "--baseline", "known.json", "--write-baseline"]) == 0
+    monkeypatch.chdir(write(tmp_path, src__a=TWO))
+    assert check("--write-baseline") == 0
     return tmp_path
 
 
-def check(*options):
-    return main(["check", "src", "--baseline", "known.json", *options])
+def check(*options, path="src"):
+    return main(["check", path, "--baseline", "known.json", *options])
 
 
 @RELAXED
@@ -36,47 +33,35 @@ def test_only_what_is_more_than_before_is_new(folder, capsys, before, depth, mor
     """Wherever statements move, however they are indented."""
     text = before + HEAD
     for number in range(2 + more):
-        pad = "    " * depth
-        body = "".join(f"{pad}{line}\n" for line in ONE.format(n=number, call="barrier").splitlines())
+        body = "".join(f"{'    ' * depth}{line}\n" for line in ONE.format(n=number).splitlines())
         text += "".join("    " * n + "if x:\n" for n in range(depth)) + body
     write(folder, src__a=text)
     assert len(found(capsys, "src", "--baseline", "known.json")) == more
 
 
-def test_what_is_gone_is_told_where_it_was_looked_for(folder, capsys):
-    def said(*arguments):
+def test_what_is_gone_is_told_where_it_was_looked_for_and_is_kept_elsewhere(folder, capsys, monkeypatch):
+    def said(*options, path="src"):
         capsys.readouterr()
-        assert main(["check", "--baseline", "known.json", *arguments]) == 0
+        assert check(*options, path=path) == 0
         return capsys.readouterr().err
 
-    assert said("src") == "2 findings known from known.json\n0 findings in 1 file\n"
-    (folder / "other").mkdir()
-    assert "gone" not in said("other")
-    write(folder, src__a=source("barrier"))
-    assert "gone" not in said("src", "--ignore", "DL101")
-    assert "1 finding of known.json gone: --write-baseline forgets them" in said("src")
+    assert said() == "2 findings known from known.json\n0 findings in 1 file\n"
+    write(folder, src__b=TWO, other__c="")
+    said("--write-baseline", path="src/b.py")
+    said("--write-baseline", "--ignore", "DL101")
+    assert "gone" not in said(path="other") + said()
+    write(folder, src__a=HEAD + ONE.format(n=0))
+    assert "gone" not in said("--ignore", "DL101")
+    assert "1 finding of known.json gone: --write-baseline forgets them" in said()
     (folder / "src" / "a.py").unlink()
-    assert "2 findings of known.json gone" in said("src")
-
-
-def test_paths_are_told_from_the_file(folder, monkeypatch):
-    monkeypatch.chdir(folder / "src")
-    assert main(["check", "a.py", "--baseline", "../known.json"]) == 0
+    assert "2 findings of known.json gone" in said()
+    said("--write-baseline", path="src/b.py")
+    known = json.loads((folder / "known.json").read_text())["findings"]
+    assert {(each["path"], each["code"]) for each in known} == {("src/b.py", "DL101")}
     moved = folder.parent / f"{folder.name}-moved"
     shutil.move(folder, moved)
-    monkeypatch.chdir(moved)
-    assert check() == 0
-
-
-def test_writing_keeps_what_the_run_could_not_have_met(folder):
-    write(folder, src__b=source("barrier"))
-    assert main(["check", "src/b.py", "--baseline", "known.json", "--write-baseline"]) == 0
-    assert check("--write-baseline", "--ignore", "DL101") == 0
-    assert check() == 0
-    (folder / "src" / "a.py").unlink()
-    assert main(["check", "src/b.py", "--baseline", "known.json", "--write-baseline"]) == 0
-    (entry,) = json.loads((folder / "known.json").read_text())["findings"]
-    assert (entry["path"], entry["code"], entry["count"]) == ("src/b.py", "DL101", 1)
+    monkeypatch.chdir(moved / "src")  # paths are told from the file
+    assert main(["check", "b.py", "--baseline", "../known.json"]) == 0
 
 
 WRONG = ["", "[]", "{}", "x = 1\n", '{"version": 2, "findings": []}', '{"version": 1, "findings": [{}]}']

@@ -63,11 +63,6 @@ job.sbatch: ##SBATCH --ntasks=4
 """
 
 
-def facts_of(path, text):
-    """Return the facts of a line, wherever the file stands in its project."""
-    return Project({path: scan(text, path)}, Facts()).of(path)
-
-
 @pytest.mark.parametrize("line", [*(MANY + NOT).splitlines(), f'data.json: [{"1, " * 1000}"devices: 4"]'])
 def test_several_devices(line):
     path, _, text = line.partition(": ")
@@ -81,42 +76,33 @@ def test_several_devices(line):
             assert f"{path}:{fact.line}: several devices, by {kind}: {fact.text}" in describe(project, Facts())
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "field", "value"),
-    [
-        ("m.py", "f(a(monitor=\"b\"), c(monitor='d'))", "monitored", {"b", "d"}),
-        ("m.py", "cb = EarlyStopping(monitor=args.name)", "monitored", {""}),
-        ("m.py", '# ModelCheckpoint(monitor="val_f1")', "monitored", set()),
-        ("c.yaml", "  monitor: val/acc # highest", "monitored", {"val/acc"}),
-        ("c.yaml", '  "monitor": "val_loss"', "monitored", {"val_loss"}),
-        ("m.py", "args = Args(metric_for_best_model='f1')", "monitored", {"f1"}),
-        ("m.py", "mp.spawn(work, nprocs=2)", "spawns", True),
-        ("m.py", "Trainer(strategy='ddp_spawn')", "spawns", True),
-        ("m.py", "Trainer(strategy='dp')", "dp", True),
-        ("m.py", "Trainer(strategy='ddp')", "dp", False),
-        ("c.yaml", "strategy: dp", "dp", True),
-        ("m.py", "trainer = pl.Trainer()", "has_trainer", True),
-        ("m.py", "from lightning.pytorch import Callback, Trainer", "has_trainer", True),
-        ("c.yaml", "_target_: lightning.pytorch.Trainer", "has_trainer", True),
-        ("m.py", "from transformers import Trainer", "has_trainer", False),
-        ("m.py", "Trainer(use_distributed_sampler=False)", "own_sampler", True),
-    ],
-)
-def test_other_facts(path, text, field, value):
-    assert getattr(facts_of(path, text), field) == value
+OTHERS = [
+    ("m.py", "f(a(monitor=\"b\"), c(monitor='d'))", "monitored", {"b", "d"}),
+    ("m.py", "cb = EarlyStopping(monitor=args.name)", "monitored", {""}),
+    ("m.py", '# ModelCheckpoint(monitor="val_f1")', "monitored", set()),
+    ("c.yaml", "  monitor: val/acc # highest", "monitored", {"val/acc"}),
+    ("c.yaml", '  "monitor": "val_loss"', "monitored", {"val_loss"}),
+    ("m.py", "args = Args(metric_for_best_model='f1')", "monitored", {"f1"}),
+    ("m.py", "mp.spawn(work, nprocs=2)", "spawns", True),
+    ("m.py", "Trainer(strategy='ddp_spawn')", "spawns", True),
+    ("m.py", "Trainer(strategy='dp')", "dp", True),
+    ("m.py", "Trainer(strategy='ddp')", "dp", False),
+    ("c.yaml", "strategy: dp", "dp", True),
+    ("m.py", "trainer = pl.Trainer()", "has_trainer", True),
+    ("m.py", "from lightning.pytorch import Callback, Trainer", "has_trainer", True),
+    ("c.yaml", "_target_: lightning.pytorch.Trainer", "has_trainer", True),
+    ("m.py", "from transformers import Trainer", "has_trainer", False),
+    ("m.py", "Trainer(use_distributed_sampler=False)", "own_sampler", True),
+]
 
 
-def test_what_the_user_says_counts_for_more():
-    scans = {"m.py": scan("Trainer(devices=4)", "m.py"), "n.py": scan("x = 1", "n.py")}
-    for said in ("one", "many"):
-        project = Project(scans, Facts(devices=said))
-        assert project.of("m.py").devices == project.of("n.py").devices == said
-        assert describe(project, Facts(devices=said)).startswith(f'devices = "{said}" by [tool')
-
-
-def test_where_trainers_of_a_folder_differ_nobody_knows():
+def test_other_facts_and_where_trainers_of_a_folder_differ_nobody_knows():
+    for path, text, field, value in OTHERS:
+        assert getattr(Project({path: scan(text, path)}, Facts()).of(path), field) == value, text
     scans = {path: scan(f"Trainer(devices={number}).fit(x)", path) for path, number in (("a/m.py", 4), ("a/n.py", 1))}
     assert Project(scans, Facts()).of("a/m.py").devices == ""
+    for said in ("one", "many"):  # what the user says counts for more
+        assert Project(scans, Facts(devices=said)).of("a/m.py").devices == said
 
 
 def devices(folder, *paths):
@@ -135,22 +121,20 @@ def test_the_project_is_the_same_whichever_files_are_named(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("mark", ["setup_cfg", "pyproject_toml", "setup", "_git__x_txt"])
-def test_a_folder_with_a_mark_of_its_own_is_another_project_and_an_excluded_one_says_nothing(tmp_path, mark):
+def test_a_folder_with_a_mark_of_its_own_is_another_project_and_an_excluded_one_says_nothing(
+    tmp_path, mark, capsys, monkeypatch
+):
     write(tmp_path, setup_cfg="", a=WAITS, old__run_sh="torchrun a.py", sub__b=WAITS, sub__deep__run_sh="torchrun b.py")
     write(tmp_path, **{f"sub__{mark}".replace("___git", "__.git"): ""})
     both = devices(tmp_path, "a.py", "sub/b.py")
     assert (both["a.py"], both["b.py"]) == ("", "many")
     assert devices(tmp_path, "sub/b.py")["b.py"] == "many"
     assert devices(tmp_path, "a.py")["a.py"] == ""
-
-
-def test_facts_of_several_projects_are_told_apart(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(write(tmp_path, a__setup="", a__m="Trainer(devices=2)", b__setup="", b__m=WAITS))
-    assert main(["facts"]) == 0
-    told = "a/m.py:1: several devices, by devices: Trainer(devices=2)\nnothing is known of this project\n"
-    assert capsys.readouterr().out == told
-    write(tmp_path, a__n=WAITS)
-    assert found(capsys) == [("a/n.py", "DL202")]
+    monkeypatch.chdir(tmp_path)
+    assert main(["facts", "--extend-exclude", "old"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert sorted(line.partition(":")[0] for line in told) == ["nothing is known of this project", "sub/deep/run.sh"]
+    assert found(capsys, "--extend-exclude", "old") == [("sub/b.py", "DL202")]
 
 
 CLASSES = {
@@ -163,23 +147,13 @@ CLASSES = {
     "m.py": "import base, pkg.task as t\nfrom far import Far\nfrom base import Task as T, Plain\n"
     "from pkg import Inner\nfrom round import A\nclass C(base.Task, t.Inner): ...\n",
 }
-KNOWN = Base(frozenset({"lightning_module"}), frozenset({"log", "meet"}))
-DECLARED = Base(frozenset({"lightning_module"}))
 
 
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("base.Task", KNOWN),
-        ("pkg.Inner", KNOWN),
-        ("pkg.task.Inner", KNOWN),
-        ("base.Plain", Base()),
-        ("round.A", Base()),
-        ("base.Unknown", Base()),
-        ("far.Far", DECLARED),
-    ],
-)
-def test_classes_are_followed_through_files(name, known):
-    settings = Facts(bases={"elsewhere.Base": DECLARED})
-    project = Project({path: scan(text, path) for path, text in CLASSES.items()}, settings)
-    assert project.of("m.py").base(name) == known
+def test_classes_are_followed_through_files():
+    declared = Base(frozenset({"lightning_module"}))
+    known = Base(declared.kinds, frozenset({"log", "meet"}))
+    settings = Facts(bases={"elsewhere.Base": declared})
+    facts = Project({path: scan(text, path) for path, text in CLASSES.items()}, settings).of("m.py")
+    wanted = dict.fromkeys(["base.Task", "pkg.Inner", "pkg.task.Inner"], known) | {"far.Far": declared}
+    wanted |= dict.fromkeys(["base.Plain", "round.A", "base.Unknown"], Base())
+    assert {name: facts.base(name) for name in wanted} == wanted

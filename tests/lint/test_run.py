@@ -18,7 +18,7 @@ from distlint import run
 from distlint.cache import FOLDER, VARIABLE, Cache, digest, facts_key
 from distlint.cli import main
 from distlint.config import Config, load_config
-from distlint.discover import SKIPPED_FOLDERS, discover, members, root_of
+from distlint.discover import SKIPPED_FOLDERS, discover, members
 from distlint.facts import Base, Facts, scan
 from distlint.pages import EXAMPLES
 from distlint.rules import RULES
@@ -40,34 +40,20 @@ def names(root, *paths):
     return [str(path.relative_to(root)) for path in discover(paths or [root])]
 
 
-def test_python_files_and_notebooks_are_found_in_order_and_named_files_whatever_they_are(tmp_path):
+def test_python_files_and_notebooks_are_found_in_order_and_a_file_with_several_names_once(tmp_path):
     hidden = [f"{folder}/x.py" for folder in (".git", *sorted(SKIPPED_FOLDERS))]
     make(tmp_path, "b.py", "a/z.py", "a/data.txt", "a/b/c.ipynb", "script", *hidden)
-    assert names(tmp_path) == ["b.py", "a/z.py", "a/b/c.ipynb"]
-    for each in ("script", *hidden):
-        assert names(tmp_path, tmp_path / each) == [each]
-
-
-def test_a_file_with_several_names_once(tmp_path):
-    make(tmp_path, "b/x.py", "c/y.py")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/x.py").symlink_to("../b/x.py")
-    (tmp_path / "a/z.py").symlink_to("../b/x.py")
-    (tmp_path / "nowhere.py").symlink_to("missing.py")
+    for link, target in {"a/x.py": "../b.py", "a/y.py": "../b.py", "nowhere.py": "missing.py"}.items():
+        (tmp_path / link).symlink_to(target)
     os.mkfifo(tmp_path / "pipe.py")
-    assert names(tmp_path) == ["b/x.py", "c/y.py"]
-    assert names(tmp_path, tmp_path / "a") == ["a/x.py"]
-    assert names(tmp_path, tmp_path / "a/z.py", tmp_path, tmp_path / "a") == ["a/z.py", "c/y.py"]
+    assert names(tmp_path) == ["b.py", "a/z.py", "a/b/c.ipynb"]
+    assert names(tmp_path, tmp_path / "a") == ["a/x.py", "a/z.py", "a/b/c.ipynb"]
+    assert names(tmp_path, tmp_path / "a/y.py", tmp_path, tmp_path / "a") == ["a/y.py", "a/z.py", "a/b/c.ipynb"]
+    for each in ("script", *hidden):  # named files are checked, whatever they are
+        assert names(tmp_path, tmp_path / each) == [each]
     for name in ("nowhere.py", "nothing.py", "pipe.py"):
         with pytest.raises(FileNotFoundError, match=name):
             list(discover([tmp_path / name]))
-
-
-@pytest.mark.parametrize("mark", ["pyproject.toml", "setup.py", "setup.cfg", ".git/config"])
-def test_the_project_is_the_nearest_folder_with_a_mark(tmp_path, mark):
-    make(tmp_path, mark, "src/a/b.py", "other/setup.py", "other/c.py")
-    assert root_of(str(tmp_path / "src" / "a")) == root_of(str(tmp_path)) == str(tmp_path)
-    assert root_of(str(tmp_path / "other")) == str(tmp_path / "other")
 
 
 def test_members_are_code_and_settings_but_no_other_project(tmp_path):
@@ -108,20 +94,11 @@ def test_processes_change_nothing(tmp_path):
     write(tmp_path, pyproject_toml="", **{f"m{n}": HANG + WAITS for n in range(5)})
     files = sorted(map(str, tmp_path.rglob("*.py")))
     alone, together = (check_files(files, list(RULES), Config(), jobs=jobs) for jobs in (1, 2))
-    assert alone.findings
     assert alone == together
     assert list(alone.facts) == files
     paths = [found.path for found in alone.findings]
     assert paths == sorted(paths)
-    assert set(paths) == set(alone.sources)
-
-
-def test_a_source_that_is_not_on_the_disk_counts(tmp_path):
-    path = str(write(tmp_path, a="x = 1\n", setup_cfg="") / "a.py")
-    sources = {path: WAITS.encode() + b"Trainer(devices=2)"}
-    checked = check_files([path], list(RULES), Config(), sources=sources)
-    assert [found.code for found in checked.findings] == ["DL202"]
-    assert checked.sources[path][0] == WAITS.splitlines()[0]
+    assert set(paths) == set(alone.sources) != set()
 
 
 def test_findings_are_the_same_however_a_path_is_spelled(tmp_path, monkeypatch):
@@ -213,7 +190,7 @@ def test_what_has_changed_and_what_depends_on_it_is_looked_at(project, files, lo
     assert project.looked == []
 
 
-def test_files_that_are_gone_and_rules_with_results_of_their_own(project):
+def test_rules_have_results_of_their_own_and_files_may_go(project):
     every = project.check()
     assert [each.code for each in project.check("DL101")[0]] == ["DL101"]
     assert project.check() == every
@@ -280,8 +257,7 @@ def test_where_it_is_kept(project, monkeypatch, capsys):
     monkeypatch.chdir(project.folder)
     assert main(["check", "main.py"]) == 1
     assert (project.cache / ".gitignore").read_text() == "*\n"
-    tag = (project.cache / "CACHEDIR.TAG").read_text()
-    assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55")
+    assert (project.cache / "CACHEDIR.TAG").read_text()[:43] == "Signature: 8a477f597d28d172789f06886806bc55"
     assert main(["check", "main.py", "--cache-dir", "main.py/cache"]) == 1
     assert "the cache cannot be written" in capsys.readouterr().err
 

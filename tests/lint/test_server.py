@@ -14,11 +14,9 @@ from tests.lint.helpers import HANG, WAITS, environment, python, write
 pytest.importorskip("pygls")
 
 URI = "file:///project/m%20%C3%A9.py"
+COMMENT = "  # distlint: ignore[DL201] long ago"
 SOURCE = (
-    "import torch.distributed as dist\n"
-    "if dist.get_rank() == 0:\n"
-    "    '\U0001f600'; dist.barrier()\n"
-    "x = 1  # distlint: ignore[DL201] long ago\n"
+    f"import torch.distributed as dist\nif dist.get_rank() == 0:\n    '\U0001f600'; dist.barrier()\nx = 1{COMMENT}\n"
 )
 
 
@@ -45,7 +43,7 @@ class Editor:
         self._process.communicate()
 
     def tell(self, method, **params):
-        self._send({"method": method, "params": params})
+        self._send({"method": f"textDocument/{method}" if method[:3] == "did" else method, "params": params})
 
     def ask(self, method, **params):
         self._last += 1
@@ -66,16 +64,14 @@ class Editor:
         return self.wait_for("textDocument/publishDiagnostics")["diagnostics"]
 
     def open(self, text, uri=URI):
-        document = {"uri": uri, "languageId": "python", "version": 1, "text": text}
-        self.tell("textDocument/didOpen", textDocument=document)
+        self.tell("didOpen", textDocument={"uri": uri, "languageId": "python", "version": 1, "text": text})
         return self.diagnostics()
 
     def change(self, version, text):
-        document = {"uri": URI, "version": version}
-        self.tell("textDocument/didChange", textDocument=document, contentChanges=[{"text": text}])
+        self.tell("didChange", textDocument={"uri": URI, "version": version}, contentChanges=[{"text": text}])
 
     def save(self, uri=URI):
-        self.tell("textDocument/didSave", textDocument={"uri": uri})
+        self.tell("didSave", textDocument={"uri": uri})
 
     def actions(self, line, only=None, uri=URI):
         at = {"line": line, "character": 20}
@@ -111,7 +107,7 @@ def process():
 @pytest.fixture
 def editor(process):
     yield process
-    process.tell("textDocument/didClose", textDocument={"uri": URI})
+    process.tell("didClose", textDocument={"uri": URI})
     while process.wait_for("textDocument/publishDiagnostics") != {"uri": URI, "diagnostics": []}:
         pass
 
@@ -126,10 +122,10 @@ def changed(text, action, uri=URI):
     return Text(text).edited(edits).text
 
 
-def test_diagnostics(editor):
+def test_diagnostics_and_actions(editor):
+    """Positions are in UTF-16; actions are of the file as it is."""
     first, second = editor.open(SOURCE)
-    place = {"start": {"line": 2, "character": 10}, "end": {"line": 2, "character": 24}}
-    assert first["range"] == place, "UTF-16 counts"
+    assert first["range"] == {"start": {"line": 2, "character": 10}, "end": {"line": 2, "character": 24}}
     assert (first["code"], first["severity"], first["source"]) == ("DL101", 1, "distlint")
     assert first["codeDescription"]["href"].endswith("/rules/dl101.py")
     (related,) = first["relatedInformation"]
@@ -138,10 +134,24 @@ def test_diagnostics(editor):
     assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
     nowhere = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}}
     assert editor.ask("textDocument/hover", **nowhere) is None
+    fix, everything = editor.actions(3)
+    assert (fix["title"], fix["kind"], fix["isPreferred"]) == ("distlint: fix DL900", "quickfix", True)
+    assert everything["kind"] == "source.fixAll.distlint"
+    assert changed(SOURCE, everything) == changed(SOURCE, fix) == SOURCE.replace(COMMENT, "")
+    *_, ignore = editor.actions(2, ["quickfix"])
+    assert codes(ignore["diagnostics"]) == ["DL101"]
+    (edit,) = ignore["edit"]["changes"][URI]
+    assert edit["newText"] == "  # distlint: ignore[DL101]"
+    assert edit["range"]["start"] == {"line": 2, "character": 24}
+    assert editor.actions(0, ["quickfix"]) == editor.actions(3, ["refactor"]) == []
+    assert [each["kind"] for each in editor.actions(0, ["source.fixAll"])] == ["source.fixAll.distlint"]
+    editor.change(2, "\n" + SOURCE)
+    *_, ignore = editor.actions(3, ["quickfix"])
+    assert ignore["edit"]["changes"][URI][0]["range"]["start"]["line"] == 3
 
 
-def test_changes_are_checked_after_a_pause_and_on_save(editor):
-    assert len(editor.open(SOURCE)) == 2
+def test_changes_are_checked_after_a_pause_and_on_save_and_what_cannot_be_parsed_is_told(editor):
+    editor.open(SOURCE)
     editor.change(2, "x = (\n")
     editor.change(3, "x = 1\n")
     params = editor.wait_for("textDocument/publishDiagnostics")
@@ -149,34 +159,12 @@ def test_changes_are_checked_after_a_pause_and_on_save(editor):
     editor.change(4, SOURCE)
     editor.save()
     assert len(editor.diagnostics()) == 2
-
-
-def test_a_file_that_cannot_be_parsed(editor):
     for text in ("def f(:\n", "# coding: none-such\n", "x = " + "(" * 999):
         (found,) = editor.open(text)
         assert found["code"] == "DL000"
         assert "codeDescription" not in found
         assert editor.actions(0) == []
     assert editor.open("# coding: latin-1\nx = '\u00e9\u2192'\n", "untitled:Untitled-1") == []
-
-
-def test_actions_of_a_finding(editor):
-    editor.open(SOURCE)
-    fix, everything = editor.actions(3)
-    assert (fix["title"], fix["kind"], fix["isPreferred"]) == ("distlint: fix DL900", "quickfix", True)
-    assert changed(SOURCE, fix) == SOURCE.replace("  # distlint: ignore[DL201] long ago", "")
-    assert everything["kind"] == "source.fixAll.distlint"
-    assert changed(SOURCE, everything) == changed(SOURCE, fix)
-    *_, ignore = editor.actions(2, ["quickfix"])
-    assert [each["code"] for each in ignore["diagnostics"]] == ["DL101"]
-    (edit,) = ignore["edit"]["changes"][URI]
-    assert edit["newText"] == "  # distlint: ignore[DL101]"
-    assert edit["range"]["start"] == {"line": 2, "character": 24}
-    assert editor.actions(0, ["quickfix"]) == editor.actions(3, ["refactor"]) == []
-    assert [each["kind"] for each in editor.actions(0, ["source.fixAll"])] == ["source.fixAll.distlint"]
-    editor.change(2, "\n" + SOURCE)  # actions are of the file as it is
-    *_, ignore = editor.actions(3, ["quickfix"])
-    assert ignore["edit"]["changes"][URI][0]["range"]["start"]["line"] == 3
 
 
 def test_what_waits_for_devices_is_neither_shown_nor_in_the_way_of_a_fix(editor, tmp_path):
@@ -204,9 +192,6 @@ def test_options_and_the_configuration(tmp_path, editor):
     said = editor.wait_for("window/showMessage")
     assert said["type"] == 1
     assert "selct" in said["message"]
-
-
-def test_without_pygls_the_command_says_what_to_install():
     code = "import sys; sys.modules['pygls'] = None; from distlint.cli import main; sys.exit(main(['server']))"
     done = python("-c", code)
     assert (done.returncode, "pip install pygls" in done.stderr) == (2, True)

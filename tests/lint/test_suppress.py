@@ -11,23 +11,20 @@ from distlint.fix import fix_source
 from distlint.retired import RETIRED
 from tests.lint.helpers import ALL, HANG, HEAD, MANY, check, lines
 
-CALL = HANG[:-1] + "{}\n"
+HEARD = {
+    "# distlint: ignore[DL001, DL101] why": True,
+    "#distlint:ignore[dl101]": True,
+    "# noqa: E501  # distlint: ignore[DL101]": True,
+    "# distlint: ignored": False,
+    "# ignore[DL101]": False,
+    "# distlint: ignore[]": False,
+    "; self.f1(x)  # distlint: ignore[DL204]": False,
+}
 
 
-@pytest.mark.parametrize(
-    ("comment", "is_heard"),
-    [
-        ("# distlint: ignore[DL001, DL101] why", True),
-        ("#distlint:ignore[dl101]", True),
-        ("# noqa: E501  # distlint: ignore[DL101]", True),
-        ("# distlint: ignored", False),
-        ("# ignore[DL101]", False),
-        ("# distlint: ignore[]", False),
-        ("; self.f1(x)  # distlint: ignore[DL204]", False),
-    ],
-)
-def test_a_comment_on_its_line(comment, is_heard):
-    assert lines(CALL.format("  " + comment), "DL101", "DL204") == [3] * (not is_heard)
+def test_a_comment_on_its_line():
+    found = {comment: lines(f"{HANG[:-1]}  {comment}\n", "DL101", "DL204") == [] for comment in HEARD}
+    assert found == HEARD
 
 
 @pytest.mark.parametrize("where", ["first", "middle", "last", None])
@@ -69,18 +66,11 @@ def test_comments_that_hide_nothing(before, after):
     assert done.findings == []
 
 
-@pytest.mark.parametrize(
-    ("codes", "found"),
-    [((), [1, 2, 3, 4]), (("DL201", "DL900"), [3, 4]), (("DL101", "DL201"), [])],
-)
-def test_comments_are_judged_by_the_rules_that_were_applied(codes, found):
-    comments = ["[DL101]", "", "[DL999]", "[DL103]"]
-    source = "".join(f"x = 1  # distlint: ignore{each}\n" for each in comments)
-    assert lines(source, *codes) == found
-
-
-def test_codes_that_no_rule_has_are_told_as_such():
+def test_comments_are_judged_by_the_rules_that_were_applied_and_codes_that_no_rule_has_are_told():
+    source = "".join(f"x = 1  # distlint: ignore{each}\n" for each in ("[DL101]", "", "[DL999]", "[DL103]"))
+    for codes, found in ((), [1, 2, 3, 4]), (("DL201", "DL900"), [3, 4]), (("DL101", "DL201"), []):
+        assert lines(source, *codes) == found
     for code, why in [("DL1O1", "no rule has the code DL1O1"), *((each, f"{each} is retired") for each in RETIRED)]:
-        (found,) = check(f"\nx = 1  # distlint: ignore[{code}] why\n")
-        assert found.message == f"remove this comment, it ignores nothing: {why}"
-        assert (found.code, found.line, found.column, found.severity) == ("DL900", 2, 8, "warning")
+        (finding,) = check(f"\nx = 1  # distlint: ignore[{code}] why\n")
+        assert finding.message == f"remove this comment, it ignores nothing: {why}"
+        assert (finding.code, finding.line, finding.column, finding.severity) == ("DL900", 2, 8, "warning")
