@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader
 
 from distmetrics import Log, all_gather_object
 from distmetrics.data import exact, fresh
 from distmetrics.errors import ConfigurationError, InputError
 from distmetrics.testing import run
-from tests.integrations.modules import elastic
+from tests.integrations.modules import Rows, elastic
 
 pytest.importorskip("accelerate")
 from distmetrics.integrations.accelerate import attach_log, prepare
@@ -32,14 +32,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"even_batches": False},
 ]
 COUNTS = (0, 1, 3, 8, 9)
-
-
-class Stream(IterableDataset[Any]):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Any:
-        return iter(torch.arange(self.count))
 
 
 def accelerators(comm: Any, **options: Any) -> Any:
@@ -88,7 +80,7 @@ def every_loop(comm: Any) -> int:
             continue
         accelerator = accelerators(comm, **options)
         size = 2 * comm.world_size if options.get("split_batches") else 2 - count % 2
-        plain = DataLoader(Stream(count) if kind == "stream" else torch.arange(count), batch_size=size)
+        plain = DataLoader(Rows(torch.arange(count)) if kind == "stream" else torch.arange(count), batch_size=size)
         theirs = accelerator.prepare(plain)
         is_known = kind != "stream" or options.get("dispatch_batches") is not False
         if count:
@@ -157,14 +149,8 @@ def special_cases(comm: Any) -> dict[str, Any]:
     twice = accelerator.prepare(exact(DataLoader(range(9), batch_size=2)))
     result["exact, and prepared"] = sorted(itertools.chain(*all_gather_object(torch.cat(list(twice)).tolist())))
     with pytest.raises(InputError, match="skips its first 1 batches"):
-        prepare(accelerator, skip_first_batches(DataLoader(Stream(5)), 1))
+        prepare(accelerator, skip_first_batches(DataLoader(Rows(range(5))), 1))
 
-    # a model whose forward pass waits for all ranks
-    model = accelerator.prepare(torch.nn.BatchNorm1d(1)).eval()
-    data = DataLoader(TensorDataset(torch.ones(3, 1)), batch_size=1)
-    rows = [accelerator.gather_for_metrics(model(x)) for (x,) in prepare(accelerator, data, equal_batches=True)]
-    even = DataLoader(TensorDataset(torch.ones(7, 1)), batch_size=2)
-    result["of the model"] = len(torch.cat(rows)), len([model(x) for (x,) in prepare(accelerator, even)])
     return result
 
 
@@ -180,7 +166,6 @@ def test_special_cases() -> None:
         "stopped": [0, 1],
         "exact, and prepared": list(range(9)),
         "only update": [[[0], [2]], [[1]]],
-        "of the model": (3, 2),
     }
 
 

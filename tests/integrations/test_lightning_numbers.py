@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import warnings
 from functools import partial
@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy, mse_loss
 from torch.utils.data import DataLoader, Subset, TensorDataset
-from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection
+from torchmetrics import CatMetric, MeanMetric, MeanSquaredError, MetricCollection, SumMetric
 from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryF1Score
 
-from distmetrics import guard
+from distmetrics import SingleCommunicator, guard
+from distmetrics.data import fresh
 from distmetrics.errors import MismatchError
 from distmetrics.testing import run
-from tests.integrations.exact_evaluation import Rows, trainer_of
-from tests.integrations.modules import elastic
+from tests.integrations.modules import Rows, trainer_of
 
 lightning = pytest.importorskip("lightning.pytorch")
-from distmetrics.integrations.lightning import SyncMetrics  # noqa: E402  (needs lightning)
+from distmetrics.integrations.lightning import SyncMetrics, counted  # noqa: E402  (needs lightning)
 
 pytestmark = pytest.mark.timeout(400)
 VALUES = torch.arange(13.0).square()
@@ -32,19 +32,30 @@ LABELS = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])
 ROWS = TensorDataset(VALUES, SCORES, LABELS)
 
 
+class Talks(torch.nn.Linear):
+    """A layer whose forward pass needs all ranks, as a sharded one does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(torch.ones(1))
+        return super().forward(x)
+
+
 class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
-    """Takes its steps from outside."""
+    """Takes its steps from outside; what its mean is between them is in ``synced``."""
 
     def __init__(self, step: Any, end: Any = id) -> None:
         super().__init__()
-        self.step, self.end = step, end
-        self.layer = torch.nn.Linear(1, 1)
+        self.step, self.end, self.synced = step, end, []
+        self.layer = Talks(1, 1)
         self.f1, self.accuracy, self.mse, self.mean = (
             BinaryF1Score(), BinaryAccuracy(), MeanSquaredError(), MeanMetric(),
         )  # fmt: skip
         self.many = MetricCollection({"score": BinaryF1Score(), "area": BinaryAUROC()})
+        self.both = MetricCollection({"local": SumMetric(sync_on_compute=False), "all": MeanMetric()})
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.synced.append(self.mean._is_synced)
         self.step(self, *batch)
 
     test_step = validation_step
@@ -53,7 +64,11 @@ class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
         self.step(self, *batch)
         return self.layer(batch[0][:, None]).mean() * 0
 
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.synced.append(self.mean._is_synced)
+
     def on_validation_epoch_end(self) -> None:
+        self.synced.append(self.mean._is_synced and self.both["local"]._is_synced)
         self.end(self)
 
     def configure_optimizers(self) -> Any:
@@ -74,11 +89,27 @@ def validate(comm: Any, step: Any, *loaders: Any, end: Any = id, **options: Any)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         logged = trainer.validate(Model(step, end), [*loaders] or loader(), verbose=False)
+    assert "_prepare_dataloader" not in vars(trainer._data_connector)  # it is put back
+    assert "update_metrics" not in vars(trainer.validate_loop._results)
     return {name: value for each in logged for name, value in each.items()} | {"told": told(seen)}
+
+
+def fits(comm: Any, step: Any, data: Any = None, **options: Any) -> dict[str, Any]:
+    """Train for two epochs, after a check of two batches."""
+    trainer = trainer_of(comm, lightning, [SyncMetrics()], **{"max_epochs": 2, "num_sanity_val_steps": 2} | options)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trainer.fit(Model(step), loader(range(12), 4), data or loader(size=4))
+    assert "update_metrics" not in vars(trainer.fit_loop.epoch_loop._results)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()} | {"told": told(seen)}
 
 
 def in_every_way(module: Any, values: Any, *_: Any) -> None:
     rank, mean = module.global_rank, values.mean()
+    if module.trainer.training:
+        return
+    module.mean.update(values)
+    module.log("metric", module.mean)
     module.log("plain", mean)
     module.log("both", mean, on_step=True, on_epoch=True)
     module.log("given", mean, batch_size=3 * len(values))
@@ -95,16 +126,32 @@ def in_every_way(module: Any, values: Any, *_: Any) -> None:
         module.log("others synced", mean, sync_dist=True)
 
 
+def together(module: Any, values: Any, *_: Any) -> None:
+    module.layer(values[:, None])
+    in_every_way(module, values)
+
+
+CASES = {"even": 12, "by 2": 13, "by 1": 13, "one by 4": 1, "own": 13, "theirs": 13, "fit": 13, "reload": 5}
+
+
 def several(comm: Any) -> dict[str, Any]:
-    """Evaluate in every way; in the last, ranks have other numbers of rows and of batches."""
+    """Evaluate in every way; in one, ranks have other numbers of rows and of batches."""
+    from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+
     part = range(4) if comm.rank == 0 else range(4, 13) if comm.rank == 1 else range(0)
     stream = DataLoader(Rows(Subset(ROWS, part)), batch_size=2)
+    sampler: Any = UnrepeatedDistributedSampler(ROWS, num_replicas=comm.world_size, rank=comm.rank, shuffle=False)
+    kept = DataLoader(ROWS, batch_size=1, num_workers=1, persistent_workers=True)
     return {
         "even": validate(comm, in_every_way, loader(range(12))),
         "by 2": validate(comm, in_every_way),
-        "by 1": validate(comm, in_every_way, loader(size=1)),
+        "by 1": validate(comm, together, loader(size=1)),
+        "one by 4": validate(comm, together, loader(range(1), 4)),
         "own": validate(comm, in_every_way, stream, use_distributed_sampler=False),
+        "theirs": validate(comm, in_every_way, DataLoader(ROWS, batch_size=1, sampler=sampler)),
         "two": validate(comm, in_every_way, loader(), loader(range(3), 1)),
+        "fit": fits(comm, in_every_way, kept),
+        "reload": fits(comm, in_every_way, loader(range(5), 1), reload_dataloaders_every_n_epochs=1),
     }
 
 
@@ -118,18 +165,17 @@ def dealt(count: int, size: int, rank: int, ranks: int) -> torch.Tensor:
 def test_numbers_are_those_of_one_process(world_size: int) -> None:
     """Whatever the shards; a name that some ranks log is of those, and flagged ones are left."""
     ranks = run(world_size, several, backend="gloo")
-    for case, suffix, count in [
-        ("even", "", 12), ("by 2", "", 13), ("by 1", "", 13), ("own", "", 13),
-        ("two", "/dataloader_idx_0", 13), ("two", "/dataloader_idx_1", 3),
-    ]:  # fmt: skip
+    places = [(case, "", count) for case, count in CASES.items()]
+    for case, suffix, count in [*places, ("two", "/dataloader_idx_0", 13), ("two", "/dataloader_idx_1", 3)]:
         values = VALUES[:count]
-        expected = dict.fromkeys(("plain", "both", "given", "synced"), float(values.mean()))
+        expected = dict.fromkeys(("plain", "both_epoch", "given", "synced", "metric"), float(values.mean()))
         expected |= {name: float(getattr(values, name)()) for name in ("sum", "max", "min")}
-        expected["both_epoch"] = expected.pop("both")
+        if case == "two":
+            del expected["metric"]  # of both together
         for number, rank in enumerate(ranks):
             if case == "own" and number == 2:
                 continue  # it had no batch, so it logged nothing
-            logged = {name: rank[case][name + suffix] for name in expected}
+            logged = {name: rank[case][name + suffix] for name in expected if name + suffix in rank[case]}
             assert logged == pytest.approx(expected), (case, number)
             assert rank[case]["told"] == []
     shares = [dealt(12, 2, rank, world_size) for rank in range(world_size)]
@@ -141,6 +187,37 @@ def test_numbers_are_those_of_one_process(world_size: int) -> None:
             of_some = {"others": rest, "others synced": rest}
         expected = {f"rank {number}": means[number], "everywhere": means[number], **of_some}
         assert {name: rank["even"].get(name) for name in expected} == pytest.approx(expected)
+
+
+def test_every_loader_ends_with_a_sync_and_no_step_sees_it() -> None:
+    """In a collection the first metric that wants a sync decides for all."""
+
+    def step(module: Any, values: Any, *_: Any) -> None:
+        module.mean.update(values)
+        module.both.update(values)
+
+    module = Model(step, lambda module: module.log("mean", module.mean.compute()))
+    trainer = trainer_of(SingleCommunicator(), lightning, [SyncMetrics()])
+    trainer.validate(module, [loader([1]), loader([2])], verbose=False)
+    assert module.synced == [False] * 4 + [True]
+    assert not module.mean._is_synced
+    assert trainer.callback_metrics["mean"] == 2.5
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_that_fills_up_leaves_metrics_as_they_were(fails: bool) -> None:
+    """Also if its step fails, states that are changed in place, and what metrics of a collection share."""
+    module = torch.nn.Module()
+    module.metrics, module.kept = MetricCollection({"a": SumMetric(), "b": SumMetric()}), CatMetric()
+    for filler in (True, False, True):
+        with contextlib.suppress(ZeroDivisionError), counted(module, filler=filler):
+            module.metrics.update(torch.tensor(2.0))
+            module.kept.update(torch.tensor(2.0))
+            assert len(fresh(torch.ones(3))) == (0 if filler else 3)
+            assert not (fails and filler) or 1 // 0
+    assert {name: float(value) for name, value in module.metrics.compute().items()} == {"a": 2.0, "b": 2.0}
+    assert module.kept.compute().tolist() == 2.0
+    assert [metric._update_count for metric in (*module.metrics.values(), module.kept)] == [1, 1, 1]
 
 
 def monitored(comm: Any, folder: str) -> dict[str, Any]:
@@ -156,14 +233,9 @@ def monitored(comm: Any, folder: str) -> dict[str, Any]:
     stop = EarlyStopping("val_loss_epoch", patience=1)
     best = ModelCheckpoint(folder, monitor="val_loss_epoch", filename="{epoch}")
     trained = ModelCheckpoint(folder, monitor="loss_epoch", filename="trained-{epoch}")
-    os.environ |= elastic(comm)
+    options = {"max_epochs": 6, "enable_checkpointing": True, "num_sanity_val_steps": 2}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer = lightning.Trainer(
-            accelerator="cpu", strategy="ddp", devices=comm.world_size, max_epochs=6, logger=False,
-            callbacks=[stop, SyncMetrics(), best, trained], enable_progress_bar=False,
-            enable_model_summary=False,
-        )  # fmt: skip
+        trainer = trainer_of(comm, lightning, [stop, SyncMetrics(), best, trained], **options)
         trainer.fit(Model(step), loader(range(12)), loader())
     scores = [float(each.best_model_score) for each in (best, trained)]
     paths = [Path(each.best_model_path).name for each in (best, trained)]
@@ -224,15 +296,6 @@ def values_of_several(module: Any, _: Any, scores: Any, labels: Any) -> None:
 def value_in(stage: str, module: Any, values: Any, scores: Any, labels: Any) -> None:
     if getattr(module.trainer, stage) or (module.trainer.sanity_checking and stage == "validating"):
         value_of_f1(module, values, scores, labels)
-
-
-def fits(comm: Any, step: Any) -> dict[str, Any]:
-    """Train for two epochs, after a check of two batches."""
-    trainer = trainer_of(comm, lightning, [SyncMetrics()], max_epochs=2, num_sanity_val_steps=2)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        trainer.fit(Model(step), loader(range(12), 4), loader(size=4))
-    return {"told": told(seen)}
 
 
 def averages(comm: Any) -> dict[str, list[str]]:

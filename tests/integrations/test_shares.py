@@ -19,8 +19,7 @@ from distmetrics.data import exact
 from distmetrics.errors import InputError
 from distmetrics.testing import run
 from tests.integrations import hf
-from tests.integrations.exact_evaluation import QUIET
-from tests.integrations.modules import elastic
+from tests.integrations.modules import elastic, trainer_of
 from tests.run.threads import Threads
 
 N = 23
@@ -92,11 +91,9 @@ def by_lightning(comm: Any) -> int:
             self.log("rows", self.rows.compute())
 
     def validate(loader: Any) -> float:
-        options = {"accelerator": "cpu", "strategy": "ddp", "devices": comm.world_size, **QUIET}
-        trainer = lightning.pytorch.Trainer(callbacks=[SyncMetrics()], **options)
+        trainer = trainer_of(comm, lightning.pytorch, [SyncMetrics()])
         return float(trainer.validate(Counts(), loader, verbose=False)[0]["rows"])
 
-    warnings.simplefilter("ignore")  # Lightning's, of workers
     loader = DataLoader(Cut(comm), batch_size=2)
     refused(lambda: validate(exact(loader)))
     assert validate(exact(loader, dealt=True)) == N
