@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.agreement.runner import DRIVERS, Driver, Ended, collect, examples, nursery
+import tests.guard.agreement.drivers  # noqa: F401  (enters them)
+from tests.guard.agreement.runner import DRIVERS, Driver, Ended, examples, nursery
 
 _LIBRARIES = ("accelerate", "lightning", "pytorch_lightning")
 
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.xdist_group("agreement"),  # one process that has imported Lightning is enough
     pytest.mark.skipif(not all(map(importlib.util.find_spec, _LIBRARIES)), reason=f"needs {', '.join(_LIBRARIES)}"),
 ]
-collect()
 Ends = Callable[..., list[Ended]]
 
 

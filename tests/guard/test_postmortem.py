@@ -37,7 +37,7 @@ def test_other_files_and_items_are_left_alone_and_a_folder_without_any_is_refuse
     for name in ("none", "file", "empty"):
         assert "holds no file rank-<number>.json" in refusal(tmp_path / name)
     leave(tmp_path, [left(rank, 12, [call(1, 0, 1, later="?")], site=None, later={"x": 1}) for rank in range(12)])
-    for name in ("rank-1.json.tmp", "rank-01.json", "notes.json", "rank-.json"):
+    for name in ("rank-13.json.tmp", "rank-01.json", "notes.json", "rank-.json"):
         (tmp_path / name).write_text("{")
     assert list(read(tmp_path)) == list(range(12))
 

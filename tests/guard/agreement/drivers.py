@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.guard.agreement.runner import EXAMPLE, Names, drives
+from tests.integrations.modules import QUIET
 
 ALIKE = "tensors of the same shape, from the same line: nothing that the guard compares tells them apart"
 
@@ -126,23 +127,13 @@ def snapshot_of_the_main_rank(rank: int, names: Names) -> None:
 
 # --- Lightning ------------------------------------------------------------------------------------------------------
 
-QUIET = {
-    "accelerator": "cpu",
-    "devices": 2,
-    "strategy": "ddp",
-    "num_sanity_val_steps": 0,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "use_distributed_sampler": False,
-    "max_epochs": 1,
-}
-
 
 def trainer(library: str = "lightning.pytorch", **more: Any) -> Any:
     """A real Trainer of two processes."""
-    return importlib.import_module(library).Trainer(**QUIET | more)
+    return importlib.import_module(library).Trainer(
+        **{"accelerator": "cpu", "devices": 2, "strategy": "ddp", "num_sanity_val_steps": 0, "max_epochs": 1}
+        | {"use_distributed_sampler": False, **QUIET, **more}
+    )
 
 
 def whole(fragment: type[Any], **methods: Any) -> Any:

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,6 @@ import torch.distributed as dist
 from distmetrics import DivergedError, MismatchError, PeerLostError, guard
 from distmetrics.launch.spawn import launch
 from tests.integrations.modules import elastic
-
-__all__ = ["DRIVERS", "EXAMPLE", "Driver", "Ended", "Names", "collect", "drives", "ends", "examples", "nursery"]
 
 DEADLINE = 6.0  # seconds, the guard's
 EXAMPLE = "example"  # name of the module that an example becomes
@@ -43,8 +41,7 @@ class Driver:
     """What one rank does to run an example.
 
     Attributes:
-        example: of which rule, and which of its examples: ``DL101-bad-0``.
-        case: tells the drivers of one example apart, where it has several faults.
+        example: of which rule, and which of its examples: ``DL101-bad-0``; ``case`` where it has several faults.
         run: called with the rank, and with a function that executes the example and returns its names.
         elsewhere: whether the guard names a line outside of the example: what began Lightning's sync.
         long: whether only the deadline ends it.
@@ -62,7 +59,6 @@ class Driver:
 
     @property
     def name(self) -> str:
-        """``DL101-bad-0``, or ``DL101-bad-0-loop``."""
         return f"{self.example}-{self.case}" if self.case else self.example
 
 
@@ -87,8 +83,7 @@ def examples() -> dict[str, str]:
     return {path.stem: path.read_text() for path in sorted(_PROGRAMS.glob("*.py"))}
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a rank ended: the type of its error, empty for none, its text, and whether it is one of the guard's."""
 
     error: str
@@ -103,14 +98,10 @@ def ends(names: Sequence[str], mended: Sequence[str] = ()) -> list[Ended]:
     """
     with tempfile.TemporaryDirectory(prefix="agreement-") as folder, guard.use_settings(timeout=DEADLINE):
         work = list(names), list(mended), folder
-        found = []
-        for outcome in launch(_rank, 2, *work, backend="gloo", limit=_LIMIT, start_method="fork"):
-            told = Path(folder, f"{outcome.rank}.json")
-            if told.exists():
-                found.append(Ended(**json.loads(told.read_text())))
-            else:
-                found.append(Ended(type(outcome.error).__name__, f"never ended: {outcome.error}", False))
-    return found
+        ended = launch(_rank, 2, *work, backend="gloo", limit=_LIMIT, start_method="fork")
+        told = [Path(folder, f"{outcome.rank}.json") for outcome in ended]
+        assert all(path.exists() for path in told), [outcome.error for outcome in ended]
+        return [Ended(*json.loads(path.read_text())) for path in told]
 
 
 @contextmanager
@@ -125,12 +116,6 @@ def _prepare() -> None:
     warnings.simplefilter("ignore")
     for name in _LIBRARIES:
         importlib.import_module(name)
-    collect()
-
-
-def collect() -> None:
-    """Import every driver."""
-    importlib.import_module("tests.guard.agreement.drivers")
 
 
 def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -> None:
@@ -138,9 +123,9 @@ def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -
     warnings.simplefilter("ignore")  # Lightning's advice on workers, loggers and step outputs
     for name in ("lightning.pytorch", "pytorch_lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)  # devices that were found, tips
-    collect()
+    importlib.import_module("tests.guard.agreement.drivers")
     os.environ |= elastic(comm) | {"ACCELERATE_USE_CPU": "true"}
-    error: BaseException | None = None
+    ended = Ended("", "", False)
     try:
         with guard.watch():
             for name, is_mended in [*((name, False) for name in names), *((name, True) for name in mended)]:
@@ -150,13 +135,11 @@ def _rank(comm: Any, names: Sequence[str], mended: Sequence[str], folder: str) -
                 driver = DRIVERS[name]
                 driver.run(comm.rank, functools.partial(_names, driver, is_mended))
                 dist.all_reduce(torch.ones(7))  # the job's next step
-    except BaseException as raised:
-        error = raised
+    except BaseException as error:
+        ended = Ended(type(error).__name__, str(error), isinstance(error, _GUARDS))
         raise
     finally:
-        name = type(error).__name__ if error is not None else ""
-        ended = Ended(name, str(error or ""), isinstance(error, _GUARDS))
-        Path(folder, f"{comm.rank}.json").write_text(json.dumps(asdict(ended)))
+        Path(folder, f"{comm.rank}.json").write_text(json.dumps(ended))
 
 
 def _names(driver: Driver, mended: bool, /, **given: Any) -> SimpleNamespace:
