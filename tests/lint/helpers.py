@@ -38,7 +38,7 @@ class Model(LightningModule):
         self.log("val_loss", loss)
 """
 # Few in each run; DISTLINT_EXAMPLES=5000 once in a while.
-EXAMPLES = int(os.environ.get("DISTLINT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("DISTLINT_EXAMPLES", "25"))
 RELAXED = settings(
     deadline=None,
     max_examples=EXAMPLES,

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from distlint.pages import examples
+from distlint.rules import RULES
 from distlint.text import Edit, Text
 from tests.lint.helpers import HANG, WAITS, environment, python, write
 
@@ -100,7 +102,7 @@ def codes(found):
 
 @pytest.fixture(scope="module")
 def process():
-    with Editor() as made:
+    with Editor(select=["dl1", "DL2", "DL9"], ignore=["DL209"]) as made:
         yield made
 
 
@@ -181,8 +183,9 @@ def test_what_waits_for_devices_is_neither_shown_nor_in_the_way_of_a_fix(editor,
 
 
 def test_options_and_the_configuration(tmp_path, editor):
-    with Editor(select=["dl1"], ignore=["DL103"]) as other:
-        assert codes(other.open(SOURCE)) == ["DL101"]
+    for code, is_shown in ("DL005", False), ("DL209", False), ("DL101", True):
+        (_, text), *_ = examples(RULES[code], "bad")
+        assert (code in codes(editor.open(text))) is is_shown
     settings = '[tool.distlint]\nper-path-ignores = { "old/*" = ["DL1"] }\nextend-exclude = ["x"]\n'
     write(tmp_path, pyproject_toml=settings)
     for name, number in (("main.py", 1), ("old/main.py", 0), ("x/main.py", 0)):
