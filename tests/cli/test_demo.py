@@ -1,7 +1,11 @@
-"""What the demo counts as right, deals out, and shows of the linter; the whole of it is in ``tests/acceptance``."""
+"""What the demo counts as right, deals out, and shows of the linter; and commands whose output nobody reads on."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 from distmetrics.cli import main
 from distmetrics.cli.demo import BAD_SCRIPT, judged, lint, shard_bounds
+from tests.guard.left import guarded, leave
 
 
 @pytest.mark.parametrize(
@@ -41,3 +46,24 @@ def test_the_linter_finds_the_four_mistakes_and_a_missing_package_is_named(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["demo"]) == 2
     assert "pip install scikit-learn" in capsys.readouterr().err
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "err_too"),
+    [("postmortem FOLDER --json", 0, False), ("postmortem FOLDER/none", 2, True)],
+)
+def test_a_closed_pipe_ends_a_command_quietly_with_its_usual_exit_code(command, code, err_too, tmp_path):
+    leave(tmp_path, guarded(400, absent=(2,)))
+    arguments = [sys.executable, "-m", "distmetrics", *command.replace("FOLDER", str(tmp_path)).split()]
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    read_end, write_end = os.pipe()
+    os.close(read_end)  # nobody reads, from the beginning: no race
+    try:
+        stderr = write_end if err_too else subprocess.PIPE
+        done = subprocess.run(arguments, stdout=write_end, stderr=stderr, env=environ, timeout=100, check=False)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (code, None if err_too else b"")

@@ -85,17 +85,7 @@ GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
         ({NCCL: "^lo,docker"}, True, "ok", "lo, eth0"),
         ({NCCL: "lo"}, True, "fail", "NCCL_SOCKET_IFNAME=lo is not reached"),
         ({NCCL: "en"}, True, "fail", "NCCL_SOCKET_IFNAME=en is not there"),
-    ],
-)
-def test_interfaces(environ, several, status, text):
-    finding = interfaces(["lo", "eth0", "ib0"], environ, several)
-    assert (finding.status, text in finding.found) == (status, True), finding
-
-
-@pytest.mark.parametrize(
-    ("ranks", "backend", "status", "text"),
-    [
-        (["", ""], "auto", "ok", "gloo, on the processors"),
+        (["", ""], "auto", "ok", "gloo, on the processors"),  # of devices, the GPUs of the ranks
         (["", ""], "nccl", "fail", "no GPU, or a torch without nccl, for ranks 0-1"),
         (["H200 a", "H200 b"], "auto", "ok", "nccl, a GPU of its own for each rank: H200"),
         (["H200 a", "H200 b"], "gloo", "ok", "gloo, on the processors"),
@@ -103,8 +93,9 @@ def test_interfaces(environ, several, status, text):
         (["H200 a", ""], "auto", "fail", "no GPU, or a torch without nccl, for rank 1"),
     ],
 )
-def test_devices(ranks, backend, status, text):
-    finding = devices(ranks, backend)
+def test_interfaces_and_devices(environ, several, status, text):
+    is_network = isinstance(environ, dict)
+    finding = interfaces(["lo", "eth0", "ib0"], environ, several) if is_network else devices(environ, several)
     assert (finding.status, text in finding.found, bool(finding.do)) == (status, True, status != "ok"), finding
 
 
