@@ -248,11 +248,14 @@ def test_where_it_is_kept(project, monkeypatch, capsys):
     assert "the cache cannot be written" in capsys.readouterr().err
 
 
-def test_runs_at_the_same_time(tmp_path):
+def test_processes_change_nothing_nor_do_runs_at_the_same_time(tmp_path):
     write(tmp_path, **{f"m{n}": HANG + WAITS for n in range(9)}, pyproject_toml="", run_sh="torchrun m1.py\n")
     command = [sys.executable, "-m", "distlint", "check", str(tmp_path), "--output-format", "json"]
     command += ["--cache-dir", str(tmp_path / "kept"), "--jobs"]
     runs = [subprocess.Popen([*command, jobs], stdout=subprocess.PIPE, env=environment()) for jobs in "12"]
     first, second = (json.loads(process.communicate()[0]) for process in runs)
     assert first == second == sorted(first, key=lambda each: each["path"])
-    assert len(first) == 18
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    alone, together = (check_files(files, list(RULES), Config(), jobs=jobs) for jobs in (1, 2))
+    assert alone == together
+    assert len(alone.findings) == len(first) == 18
