@@ -40,11 +40,11 @@ def names(root, *paths):
 
 def test_python_files_and_notebooks_are_found_in_order_and_a_file_with_several_names_once(tmp_path):
     hidden = [f"{folder}/x.py" for folder in (".git", *sorted(SKIPPED_FOLDERS))]
-    make(tmp_path, "b.py", "a/z.py", "a/data.txt", "a/b/c.ipynb", "script", *hidden)
-    for link, target in {"a/x.py": "../b.py", "a/y.py": "../b.py", "nowhere.py": "missing.py"}.items():
+    make(tmp_path, "d/b.py", "a/z.py", "a/data.txt", "a/b/c.ipynb", "script", *hidden)
+    for link, target in {"a/x.py": "../d/b.py", "a/y.py": "../d/b.py", "nowhere.py": "missing.py"}.items():
         (tmp_path / link).symlink_to(target)
     os.mkfifo(tmp_path / "pipe.py")
-    assert names(tmp_path) == ["b.py", "a/z.py", "a/b/c.ipynb"]
+    assert names(tmp_path) == ["a/z.py", "a/b/c.ipynb", "d/b.py"]
     assert names(tmp_path, tmp_path / "a") == ["a/x.py", "a/z.py", "a/b/c.ipynb"]
     assert names(tmp_path, tmp_path / "a/y.py", tmp_path, tmp_path / "a") == ["a/y.py", "a/z.py", "a/b/c.ipynb"]
     for each in ("script", *hidden):  # named files are checked, whatever they are
