@@ -143,17 +143,6 @@ def test_a_broken_connection_is_made_again_and_all_hear_of_a_rank_without_a_guar
     assert eventually(lambda: "no guard watches rank 1: " in caplog.text)
 
 
-def test_ranks_connect_one_after_the_other(host: Host) -> None:
-    """At once in a small world, and within seconds in a large one."""
-
-    def delay(rank: int, world_size: int) -> float:
-        return GuardStore(host.store, Identity(rank, world_size, this_process(), "world")).delay
-
-    delays = [delay(rank, 16) for rank in range(16)]
-    assert delays == sorted({*delays})
-    assert delay(4095, 4096) < 5
-
-
 def test_that_nobody_watches_is_said_once_and_not_for_each_group(caplog: pytest.LogCaptureFixture) -> None:
     """A store for tests can't be connected to a second time."""
     watchdog._warn_unwatched.cache_clear()

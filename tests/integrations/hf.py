@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
-from torchmetrics.classification import MulticlassAccuracy, MulticlassStatScores
 
 from tests.integrations.modules import elastic
 
@@ -164,8 +163,3 @@ def join(comm: Any) -> None:
     warnings.simplefilter("ignore")
     if comm.world_size > 1:
         os.environ |= elastic(comm)
-
-
-def classes() -> dict[str, Any]:
-    options = {"num_classes": CLASSES, "average": "micro"}
-    return {"accuracy": MulticlassAccuracy(**options), "scores": MulticlassStatScores(**options)}

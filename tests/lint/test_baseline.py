@@ -6,11 +6,9 @@ import json
 import shutil
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distlint.cli import main
-from tests.lint.helpers import HEAD, RELAXED, found, write
+from tests.lint.helpers import HEAD, write
 
 ONE = "def f{n}(rank):\n    if rank == 0:\n        dist.barrier()\n"
 TWO = HEAD + ONE.format(n=0) + ONE.format(n=1)
@@ -25,18 +23,6 @@ def folder(tmp_path, monkeypatch):
 
 def check(*options, path="src"):
     return main(["check", path, "--baseline", "known.json", *options])
-
-
-@RELAXED
-@given(st.sampled_from(["", "# a comment\n\n", "x = 1\n"]), st.integers(0, 3), st.integers(0, 3))
-def test_only_what_is_more_than_before_is_new(folder, capsys, before, depth, more):
-    """Wherever statements move, however they are indented."""
-    text = before + HEAD
-    for number in range(2 + more):
-        body = "".join(f"{'    ' * depth}{line}\n" for line in ONE.format(n=number).splitlines())
-        text += "".join("    " * n + "if x:\n" for n in range(depth)) + body
-    write(folder, src__a=text)
-    assert len(found(capsys, "src", "--baseline", "known.json")) == more
 
 
 def test_what_is_gone_is_told_where_it_was_looked_for_and_is_kept_elsewhere(folder, capsys, monkeypatch):

@@ -36,9 +36,8 @@ def told(capsys, command, code=0):
 
 
 MISUSE = """
-check no/such/path; check --select DL999 .; check --extend-select X .; check --ignore X .; check - other.py;
-explain DL101 DL999; facts no/such/path; check --unsafe-fixes .; check --write-baseline .; check - --add-ignores;
-check --baseline none.json good.py; check --statistics --output-format sarif .; check . --jobs -1; check --review;
+check --extend-select X .; check --ignore X .; check - other.py; facts no/such/path; check --unsafe-fixes .;
+check --write-baseline .; check - --add-ignores; check --statistics --output-format sarif .; check . --jobs -1;
 check --output-file no/such/folder/x good.py; check --config none.toml .; check . --output-format pylint; facts --fix
 """
 
