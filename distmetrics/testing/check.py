@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import random
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from distmetrics.errors import InputError, LawViolation, optional
-from distmetrics.testing.batches import Shards, listed
-from distmetrics.testing.law import Law, Laws, case_text, explained, shard_texts
-from distmetrics.testing.laws import DEFAULT, LAYOUTS, mesh_of
-from distmetrics.testing.runs import LAYOUTS as USUAL_LAYOUTS
-from distmetrics.testing.runs import LawBroken, NotJudged, Runs, text_of
+from distmetrics.errors import InputError, LawViolation
+from distmetrics.testing.law import Law, Laws, case_text, shard_texts, told
+from distmetrics.testing.laws import DEFAULT, LAYOUTS
+from distmetrics.testing.runs import LawBroken, NotJudged, Runs, runs_of, text_of
 from distmetrics.testing.shards import (
     Case,
+    Shards,
     checked_sizes,
+    fewer,
     is_strategy,
+    listed,
     partitions,
     shapes,
-    smaller,
 )
 from distmetrics.testing.subject import Subject, Sync
-from distmetrics.testing.worlds import Backend, worlds
+from distmetrics.testing.worlds import Backend
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-T = TypeVar("T")
 # Smaller cases that are judged of a violation: processes take a hundred times as long.
 _TRIES = {"threads": 100, "gloo": 6}
 
@@ -63,15 +59,19 @@ class Violation:
     @classmethod
     def of(cls, law: Law, subject: Subject, case: Case, broken: LawBroken) -> Violation:
         """Describe how a metric breaks a law on a case."""
-        told = explained(law, broken, case)
-        first, _, rest = told.partition("\n")
         options = "" if subject.sync == "distmetrics" else f', sync="{subject.sync}"'
         name = law.name.upper().replace("-", "_")
         again = f"case = {case_text(case)}\nlaws.{name}({subject.name}, case{options})"
-        text = f"{subject.name} {first}\n\n{textwrap.indent(again, '    ')}\n{rest}"
-        got = tuple(map(text_of, broken.got))
-        expected, shards = text_of(broken.expected), shard_texts(case)
-        return cls(law, subject.name, case, shards, expected, got, broken.detail, text)
+        return cls(
+            law,
+            subject.name,
+            case,
+            shard_texts(case),
+            text_of(broken.expected),
+            tuple(map(text_of, broken.got)),
+            broken.detail,
+            told(law, subject, case, broken, again),
+        )
 
     def __str__(self) -> str:
         return self.text
@@ -162,29 +162,25 @@ def check_metric(
     chosen = Laws.of(laws)
     if layouts:
         chosen |= LAYOUTS
-    meshes = [dict(mesh_of(sizes).sizes) for sizes in layouts]  # whose axes have known names
     sizes = checked_sizes(world_sizes)
-    with optional("hypothesis", "checking a metric"):
-        import hypothesis  # noqa: F401  (without it nothing is judged)
     subject = Subject.of(make, sync)
     judged: Counter[Law] = Counter()
     skipped: dict[Law, str] = {}
     violations: dict[Law, Violation] = {}
-    with worlds(backend) as run_world:
-        runs_of = partial(
-            Runs, subject, chosen.equality, run_world, layouts=meshes or USUAL_LAYOUTS
-        )
+    with runs_of(subject, chosen.equality, backend, layouts) as runs_on:
         for shards, asked in _cases(batches, sizes, max_examples, seed, chosen):
-            runs = runs_of(shards)  # the laws share its runs
-            for law in asked:
-                result = None if law in violations else law.verdict(runs)
+            runs = runs_on(shards)  # the laws share its runs
+            for law in (each for each in asked if each not in violations):
+                result = law.verdict(runs)
                 if isinstance(result, NotJudged):
                     skipped.setdefault(law, str(result))
-                elif law not in violations:
-                    judged[law] += 1
-                if isinstance(result, LawBroken):
-                    smallest = _smallest(law, runs_of, Case(shards), result, _TRIES[backend], seed)
-                    violations[law] = Violation.of(law, subject, *smallest)
+                    continue
+                judged[law] += 1
+                if result is not None:
+                    # What has broken one law often breaks the next one.
+                    cases = [*(each.case for each in violations.values()), Case(shards)]
+                    found = _smallest(law, runs_on, cases, result, _TRIES[backend])
+                    violations[law] = Violation.of(law, subject, *found)
     if not judged and chosen:
         raise _unjudged(subject.name, skipped)
     return Report(
@@ -246,66 +242,59 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
     import hypothesis
 
     examples: list[Any] = []
-    settings = _settings(max_examples=number, phases=[hypothesis.Phase.generate])
 
     def keep(example: Any) -> None:
         examples.append(example)
 
     def draw() -> None:
+        settings = hypothesis.settings(
+            database=None,
+            deadline=None,
+            max_examples=number,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
         hypothesis.seed(seed)(settings(hypothesis.given(strategy)(keep)))()  # type: ignore[no-untyped-call]
 
-    _apart(draw)
+    # On a thread of its own: in a test of hypothesis it allows no other on its own.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(draw).result()
     return examples
 
 
 def _smallest(
     law: Law,
-    runs_of: Callable[[Shards], Runs],
-    case: Case,
+    runs_on: Callable[[Shards], Runs],
+    cases: Sequence[Case],
     broken: LawBroken,
     tries: int,
-    seed: int,
 ) -> tuple[Case, LawBroken]:
-    """Let hypothesis leave ranks, batches and samples out, until none can be left out any more."""
-    import hypothesis
-    from hypothesis.errors import NoSuchExample
+    """Return the smallest case that breaks a law, from one of some of which the last one does.
 
-    seen: dict[str, LawBroken | None] = {repr(case): broken}
+    Ranks, batches and samples are left out, one at a time, until none can be any more.
+    """
 
-    def breaks(fewer: Case) -> bool:
-        key = repr(fewer)
-        if key not in seen:
-            found = law.verdict(runs_of(fewer)) if len(seen) <= tries else None
-            seen[key] = found if isinstance(found, LawBroken) else None
-        return seen[key] is not None
+    def verdict(case: Case) -> LawBroken | None:
+        found = law.verdict(runs_on(case))
+        return found if isinstance(found, LawBroken) else None
 
-    def found_in(case: Case) -> Case:
-        source = random.Random(seed)  # noqa: S311  (no secret)
-        settings = _settings(phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink])
-        try:
-            return hypothesis.find(smaller(case), breaks, settings=settings, random=source)
-        except NoSuchExample:
-            return case
-
-    fewer = _apart(lambda: found_in(case))
-    while repr(fewer) != repr(case):  # of large batches some runs of samples were left out at once
-        case, fewer = fewer, _apart(partial(found_in, fewer))
-    return case, seen[repr(case)] or broken
-
-
-def _settings(**options: Any) -> Any:
-    import hypothesis
-
-    checks = list(hypothesis.HealthCheck)
-    return hypothesis.settings(
-        database=None, deadline=None, suppress_health_check=checks, **options
-    )
-
-
-def _apart(job: Callable[[], T]) -> T:
-    """Call a job on a thread of its own: in a test of hypothesis it allows no other on its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(job).result()
+    *others, smallest = cases
+    for other in others:
+        if found := verdict(other):
+            smallest, broken = other, found
+            break
+    candidates = fewer(smallest)
+    place = unchanged = 0
+    while unchanged < len(candidates) and tries > 0:
+        candidate = candidates[place % len(candidates)]
+        found = verdict(candidate)
+        tries -= 1
+        if found is None:
+            place, unchanged = place + 1, unchanged + 1
+        else:
+            smallest, broken = candidate, found
+            candidates, unchanged = fewer(candidate), 0
+    return smallest, broken
 
 
 def _in_order(by_law: Mapping[Law, Any]) -> dict[Law, Any]:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distmetrics.errors import InputError, InputTypeError, LawViolation
-from distmetrics.testing.batches import Shards, code
 from distmetrics.testing.equality import CLOSE, Equality
-from distmetrics.testing.runs import LAYOUTS, LawBroken, NotJudged, Runs, text_of
-from distmetrics.testing.shards import Case
+from distmetrics.testing.runs import LawBroken, NotJudged, Runs, runs_of, text_of
+from distmetrics.testing.shards import Case, Shards, code
 from distmetrics.testing.subject import Subject, Sync, quiet
-from distmetrics.testing.worlds import Backend, worlds
+from distmetrics.testing.worlds import Backend
 
 Check = Callable[[Runs], None]
 _LONG = 400  # characters of a shard in a report
@@ -62,18 +61,21 @@ class Law:
 
     def verdict(self, runs: Runs) -> LawBroken | NotJudged | None:
         """Judge the law on a case; return None if it holds."""
-        if not runs.shards:
-            return NotJudged("there is no rank")
-        if self.not_own and runs.subject.sync != "distmetrics":
-            return NotJudged(self.not_own)
-        if self.needs_state and runs.subject.is_function:
-            return NotJudged("a function holds no state")
         try:
-            with quiet():
-                self.check(runs)
+            self._ask(runs)
         except (LawBroken, NotJudged) as reason:
             return reason
         return None
+
+    def _ask(self, runs: Runs) -> None:
+        if not runs.shards:
+            raise NotJudged("there is no rank")
+        if self.not_own and runs.subject.sync != "distmetrics":
+            raise NotJudged(self.not_own)
+        if self.needs_state and runs.subject.is_function:
+            raise NotJudged("a function holds no state")
+        with quiet():
+            self.check(runs)
 
     def __str__(self) -> str:
         return self.name
@@ -114,20 +116,20 @@ class Laws:
         sync: Sync = "distmetrics",
         backend: Backend = "threads",
         equality: Equality | None = None,
-        layouts: Sequence[Mapping[str, int]] = LAYOUTS,
+        layouts: Sequence[Mapping[str, int]] = (),
     ) -> None:
         """Judge a metric on a case by these laws, as one law does."""
         __tracebackhide__ = True
         subject, shards = Subject.of(make, sync), Case(case)
-        unjudged: dict[Law, str] = {}
-        with worlds(backend) as run_world:
-            runs = Runs(subject, equality or self.equality, run_world, shards, layouts)
+        unjudged: dict[Law, NotJudged] = {}
+        with runs_of(subject, equality or self.equality, backend, layouts) as runs:
+            on_case = runs(shards)
             for law in self:
-                found = law.verdict(runs)
+                found = law.verdict(on_case)
                 if isinstance(found, LawBroken):
-                    raise LawViolation(f"{subject.name} {explained(law, found, shards)}")
+                    raise LawViolation(told(law, subject, shards, found))
                 if found is not None:
-                    unjudged[law] = str(found)
+                    unjudged[law] = found
         if len(unjudged) == len(self) > 0:
             law, why = next(iter(unjudged.items()))
             _reject(f"the law {law} says nothing about this case: {why}")
@@ -177,19 +179,21 @@ def _reject(why: str) -> None:
     try:
         import hypothesis
     except ImportError:
-        is_drawn = False
-    else:
-        is_drawn = hypothesis.currently_in_test_context()
-    if not is_drawn:
+        raise InputError(why) from None
+    if not hypothesis.currently_in_test_context():
         raise InputError(why)
     hypothesis.event(why)
     hypothesis.reject()
 
 
-def explained(law: Law, broken: LawBroken, case: Shards) -> str:
-    """Say that a law is broken, what was expected, what each rank got, and why metrics break it."""
+def told(law: Law, subject: Subject, case: Shards, broken: LawBroken, again: str = "") -> str:
+    """Say that a law is broken, what was expected, what each rank got, and why metrics break it.
+
+    ``again`` is code that shows it.
+    """
     lines = [
-        f"breaks the law {law.name} ({law.number}): {law.title}",
+        f"{subject.name} breaks the law {law.name} ({law.number}): {law.title}",
+        *(["", textwrap.indent(again, "    ")] if again else []),
         "",
         f"  expected    {text_of(broken.expected)}",
         *(f"  rank {rank} got  {text_of(got)}" for rank, got in enumerate(broken.got)),

@@ -20,34 +20,35 @@ the single process.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from distmetrics.errors import InputError
-from distmetrics.layouts.mesh import SAME, SHARD, Mesh, usual_roles
+from distmetrics.comm.verdict import Outcome
+from distmetrics.errors import InputError, in_short
+from distmetrics.layouts.mesh import SAME, SHARD, Mesh
 from distmetrics.testing import scenarios
-from distmetrics.testing.batches import (
+from distmetrics.testing.equality import BITWISE, Equality
+from distmetrics.testing.law import Law, Laws, law
+from distmetrics.testing.runs import LawBroken, NotJudged, Runs
+from distmetrics.testing.shards import (
     Batch,
     Shards,
     arguments_of,
     changed_floats,
     count,
     cut,
+    in_runs,
+    in_turn,
     is_floating,
     join,
+    padded,
     take,
 )
-from distmetrics.testing.equality import BITWISE, Equality
-from distmetrics.testing.law import Law, Laws, law
-from distmetrics.testing.runs import LawBroken, NotJudged, Runs, compare, no_error
-from distmetrics.testing.scenarios import Scenario
-from distmetrics.testing.shards import in_runs, in_turn, padded
 from distmetrics.tree import map_leaves
 
 __all__ = ["ALL", "DEFAULT", "EXACT", "LAYOUTS", "NUMERICS", "Law", "Laws", "find"]
@@ -64,10 +65,11 @@ def SINGLE_IS_SHARDED(runs: Runs) -> None:
     """
     shards = runs.dense
     single, ranks = runs.single(), runs.settled(shards)
-    if single.kind == "value":
-        runs.keeps_value(single.value, shards)
-    elif all(rank.kind == "raised" for rank in ranks):
-        raise NotJudged(f"a single process raises {single.text}")
+    if single.error is None:
+        got = runs.values(shards, instead=single.value)
+        runs.compare(single.value, got[:1], shards)
+    elif all(rank.error for rank in ranks):
+        raise NotJudged(f"a single process raises {in_short(single.error)}")
     else:
         raise LawBroken(single, ranks, "a value where a single process raises", shards)
 
@@ -81,7 +83,7 @@ def RANKS_AGREE(runs: Runs) -> None:
     Compute from the synced states alone.
     """
     got = runs.values(runs.shards)
-    compare(got[0], got, BITWISE, runs.shards, " of rank 0")
+    runs.compare(got[0], got, runs.shards, " of rank 0", BITWISE)
 
 
 @law(3, "a rank that was never updated changes nothing", on_all_shards=True)
@@ -96,7 +98,8 @@ def EMPTY_RANK_IS_NEUTRAL(runs: Runs) -> None:
     expected = runs.values(shards)[0]
     first: Shards = ((), *shards)
     for more in (first, (*shards, ()), (*first, (), ())):
-        runs.keeps_value(expected, more, " without the empty rank")
+        got = runs.values(more, instead=expected)
+        runs.compare(expected, got[:1], more, " without the empty rank")
 
 
 @law(4, "an update with no samples changes nothing", needs_state=True)
@@ -111,9 +114,7 @@ def EMPTY_BATCH_IS_NEUTRAL(runs: Runs) -> None:
     if not count(shards[0][0]):
         raise NotJudged("the batches' arguments have no axis of samples in common")
     nothing = take(shards[0][0], [])
-    alone = runs.single([nothing, *runs.pooled])
-    if alone.kind == "raised":
-        raise NotJudged(f"an update with no samples is refused: {alone.text}")
+    _accepted(runs.single([nothing, *runs.pooled]), "an update with no samples")
     more = ((nothing, *shards[0]), *shards[1:])
     if shards[1:]:
         more = (*more[:-1], (*more[-1], nothing))
@@ -139,7 +140,7 @@ def ASSOCIATIVE(runs: Runs) -> None:
     left = runs.values(((merged_left,), (last_alone,)), scenarios.prefilled)
     right = runs.values(((first_alone,), (merged_right,)), scenarios.prefilled)
     note = " when the first two are merged first"
-    compare(left[0], right[:1], runs.loosely, shards, note)
+    runs.compare(left[0], right[:1], shards, note)
 
 
 @law(6, "the order of the ranks is irrelevant")
@@ -245,8 +246,8 @@ def OBSERVATION(runs: Runs) -> None:
     half = (len(batches) + 1) // 2
     seen = runs.single(batches[:half], then=batches[half:])
     unseen = runs.single(batches)
-    if half < len(batches) and {seen.kind, unseen.kind} == {"value"}:
-        compare(unseen.value, [seen.value], runs.loosely, (batches,), f"{note} in one process")
+    if half < len(batches) and not (seen.error or unseen.error):
+        runs.compare(unseen.value, [seen.value], (batches,), f"{note} in one process")
 
 
 @law(
@@ -277,12 +278,12 @@ def SAME_SEQUENCE(runs: Runs) -> None:
     cut_at = len(batches) - len(shards) + 1
     lopsided = (batches[:cut_at], *in_turn(batches[cut_at:], len(shards) - 1))
     runs.values(shards)
-    first = runs.world(shards)[0].collectives
+    first = runs.world(shards).collectives[0]
     for dealt in (shards, shards[::-1], in_turn(batches, len(shards)), lopsided):
         runs.values(dealt)
-        for rank in runs.world(dealt):
-            if rank.collectives != first:
-                got = [_listed(rank.collectives)]
+        for calls in runs.world(dealt).collectives:
+            if calls != first:
+                got = [_listed(calls)]
                 raise LawBroken(_listed(first), got, "other data, other calls", dealt)
 
 
@@ -295,22 +296,15 @@ def NO_HANG(runs: Runs) -> None:
     shape. Make the same calls on every rank, or let distmetrics sync.
     """
     shards, batches = runs.dense, runs.pooled
-    others: list[Shards] = [
-        runs.shards,
-        shards,
-        ((), *shards),
-        (*shards, ()),
-        ((), batches),
-        (batches, (), ()),
-    ]
-    for dealt in others:
-        ranks = runs.world(dealt)
-        for rank in ranks:
-            if rank.kind == "stuck":
-                raise LawBroken("every rank gets a value", ranks, str(rank.error), dealt)
-    ranks = runs.world(shards)
-    if all(rank.kind == "raised" for rank in ranks):
-        raise NotJudged(f"every rank raises {ranks[0].text}")
+    lone: list[Shards] = [((), *shards), (*shards, ()), ((), batches), (batches, (), ())]
+    for dealt in [runs.shards, shards, *lone]:
+        world = runs.world(dealt)
+        if world.is_stuck:
+            error = next(rank.error for rank in world.ended if rank.error)
+            raise LawBroken("every rank gets a value", world.ended, str(error), dealt)
+    ranks = runs.world(shards).ended
+    if all(rank.error for rank in ranks):
+        raise NotJudged(f"every rank raises {in_short(ranks[0].error)}")
 
 
 @law(16, "after reset() a metric is like a new one", needs_state=True)
@@ -339,7 +333,7 @@ def ROUND_TRIP(runs: Runs) -> None:
     """
     shards = runs.dense
     expected = runs.values(shards)[0]  # where the sync itself raises, this law says nothing
-    no_error(expected, runs.settled(shards, scenarios.round_trips), shards)
+    runs.values(shards, scenarios.round_trips, instead=expected)
     runs.same_on_each_rank(scenarios.round_trips)
 
 
@@ -352,9 +346,9 @@ def DTYPE_KEPT(runs: Runs) -> None:
     """
     shards = runs.dense
     single, got = runs.single(), runs.values(shards)
-    if single.kind == "value":
-        types = [_types(value) for value in got]
-        compare(_types(single.value), types, BITWISE, shards, " of a single process")
+    if single.error is None:
+        note = " of a single process"
+        runs.compare(_types(single.value), [*map(_types, got)], shards, note, BITWISE)
     if runs.subject.sync == "distmetrics" and not runs.subject.is_function:
         runs.same_on_each_rank(scenarios.synced_dtypes)
 
@@ -368,9 +362,7 @@ def LOW_PRECISION(runs: Runs) -> None:
     """
     low = _with_floats(runs.dense, lambda x: x.to(torch.bfloat16))
     same = _with_floats(low, lambda x: x.to(torch.float32))
-    alone = runs.single(low[0])
-    if alone.kind == "raised":
-        raise NotJudged(f"bfloat16 input is refused: {alone.text}")
+    _accepted(runs.single(low[0]), "bfloat16 input")
     runs.same_value(same, [low], " in float32", _HALF_PRECISION)
 
 
@@ -395,7 +387,7 @@ def LARGE_COUNTS(runs: Runs) -> None:
         if _is_count(big[name]) and _is_count(added[name]):
             expected = big[name].double() + added[name].double()
             note = f", the state {name} ({big[name].dtype}) after a batch was added"
-            compare(expected, [total[name].double()], BITWISE, shards, note)
+            runs.compare(expected, [total[name].double()], shards, note, BITWISE)
 
 
 @law(21, "adding a constant to all numbers leaves the value")
@@ -426,11 +418,9 @@ def NAN_EVERYWHERE(runs: Runs) -> None:
 
         spoiled = _with_floats((last[:1],), spoil)
         shards = (*others, (*spoiled[0], *last[1:]))
-        single = runs.single(list(chain.from_iterable(shards)))
-        if single.kind == "raised":
-            raise NotJudged(f"{bad} is refused: {single.text}")
-        expected, *got = map_leaves(_not_finite, [single.value, *runs.values(shards)])
-        compare(expected, got, BITWISE, shards, f" with {bad} in the data")
+        single = _accepted(runs.single([*chain.from_iterable(shards)]), str(bad))
+        expected, *got = map_leaves(_not_finite, [single, *runs.values(shards)])
+        runs.compare(expected, got, shards, f" with {bad} in the data", BITWISE)
 
 
 @law(
@@ -451,10 +441,8 @@ def SUBGROUP(runs: Runs) -> None:
     in_group = runs.values(more, scenarios.in_subgroup)
     in_group = [*in_group[:1], *in_group[2:]]
     # Each rank is compared with itself: whether ranks agree is another law.
-    for rank, expected in enumerate(runs.values(shards)):
-        if difference := runs.loosely.difference(expected, in_group[rank]):
-            detail = f"rank {rank} of the group: {difference} in a world of its own"
-            raise LawBroken(expected, in_group, detail, more)
+    for expected, got in zip(runs.values(shards), in_group, strict=True):
+        runs.compare(expected, [got], more, " in a world of its own")
 
 
 @law(
@@ -473,7 +461,7 @@ def COLLECTION(runs: Runs) -> None:
     runs.same_on_each_rank(scenarios.beside_another)
     together = runs.values(shards, scenarios.beside_another)[0][0].got["whole"]
     alone = runs.values(shards)[0]
-    compare(alone, [together], runs.loosely, shards, " when no other metric is about")
+    runs.compare(alone, [together], shards, " when no other metric is about")
 
 
 _OF_LAYOUTS = "a metric's own sync knows no layout"
@@ -490,9 +478,8 @@ def REPLICA_NEUTRAL(runs: Runs) -> None:
     """
     for mesh in _meshes(runs, "ranks with the same samples", lambda mesh: mesh.axes(SAME)):
         parts, expected = _of_shards(runs, mesh)
-        dealt = _dealt(mesh, parts, parts)
-        no_error(expected, runs.settled(dealt, _over(mesh)), dealt)  # ranks that differ are one
-        _compare(runs, mesh, dealt, expected, " of the shards alone")
+        # Ranks that differ are an error.
+        _compare(runs, mesh, parts, parts, expected, " of the shards alone", instead=expected)
 
 
 @law(26, "the order of a mesh's axes is irrelevant", needs_state=True, not_own=_OF_LAYOUTS)
@@ -506,9 +493,9 @@ def AXIS_ORDER(runs: Runs) -> None:
         shards, others = mesh.axes(SHARD), _others(mesh)
         parts, expected = _of_shards(runs, mesh)
         for axes in ([*shards, *others], [*reversed(others), *shards]):
-            swapped = mesh_of({axis: mesh.sizes[axis] for axis in axes})
-            dealt = _dealt(swapped, parts, parts)
-            _compare(runs, swapped, dealt, expected, f" with the axes in the order {axes}")
+            swapped = Mesh({axis: mesh.sizes[axis] for axis in axes}, mesh.roles)
+            note = f" with the axes in the order {axes}"
+            _compare(runs, swapped, parts, parts, expected, note)
 
 
 @law(
@@ -526,7 +513,7 @@ def OWNER_ONLY(runs: Runs) -> None:
     for mesh in _meshes(runs, "an owner", lambda mesh: mesh.owned):
         parts, expected = _of_shards(runs, mesh)
         others = tuple(part + part for part in reversed(parts))
-        _compare(runs, mesh, _dealt(mesh, parts, others), expected, " of the owners alone")
+        _compare(runs, mesh, parts, others, expected, " of the owners alone")
 
 
 _HALF_PRECISION = Equality("relative 0.02, absolute 0.02", 0.02, 0.02, types=False)
@@ -573,15 +560,6 @@ def _not_finite(leaf: Any) -> Any:
     return isinstance(leaf, float) and not math.isfinite(leaf)
 
 
-def mesh_of(sizes: Mapping[str, int]) -> Mesh:
-    """Return a mesh whose axes mean what their names say.
-
-    Raises:
-        ConfigurationError: a name is not known.
-    """
-    return Mesh.of(sizes, usual_roles(sizes))
-
-
 def _others(mesh: Mesh) -> list[str]:
     shards = mesh.axes(SHARD)
     return [axis for axis in mesh.sizes if axis not in shards]
@@ -593,7 +571,7 @@ def _meshes(runs: Runs, what: str, has_it: Callable[[Mesh], Any]) -> Iterable[Me
     Raises:
         NotJudged: there are none.
     """
-    kept = list(filter(has_it, map(mesh_of, runs.layouts)))
+    kept = list(filter(has_it, runs.meshes))
     if not kept:
         raise NotJudged(f"no layout has {what}")
     return kept
@@ -605,27 +583,30 @@ def _of_shards(runs: Runs, mesh: Mesh) -> tuple[Shards, Any]:
     return parts, runs.values(parts)[0]
 
 
-def _dealt(mesh: Mesh, parts: Shards, of_others: Shards) -> Shards:
-    """Deal parts to the ranks that have values, and others to the others."""
-    dealt = []
-    for rank in mesh.ranks:
-        shard = mesh.along(rank, mesh.axes(SHARD)).index(rank)
-        dealt.append((parts if mesh.owns(rank) else of_others)[shard])
-    return tuple(dealt)
+def _compare(
+    runs: Runs,
+    mesh: Mesh,
+    parts: Shards,
+    of_others: Shards,
+    expected: Any,
+    note: str,
+    **instead: Any,
+) -> None:
+    """Compare the value over a mesh: ranks without values get batches of others."""
+    shards = mesh.axes(SHARD)
+    dealt = tuple(
+        (parts if mesh.owns(rank) else of_others)[mesh.along(rank, shards).index(rank)]
+        for rank in mesh.ranks
+    )
+    scenario = scenarios.OverLayout(tuple(mesh.sizes.items()))
+    runs.compare(expected, runs.values(dealt, scenario, **instead), dealt, note)
 
 
-def _compare(runs: Runs, mesh: Mesh, dealt: Shards, expected: Any, note: str) -> None:
-    compare(expected, runs.values(dealt, _over(mesh)), runs.loosely, dealt, note)
-
-
-@functools.cache
-def _scenario(axes: tuple[tuple[str, int], ...]) -> Scenario:
-    """Return the same object for the same mesh, so that no run is made twice."""
-    return functools.partial(scenarios.over_layout, dict(axes))
-
-
-def _over(mesh: Mesh) -> Scenario:
-    return _scenario(tuple(mesh.sizes.items()))
+def _accepted(single: Outcome, what: str) -> Any:
+    """Return the value of a single process."""
+    if single.error:
+        raise NotJudged(f"{what} is refused: {in_short(single.error)}")
+    return single.value
 
 
 _values = list(globals().values())

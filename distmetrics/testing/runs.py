@@ -1,50 +1,45 @@
 """The runs of a metric on one case: each is made once, whichever laws ask for it."""
 
 import contextlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from distmetrics.comm.communicator import Communicator, SingleCommunicator, use
 from distmetrics.comm.process_group import is_connection_error
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import DivergedError, MismatchError, PeerLostError, in_short
-from distmetrics.testing.batches import Batch, Shards, count, cut, identities
+from distmetrics.layouts.mesh import Mesh, usual_roles
 from distmetrics.testing.equality import BITWISE, Equality, brief
 from distmetrics.testing.fake_torch_distributed import routed
 from distmetrics.testing.recording import RecordingCommunicator
 from distmetrics.testing.scenarios import Rank, Scenario, plain
-from distmetrics.testing.shards import in_runs
+from distmetrics.testing.shards import Batch, Shards, count, cut, identities, in_runs
 from distmetrics.testing.subject import Subject
-from distmetrics.testing.worlds import RunWorld
+from distmetrics.testing.worlds import Backend, RunWorld, worlds
 
 _TRANSPORT = "ranks disagree on a collective"  # what gloo would abort on, or hang
-LAYOUTS = ({"dp": 2, "tp": 2, "pp": 2},)
+_USUAL_LAYOUTS = ({"dp": 2, "tp": 2, "pp": 2},)
+_NO_VALUE = object()
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
-    """How one process, or one rank of a world, ended.
+class World(NamedTuple):
+    """How the ranks of a world ended, and the operations that each one's transport was asked for.
 
-    Attributes:
-        kind: "value", "raised", or "stuck": it waits for a call that never comes, or the transport
-            breaks.
-        value: what the scenario returned.
-        collectives: the operations that the rank's transport was asked for.
-        error: what the rank raised.
+    ``shards`` are kept alive here, since their identities stand for them.
     """
 
-    kind: str
-    value: Any = None
-    collectives: tuple[str, ...] = ()
-    error: BaseException | None = None
+    shards: Shards
+    ended: list[Outcome]
+    collectives: list[tuple[str, ...]]
 
     @property
-    def text(self) -> str:
-        """The error, on a line."""
-        return in_short(self.error)
+    def is_stuck(self) -> bool:
+        """True if ranks wait for calls that never come; not if an error of one let others down."""
+        errors = [each.error for each in self.ended if each.error]
+        return bool(errors) and all(map(_is_stuck, errors))
 
 
 @dataclass(eq=False)
@@ -72,22 +67,21 @@ class Runs:
         subject: the metric.
         equality: when two values are the same.
         run_world: runs worlds, see :func:`~distmetrics.testing.worlds.worlds`.
+        meshes: that laws about layouts are judged on.
         shards: for each rank its batches.
-        layouts: sizes by axis of the meshes that laws about layouts are judged on.
     """
 
     subject: Subject
     equality: Equality
     run_world: RunWorld
+    meshes: Sequence[Mesh]
     shards: Shards
-    layouts: Sequence[Mapping[str, int]] = LAYOUTS
-    # Keys are identities of batches, so that the batches are kept alive next to the results.
-    _runs: dict[Hashable, tuple[Shards, list[RankResult]]] = field(default_factory=dict)
+    _worlds: dict[Hashable, World] = field(default_factory=dict)
 
     @property
     def dense(self) -> Shards:
         """The shards without ranks and batches that have no samples; some must have samples."""
-        kept = [tuple(filter(_has_samples, shard)) for shard in self.shards]
+        kept = [tuple(batch for batch in shard if count(batch) != 0) for shard in self.shards]
         if not any(kept):
             raise NotJudged("no rank has samples")
         return tuple(filter(None, kept))
@@ -106,14 +100,9 @@ class Runs:
             raise NotJudged(f"there are not enough samples for {world_size} ranks")
         return in_runs(batches, world_size)
 
-    @property
-    def loosely(self) -> Equality:
-        """The equality without types, of which a law of its own speaks."""
-        return replace(self.equality, types=False)
-
     def single(
         self, batches: Sequence[Batch] | None = None, *, then: Sequence[Batch] = ()
-    ) -> RankResult:
+    ) -> Outcome:
         """Return what a single process gets, from the data of all ranks by default.
 
         Args:
@@ -126,44 +115,71 @@ class Runs:
                 if then:
                     self.subject.value(metric)
                     self.subject.update(metric, then)
-                return RankResult("value", self.subject.value(metric))
+                return Outcome(0, self.subject.value(metric))
             except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
-                return RankResult("raised", error=error)
+                return Outcome(0, error=error)
 
-    def world(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+    def world(self, shards: Shards, scenario: Scenario = plain) -> World:
         """Run a scenario on every rank of a world that has these shards."""
         key = scenario, identities(shards)
-        if key not in self._runs:
+        if key not in self._worlds:
             job = partial(_on_rank, scenario, self.subject, shards)
             calls_torch = self.subject.sync == "own" or self.subject.is_function
             with routed() if calls_torch else contextlib.nullcontext():
                 outcomes = self.run_world(len(shards), job)
-            self._runs[key] = shards, _results(outcomes)
-        return self._runs[key][1]
+            pairs = [each.value or (None, ()) for each in outcomes]
+            ended = [
+                replace(each, value=value) for each, (value, _) in zip(outcomes, pairs, strict=True)
+            ]
+            self._worlds[key] = World(shards, ended, [calls for _, calls in pairs])
+        return self._worlds[key]
 
-    def settled(self, shards: Shards, scenario: Scenario = plain) -> list[RankResult]:
+    def settled(self, shards: Shards, scenario: Scenario = plain) -> list[Outcome]:
         """Return how the ranks of a world ended that is not stuck.
 
         Raises:
             NotJudged: it is, which the law "no-hang" speaks of.
         """
-        results = self.world(shards, scenario)
-        for rank in results:
-            if rank.kind == "stuck":
-                raise NotJudged(f"the ranks got stuck, see no-hang: {rank.text}")
-        return results
+        world = self.world(shards, scenario)
+        if world.is_stuck:
+            errors = filter(None, (each.error for each in world.ended))
+            raise NotJudged(f"the ranks got stuck, see no-hang: {in_short(next(errors))}")
+        return world.ended
 
-    def values(self, shards: Shards, scenario: Scenario = plain) -> list[Any]:
+    def values(
+        self, shards: Shards, scenario: Scenario = plain, *, instead: Any = _NO_VALUE
+    ) -> list[Any]:
         """Return what every rank returned.
 
         Raises:
             NotJudged: some did not.
+            LawBroken: some raised ``instead`` of returning this value.
         """
-        results = self.settled(shards, scenario)
-        for rank in results:
-            if rank.kind == "raised":
-                raise NotJudged(f"the sync raises {rank.text}")
-        return [rank.value for rank in results]
+        ended = self.settled(shards, scenario)
+        for each in ended:
+            if each.error and instead is _NO_VALUE:
+                raise NotJudged(f"the sync raises {in_short(each.error)}")
+            if each.error:
+                said = f"rank {each.rank} raises {in_short(each.error)}"
+                raise LawBroken(instead, ended, said, shards)
+        return [each.value for each in ended]
+
+    def compare(
+        self,
+        expected: Any,
+        got: Sequence[Any],
+        shards: Shards,
+        note: str = "",
+        equality: Equality | None = None,
+    ) -> None:
+        """Compare every rank's value with one that is expected.
+
+        By default types may differ, of which a law of its own speaks.
+        """
+        chosen = equality or replace(self.equality, types=False)
+        for rank, value in enumerate(got):
+            if difference := chosen.difference(expected, value):
+                raise LawBroken(expected, got, f"rank {rank}: {difference}{note}", shards)
 
     def same_value(
         self,
@@ -176,80 +192,51 @@ class Runs:
         """Compare rank 0's value on some shards with that on others, or in another scenario."""
         expected = self.values(shards)[0]
         for other in others:
-            got = self.values(other, scenario)[:1]
-            compare(expected, got, equality or self.loosely, other, note)
+            self.compare(expected, self.values(other, scenario)[:1], other, note, equality)
 
     def same_on_each_rank(self, scenario: Scenario) -> None:
         """Run a scenario that returns pairs of what must be equal; compare them on every rank."""
         for rank, pairs in enumerate(self.values(self.dense, scenario)):
             for what, expected, got, bitwise in pairs:
-                equality = BITWISE if bitwise else self.loosely
+                equality = BITWISE if bitwise else replace(self.equality, types=False)
                 if difference := equality.difference(expected, got):
                     detail = f"{what}, on rank {rank}: {difference}"
                     raise LawBroken(expected, [got], detail, self.dense)
 
-    def keeps_value(self, expected: Any, shards: Shards, note: str = "") -> None:
-        """Compare rank 0's value with one that is expected; an error on any rank is none."""
-        ranks = self.settled(shards)
-        no_error(expected, ranks, shards)
-        compare(expected, [ranks[0].value], self.loosely, shards, note)
+
+@contextlib.contextmanager
+def runs_of(
+    subject: Subject,
+    equality: Equality,
+    backend: Backend = "threads",
+    layouts: Sequence[Mapping[str, int]] = (),
+) -> Iterator[Callable[[Shards], Runs]]:
+    """Yield what makes the runs of a case; processes end with the block.
+
+    Raises:
+        InputError: there is no such backend.
+        ConfigurationError: an axis of a layout has no name that is known.
+    """
+    meshes = [Mesh.of(sizes, usual_roles(sizes)) for sizes in layouts or _USUAL_LAYOUTS]
+    with worlds(backend) as run_world:
+        yield partial(Runs, subject, equality, run_world, meshes)
 
 
 def text_of(value: Any) -> str:
     """Return a value, or how a rank ended, on a line."""
-    if isinstance(value, RankResult):
-        value = value.value if value.kind == "value" else value.text
+    if isinstance(value, Outcome):
+        value = in_short(value.error) if value.error else value.value
     return value if isinstance(value, str) else brief(value)
 
 
-def _has_samples(batch: Batch) -> bool:
-    return count(batch) != 0
-
-
-def compare(
-    expected: Any,
-    got: Sequence[Any],
-    equality: Equality,
-    shards: Shards,
-    note: str = "",
-) -> None:
-    """Compare every rank's value with one that is expected."""
-    for rank, value in enumerate(got):
-        if difference := equality.difference(expected, value):
-            raise LawBroken(expected, got, f"rank {rank}: {difference}{note}", shards)
-
-
-def no_error(expected: Any, results: Sequence[RankResult], shards: Shards) -> None:
-    """Say that the law is broken if a rank raised."""
-    for rank, result in enumerate(results):
-        if result.kind == "raised":
-            raise LawBroken(expected, results, f"rank {rank} raises {result.text}", shards)
-
-
 def _on_rank(
-    scenario: Scenario,
-    subject: Subject,
-    shards: Shards,
-    comm: Communicator,
+    scenario: Scenario, subject: Subject, shards: Shards, comm: Communicator
 ) -> tuple[Any, tuple[str, ...]]:
     """Be one rank: run a scenario on the rank's own shard, and write its collectives down."""
     recording = RecordingCommunicator(comm)
     with use(recording):
         value = scenario(Rank(recording, subject, shards[comm.rank]))
     return value, tuple(call.op for call in recording.calls)
-
-
-def _results(outcomes: Sequence[Outcome]) -> list[RankResult]:
-    """Tell values, errors and stuck ranks apart; one that another's error let down is not stuck."""
-    errors = [outcome.error for outcome in outcomes if outcome.error]
-    kind = "stuck" if all(map(_is_stuck, errors)) else "raised"
-    results = []
-    for outcome in outcomes:
-        result = RankResult(kind, error=outcome.error)
-        if outcome.error is None:
-            result = RankResult("value", *outcome.value)
-        results.append(result)
-    return results
 
 
 def _is_stuck(error: BaseException) -> bool:

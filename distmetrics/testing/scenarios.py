@@ -6,21 +6,18 @@ Most return a list of :class:`Same`: what the rank has found that must be equal.
 import contextlib
 import copy
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from distmetrics.comm.communicator import Communicator
-from distmetrics.comm.process_group import GroupCommunicator
-from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.launch.spawn import pickled
 from distmetrics.layouts.communicator import layout
 from distmetrics.metrics.adapters import targets
 from distmetrics.metrics.sync import sync_and_compute, synced
-from distmetrics.testing.batches import Batch
-from distmetrics.testing.recording import RecordingCommunicator
+from distmetrics.testing.shards import Batch
 from distmetrics.testing.subject import Subject
 
 
@@ -45,6 +42,10 @@ class Rank:
     def synced(self, metric: Any) -> Any:
         """Return the value over all ranks, by the sync that is judged."""
         return self.subject.synced(metric, self.comm)
+
+    def state(self, metric: Any) -> dict[str, Any]:
+        """Return a copy of the local state."""
+        return self.subject.state(metric)
 
 
 Scenario = Callable[[Rank], Any]
@@ -92,50 +93,56 @@ def observed(rank: Rank) -> Any:
 
 def restored(rank: Rank) -> list[Same]:
     """Compare the local state before a sync with that after it, and after an error inside one."""
-    metric, state = rank.filled(), rank.subject.state
-    before = state(metric)
+    metric = rank.filled()
+    before = rank.state(metric)
     rank.synced(metric)
-    states = [Same("the local state after a sync", before, state(metric))]
+    found = [Same("the local state after a sync", before, rank.state(metric))]
     metric = rank.filled()
     if _interrupted(rank, metric):
-        states.append(Same("the local state after an error in a sync", before, state(metric)))
-    return states
+        found.append(Same("the local state after an error in a sync", before, rank.state(metric)))
+    return found
 
 
 def _interrupted(rank: Rank, metric: Any) -> bool:
     """Raise an error in the middle of a sync; return False if this metric has no way for that."""
-    if rank.subject.sync == "distmetrics":
-        with contextlib.suppress(Interruption), synced(metric, comm=rank.comm):
-            raise Interruption
-        return True
-    if not hasattr(metric, "_wrap_compute"):
-        return False
 
-    def compute() -> Any:
+    def interrupt() -> Any:
         raise Interruption
 
     with contextlib.suppress(Interruption):
-        metric._wrap_compute(compute)()
+        if rank.subject.sync == "distmetrics":
+            with synced(metric, comm=rank.comm):
+                interrupt()
+        if not hasattr(metric, "_wrap_compute"):
+            return False
+        metric._wrap_compute(interrupt)()
     return True
 
 
 def reset(rank: Rank) -> list[Same]:
     """Use a metric, reset it, and use it again."""
-    metric, state = rank.filled(), rank.subject.state
+    metric = rank.filled()
     first = rank.synced(metric)
     metric.reset()
-    is_new = Same("the state after reset()", state(rank.subject.make()), state(metric))
+    new, after = rank.state(rank.subject.make()), rank.state(metric)
     rank.subject.update(metric, rank.batches)
-    again = rank.synced(metric)
-    return [is_new, Same("the value of one used again after reset()", first, again, bitwise=False)]
+    return [
+        Same("the state after reset()", new, after),
+        Same("the value of one used again after reset()", first, rank.synced(metric), False),
+    ]
 
 
 def round_trips(rank: Rank) -> list[Same]:
     """Copy the metric in every way in the middle of its batches, and in the middle of a sync."""
     first, rest = rank.halves
+    begun = rank.subject.filled(first)
+    copies = {
+        "pickle": pickle.loads(pickled(begun)),  # noqa: S301  (our own bytes)
+        "deepcopy": copy.deepcopy(begun),
+        "state_dict": _through_state_dict(rank, begun),
+    }
     values: dict[str, Any] = {}
-    for way, copied in _WAYS.items():
-        other = copied(rank.subject, rank.subject.filled(first))
+    for way, other in copies.items():
         if other is not None:
             rank.subject.update(other, rest)
             values[f"a copy by {way}"] = rank.synced(other)
@@ -146,16 +153,13 @@ def round_trips(rank: Rank) -> list[Same]:
         values["a copy in mid-sync"] = rank.subject.value(inside)
         values["what was copied in mid-sync"] = rank.synced(metric)
     expected = plain(rank)
-    return [
-        Same(f"the value of {what}", expected, value, bitwise=False)
-        for what, value in values.items()
-    ]
+    return [Same(f"the value of {what}", expected, got, False) for what, got in values.items()]
 
 
-def _through_state_dict(subject: Subject, metric: Any) -> Any:
+def _through_state_dict(rank: Rank, metric: Any) -> Any:
     if not (hasattr(metric, "state_dict") and hasattr(metric, "load_state_dict")):
         return None
-    other = subject.make()
+    other = rank.subject.make()
     for each in (metric, other):
         for module in each.modules() if hasattr(each, "modules") else ():
             if hasattr(module, "persistent"):
@@ -164,19 +168,12 @@ def _through_state_dict(subject: Subject, metric: Any) -> Any:
     return other
 
 
-_WAYS: dict[str, Callable[[Subject, Any], Any]] = {
-    "pickle": lambda subject, metric: pickle.loads(pickled(metric)),  # noqa: S301  (our own bytes)
-    "deepcopy": lambda subject, metric: copy.deepcopy(metric),
-    "state_dict": _through_state_dict,
-}
-
-
 def synced_dtypes(rank: Rank) -> list[Same]:
     """Compare dtypes and devices of the local states with those of the states of all ranks."""
     metric = rank.filled()
-    before = _dtypes(rank.subject.state(metric))
+    before = _dtypes(rank.state(metric))
     with synced(metric, comm=rank.comm):
-        after = _dtypes(rank.subject.state(metric))
+        after = _dtypes(rank.state(metric))
     # A list without items has no dtype that could be kept.
     kept = {name: after.get(name, "") for name in before}
     return [Same("dtypes of the states of all ranks", before, kept)]
@@ -195,34 +192,32 @@ def _dtypes(state: dict[str, Any]) -> dict[str, str]:
 
 def in_subgroup(rank: Rank) -> Any:
     """Sync within the group of all ranks but the second one; return the value, and None there."""
-    world = rank.comm
-    members = [member for member in range(world.world_size) if member != 1]
-    if isinstance(world, RecordingCommunicator):
-        world = world.inner
-    if isinstance(world, ThreadCommunicator):
-        group: Communicator | None = world.subgroup(members) if world.rank != 1 else None
-    else:
-        handle = torch.distributed.new_group(members)  # all ranks must call it
-        group = GroupCommunicator.of(handle) if world.rank != 1 else None
-    return None if group is None else sync_and_compute(rank.filled(), comm=group)
+    if rank.comm.rank == 1:
+        return None
+    members = [member for member in range(rank.comm.world_size) if member != 1]
+    return sync_and_compute(rank.filled(), comm=rank.comm.transport.subgroup(members))
 
 
-def over_layout(sizes: Mapping[str, int], rank: Rank) -> Any:
+@dataclass(frozen=True)
+class OverLayout:
     """Sync over a layout of all ranks, whose axes mean what their names say; return the value."""
-    world = rank.comm
-    if isinstance(world, RecordingCommunicator):
-        world = world.inner
-    return sync_and_compute(rank.filled(), comm=layout.of(sizes, comm=world))
+
+    sizes: tuple[tuple[str, int], ...]
+
+    def __call__(self, rank: Rank) -> Any:
+        """Do it on a rank."""
+        ranks = layout.of(dict(self.sizes), comm=rank.comm.transport)
+        return sync_and_compute(rank.filled(), comm=ranks)
 
 
 def beside_another(rank: Rank) -> list[Same]:
     """Sync two metrics together, of which one saw half of the data, and then each by itself."""
-    shares = {"whole": rank.batches, "half": rank.halves[0]}
-    metrics = {name: rank.subject.filled(share) for name, share in shares.items()}
-    together = sync_and_compute(metrics, comm=rank.comm)
-    apart = {}
-    for name, share in shares.items():
-        apart[name] = rank.synced(rank.subject.filled(share))
+
+    def metrics() -> dict[str, Any]:
+        return {"whole": rank.filled(), "half": rank.subject.filled(rank.halves[0])}
+
+    together = sync_and_compute(metrics(), comm=rank.comm)
+    apart = {name: rank.synced(metric) for name, metric in metrics().items()}
     return [Same("the values of metrics synced together", apart, together)]
 
 
@@ -259,6 +254,6 @@ def doubled(rank: Rank) -> list[dict[str, Any]]:
         metric = _merged(rank, metric)
     if rank.comm.rank:
         metric = rank.subject.filled(rank.batches[:1])
-    own = rank.subject.state(metric)
+    own = rank.state(metric)
     with synced(metric, comm=rank.comm):
-        return [own, rank.subject.state(metric)]
+        return [own, rank.state(metric)]

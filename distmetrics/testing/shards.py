@@ -1,27 +1,24 @@
-"""How batches are dealt to ranks: hypothesis strategies, and shapes that are always tried."""
+"""How batches are dealt to ranks: hypothesis strategies, and shapes that are always tried.
+
+A batch is what one ``update`` is called with: a tuple of positional arguments, or a mapping of
+named ones. An argument has one row per sample if it is a tensor (along its first axis), an array, a
+list, or a mapping of such. Numbers, texts and the rest belong to the batch as a whole, such as
+``real=True``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from distmetrics.errors import InputError, optional
-from distmetrics.testing.batches import (
-    Batch,
-    Shards,
-    as_batch,
-    changed_floats,
-    code,
-    count,
-    identities,
-    join,
-    listed,
-    take,
-)
+from distmetrics.errors import InputError, InputTypeError, optional
+from distmetrics.testing.equality import EXACT
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -36,8 +33,154 @@ __all__ = [
     "shapes",
     "sharded",
 ]
+Batch = tuple[Any, ...] | Mapping[str, Any]
+Shards = tuple[tuple[Batch, ...], ...]  # for each rank its batches
+
 _MOST = 8  # ranks of a world that a shape may ask for
 _PARTS = 32  # of a batch that may be left out by themselves
+_PLAIN = (torch.float32, torch.int64, torch.bool)  # what torch.tensor makes of Python's numbers
+
+# Batches as rows of samples.
+
+
+def as_batch(value: Any) -> Batch:
+    """Return a tuple or a mapping as it is, and anything else as the only argument."""
+    return value if isinstance(value, tuple | Mapping) else (value,)
+
+
+def listed(batches: Any) -> list[Batch]:
+    """Return a user's batches as a list.
+
+    Raises:
+        InputTypeError: they are not a list.
+        InputError: the list is empty.
+    """
+    if isinstance(batches, str | bytes | Mapping) or not isinstance(batches, Iterable):
+        raise InputTypeError(
+            "batches must be a list of update arguments, or a hypothesis strategy of such lists, "
+            f"got {type(batches).__name__}",
+            do="pass [(preds, target), (preds, target)]",
+        )
+    made = [as_batch(batch) for batch in batches]
+    if not made:
+        raise InputError("batches is empty: there is nothing to judge a metric on")
+    return made
+
+
+def arguments_of(batch: Any) -> Iterator[Any]:
+    """Yield all arguments, also those within mappings."""
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    for value in values:
+        if isinstance(value, Mapping):
+            yield from arguments_of(value)
+        else:
+            yield value
+
+
+def count(batch: Batch) -> int | None:
+    """Return the number of samples, or None if the arguments have none or do not agree.
+
+    >>> count((torch.zeros(3, 5), torch.zeros(3)))
+    3
+    """
+    lengths = {len(value) for value in arguments_of(batch) if _has_rows(value)}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def changed(change: Callable[..., Any], *batches: Any) -> Any:
+    """Return a batch of what ``change`` returns for each argument of some batches alike."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {name: _changed(change, *(each[name] for each in batches)) for name in first}
+    return tuple(_changed(change, *values) for values in zip(*batches, strict=True))
+
+
+def _changed(change: Callable[..., Any], *values: Any) -> Any:
+    return changed(change, *values) if isinstance(values[0], Mapping) else change(*values)
+
+
+def take(batch: Batch, indices: Sequence[int]) -> Batch:
+    """Return the samples at ``indices``, in that order.
+
+    >>> take((torch.tensor([5, 6, 7]), ["a", "b", "c"]), [2, 0])
+    (tensor([7, 5]), ['c', 'a'])
+    """
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, list):
+            return [value[index] for index in indices]
+        return value[list(indices)] if _has_rows(value) else value
+
+    return changed(taken, batch)
+
+
+def cut(batch: Batch, number: int) -> list[Batch]:
+    """Return at most ``number`` parts of a batch, none of them empty.
+
+    >>> cut((["a", "b", "c"],), 2)
+    [(['a'],), (['b', 'c'],)]
+    """
+    rows = count(batch) or 1
+    if rows < 2:
+        return [batch]
+    number = min(number, rows)
+    edges = [index * rows // number for index in range(number + 1)]
+    return [take(batch, range(*ends)) for ends in pairwise(edges)]
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """Return one batch with the samples of all.
+
+    Raises:
+        InputError: shapes differ, or arguments that belong to a batch as a whole.
+
+    >>> join([([1],), ([2, 3],)])
+    ([1, 2, 3],)
+    """
+    kinds = {frozenset(each) if isinstance(each, Mapping) else len(each) for each in batches}
+    if len(kinds) > 1:
+        raise InputError("batches with different arguments cannot be joined")
+    return changed(_joined, *batches)
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, list) or getattr(value, "ndim", 0) > 0
+
+
+def _joined(*values: Any) -> Any:
+    first = values[0]
+    if isinstance(first, list):
+        return [item for value in values for item in value]
+    if isinstance(first, Tensor) and first.ndim:
+        if len({(value.shape[1:], value.dtype) for value in values}) > 1:
+            raise InputError("batches of different shapes cannot be joined")
+        return torch.cat(values)
+    if _has_rows(first):
+        import numpy as np
+
+        return np.concatenate(values)
+    if any(EXACT.difference(first, value) for value in values):
+        raise InputError("batches that differ in an argument of the whole batch cannot be joined")
+    return first
+
+
+def is_floating(value: Any) -> bool:
+    """Return True for a tensor of floating numbers."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def changed_floats(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Return the batch with ``change`` applied to every tensor of floating numbers."""
+    return changed(lambda value: change(value) if is_floating(value) else value, batch)
+
+
+def low_precision(batches: Sequence[Any], dtype: torch.dtype | None = None) -> list[Batch]:
+    """Return the batches with their floating tensors in ``dtype``, bfloat16 by default."""
+    low = dtype or torch.bfloat16
+    return [changed_floats(as_batch(batch), lambda x: x.to(low)) for batch in batches]
+
+
+# Cases, and their code.
 
 
 class Case(tuple[tuple[Batch, ...], ...]):
@@ -59,95 +202,43 @@ class Case(tuple[tuple[Batch, ...], ...]):
         return code(tuple(self))
 
 
-def sharded(
-    batches: SearchStrategy[list[Any]] | Sequence[Any], *, world_sizes: Sequence[int] = (1, 2, 3)
-) -> SearchStrategy[Case]:
-    """Draw cases: for each rank of a world a tuple of batches.
+def code(value: Any) -> str:
+    """Return a value as code that makes it again; names used are ``torch`` and ``np``.
 
-    Ranks may be empty and have unequally many batches; a batch may be cut in two, also so that one
-    part has no samples. What fails shrinks to few ranks, few batches and few samples.
-
-    Args:
-        batches: what ``update`` is called with, one item per call: a strategy of such lists, as in
-            :mod:`distmetrics.testing.inputs`, or a list, of which some samples may be left out.
-        world_sizes: numbers of ranks.
-
-    >>> from hypothesis import find
-    >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
-    (((torch.tensor([6]),),), ())
+    >>> code((torch.tensor([0.1, float("nan")]), {"real": True}))
+    "(torch.tensor([0.1, float('nan')]), {'real': True})"
     """
-    with optional("hypothesis", "drawing shards"):
-        from hypothesis import strategies as st
-
-    sizes = checked_sizes(world_sizes)
-    fixed = None if is_strategy(batches) else listed(batches)
-
-    @st.composite
-    def cases(draw: Any) -> Case:
-        drawn = listed(draw(batches)) if fixed is None else [*chain(*draw(smaller([fixed])))]
-        world = draw(st.sampled_from(sizes))
-        tried = [each for each in shapes(drawn, [world]).values() if len(each) == world]
-        # Shapes come first, since hypothesis shrinks to them; every other case is dealt freely.
-        place = draw(st.integers(0, 2 * len(tried) - 1))
-        return Case(tried[place] if place < len(tried) else draw(partitions(drawn, [world])))
-
-    return cases()
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {code(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(code, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(code, value))}{',' if len(value) == 1 else ''})"
+    if type(value).__module__ == "numpy":
+        return f"np.array({_numbers(value.tolist())}, dtype={value.dtype.name!r})"
+    return _numbers(value) if isinstance(value, float) else repr(value)
 
 
-def smaller(case: Sequence[Sequence[Batch]]) -> SearchStrategy[Case]:
-    """Draw cases in which ranks, batches and samples of a case are left out; mostly few of them.
-
-    Of large batches runs of samples are left out.
-    """
-    with optional("hypothesis", "making a case smaller"):
-        from hypothesis import strategies as st
-
-    parts = [[min(count(batch) or 1, _PARTS) for batch in shard] for shard in case]
-
-    def left(flags: bytes) -> Case:
-        """Leave out what has a zero, to which hypothesis shrinks: the largest parts come first."""
-        flag = iter(flags)
-        has_rank = [next(flag) for _ in case]
-        has_batch = [[next(flag) for _ in shard] for shard in case]
-        ranks: list[list[Batch]] = []
-        for shard, are_kept, numbers in zip(case, has_batch, parts, strict=True):
-            kept: list[Batch] = []
-            ranks.append(kept)
-            for batch, is_kept, number in zip(shard, are_kept, numbers, strict=True):
-                wanted = [next(flag) for _ in range(number)]
-                kept += _left_of(batch, wanted) if is_kept else []
-        return Case(kept for kept, is_kept in zip(ranks, has_rank, strict=True) if is_kept)
-
-    size = sum(1 + len(numbers) + sum(numbers) for numbers in parts)
-    return st.binary(min_size=size, max_size=size).map(left)
+def _tensor(x: Tensor) -> str:
+    if x.numel() == 0:
+        return f"torch.zeros({tuple(x.shape)}, dtype={x.dtype})"
+    plain = x.detach().cpu()
+    numbers = plain.tolist()
+    if x.is_floating_point() and x.dtype != torch.float64:
+        # NumPy writes a float32 with no more digits than it takes to get it back.
+        numbers = plain.float().numpy().astype(str).astype(float).tolist()
+    dtype = "" if x.dtype in _PLAIN else f", dtype={x.dtype}"
+    return f"torch.tensor({_numbers(numbers)}{dtype})"
 
 
-def _left_of(batch: Batch, wanted: Sequence[int]) -> list[Batch]:
-    """Return the batch with the parts that are wanted, or nothing if that is none."""
-    if all(wanted):
-        return [batch]
-    rows, number = count(batch) or 1, len(wanted)
-    edges = [index * rows // number for index in range(number + 1)]
-    spans = zip(wanted, pairwise(edges), strict=True)
-    kept = [row for is_kept, ends in spans if is_kept for row in range(*ends)]
-    return [take(batch, kept)] if kept else []
+def _numbers(value: Any) -> str:
+    """Return numbers as code: Python has no literal for NaN and infinity."""
+    return re.sub(r"\b(nan|inf)\b", r"float('\1')", repr(value))
 
 
-def is_strategy(batches: Any) -> bool:
-    """Return True for a hypothesis strategy, which may not be installed."""
-    return hasattr(batches, "example") and hasattr(batches, "map")
-
-
-def checked_sizes(world_sizes: Sequence[int]) -> list[int]:
-    """Return numbers of ranks, the fewest first.
-
-    Raises:
-        InputError: there are none, or one is below 1.
-    """
-    sizes = sorted(set(world_sizes))
-    if not sizes or sizes[0] < 1:
-        raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
-    return sizes
+# Batches that are dealt to ranks.
 
 
 def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Shards:
@@ -173,57 +264,33 @@ def in_runs(batches: Sequence[Batch], world_size: int) -> Shards:
     return deal(batches, [index * world_size // n for index in range(n)], world_size)
 
 
+def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
+    """Return what tells shards apart that are dealt from the same batches."""
+    return tuple(tuple(map(id, shard)) for shard in shards)
+
+
 def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Shards]:
     """Return the partitions that are always tried, as Apache Beam's tests of combiners have them.
 
     They are: in turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double
     from rank to rank; all on the first rank; all on the last one.
     """
-    n, everything = len(batches), tuple(batches)
+    n = len(batches)
     made: dict[str, Shards] = {}
     for world in world_sizes:
-        nothing: Shards = ((),) * (world - 1)
         made[f"in turn, {world} ranks"] = in_turn(batches, world)
         made[f"in runs, {world} ranks"] = in_runs(batches, world)
-        made[f"all on the last of {world}"] = (*nothing, everything)
-        made[f"all on the first of {world}"] = (everything, *nothing)
+        made[f"all on the last of {world}"] = deal(batches, [world - 1] * n, world)
+        made[f"all on the first of {world}"] = deal(batches, [0] * n, world)
     fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
     for label, world in fewer.items():
         made[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
     doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
     made["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    distinct: dict[Any, tuple[str, Shards]] = {}
+    labels: dict[Any, str] = {}
     for label, shards in made.items():
-        distinct.setdefault(identities(shards), (label, shards))
-    return dict(distinct.values())
-
-
-def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
-    """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
-
-    Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
-    """
-    with optional("hypothesis", "drawing shards"):
-        from hypothesis import strategies as st
-
-    whole = [as_batch(batch) for batch in batches]
-
-    @st.composite
-    def draw_shards(draw: Any) -> Shards:
-        world = draw(st.sampled_from(sorted(worlds)))
-        shards: list[list[Batch]] = [[] for _ in range(world)]
-        for batch in whole:
-            rank = draw(st.integers(0, world - 1))
-            cut = draw(st.sampled_from((None, 0, 1)))
-            rows = count(batch) or 0
-            if cut is None or cut >= rows:
-                shards[rank].append(batch)
-            else:
-                shards[rank].append(take(batch, range(cut)))
-                shards[(rank + 1) % world].append(take(batch, range(cut, rows)))
-        return tuple(map(tuple, shards))
-
-    return draw_shards()
+        labels.setdefault(identities(shards), label)
+    return {label: made[label] for label in labels.values()}
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
@@ -238,14 +305,132 @@ def padded(batches: Sequence[Any], world_size: int) -> Shards:
         raise InputError("the batches need an argument indices= with a place for each sample")
     each = -(-rows // world_size)
     order = [index % rows for index in range(each * world_size)]
-    parts = [take(whole, order[rank::world_size]) for rank in range(world_size)]
-    return in_turn(parts, world_size)
+    return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))
 
 
-def low_precision(batches: Sequence[Any], dtype: torch.dtype | None = None) -> list[Batch]:
-    """Return the batches with their floating tensors in ``dtype``, bfloat16 by default."""
-    low = dtype or torch.bfloat16
-    return [changed_floats(as_batch(batch), lambda x: x.to(low)) for batch in batches]
+def fewer(case: Case) -> list[Case]:
+    """Return the case without one rank, without one batch, and without a part of one batch.
+
+    Large parts come first; of large batches the smallest parts are runs of samples.
+    """
+
+    def put(left: Sequence[Batch], rank: int, place: int) -> Case:
+        shard = case[rank]
+        kept = [*shard[:place], *left, *shard[place + 1 :]]
+        return Case([*case[:rank], kept, *case[rank + 1 :]])
+
+    ranks = [Case([*case[:rank], *case[rank + 1 :]]) for rank in range(len(case))]
+    batches, parts = [], []
+    for rank, shard in enumerate(case):
+        for place, batch in enumerate(shard):
+            batches.append(put([], rank, place))
+            parts += [put([left], rank, place) for left in _without_a_part(batch)]
+    return [*ranks, *batches, *parts]
+
+
+def _without_a_part(batch: Batch) -> Iterator[Batch]:
+    rows = count(batch) or 1
+    size, smallest = rows // 2, max(1, rows // _PARTS)
+    while size >= smallest:
+        for start in range(0, rows, size):
+            yield take(batch, [*range(start), *range(start + size, rows)])
+        size //= 2
+
+
+# Strategies of hypothesis.
+
+
+def _strategies() -> Any:
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies
+    return strategies
+
+
+def is_strategy(batches: Any) -> bool:
+    """Return True for a hypothesis strategy, which may not be installed."""
+    return hasattr(batches, "example") and hasattr(batches, "map")
+
+
+def checked_sizes(world_sizes: Sequence[int]) -> list[int]:
+    """Return numbers of ranks, the fewest first.
+
+    Raises:
+        InputError: there are none, or one is below 1.
+    """
+    sizes = sorted(set(world_sizes))
+    if not sizes or sizes[0] < 1:
+        raise InputError(f"world_sizes must be numbers of ranks from 1 on, got {world_sizes!r}")
+    return sizes
+
+
+def sharded(
+    batches: SearchStrategy[list[Any]] | Sequence[Any], *, world_sizes: Sequence[int] = (1, 2, 3)
+) -> SearchStrategy[Case]:
+    """Draw cases: for each rank of a world a tuple of batches.
+
+    Ranks may be empty and have unequally many batches; a batch may be cut in two, also so that one
+    part has no samples. What fails shrinks to few ranks, few batches and few samples.
+
+    Args:
+        batches: what ``update`` is called with, one item per call: a strategy of such lists, as in
+            :mod:`distmetrics.testing.inputs`, or a list, of which some samples may be left out.
+        world_sizes: numbers of ranks.
+
+    >>> from hypothesis import find
+    >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
+    (((torch.tensor([6]),),), ())
+    """
+    st, sizes = _strategies(), checked_sizes(world_sizes)
+    source: Any = batches
+    lists = source.map(listed) if is_strategy(batches) else _left_of(listed(batches))
+
+    @st.composite
+    def cases(draw: Any) -> Case:
+        dealt, world = draw(lists), draw(st.sampled_from(sizes))
+        tried = [each for each in shapes(dealt, [world]).values() if len(each) == world]
+        # Shapes come first, since hypothesis shrinks to them; every other case is dealt freely.
+        return Case(draw(st.sampled_from(tried) | partitions(dealt, [world])))
+
+    return cases()
+
+
+def _left_of(batches: list[Batch]) -> SearchStrategy[list[Batch]]:
+    """Draw the batches with some samples left out, mostly few; of large ones runs of samples."""
+    st = _strategies()
+    parts = [cut(batch, _PARTS) for batch in batches]
+    flags = st.tuples(*(st.binary(min_size=len(each), max_size=len(each)) for each in parts))
+
+    def left(drawn: tuple[bytes, ...]) -> list[Batch]:
+        kept = [[*compress(*each)] for each in zip(parts, drawn, strict=True)]
+        return [join(each) for each in kept if each]
+
+    return flags.map(left)
+
+
+def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> SearchStrategy[Shards]:
+    """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
+
+    Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
+    """
+    st = _strategies()
+    whole = [as_batch(batch) for batch in batches]
+
+    @st.composite
+    def draw_shards(draw: Any) -> Shards:
+        world = draw(st.sampled_from(sorted(worlds)))
+        shards: list[list[Batch]] = [[] for _ in range(world)]
+        for batch in whole:
+            rank = draw(st.integers(0, world - 1))
+            rows = count(batch) or 0
+            edge = draw(st.sampled_from((rows, 0, 1)))
+            if edge >= rows:
+                shards[rank].append(batch)
+            else:
+                shards[rank].append(take(batch, range(edge)))
+                shards[(rank + 1) % world].append(take(batch, range(edge, rows)))
+        return tuple(map(tuple, shards))
+
+    return draw_shards()
 
 
 def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
@@ -253,8 +438,5 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    with optional("hypothesis", "drawing shards"):
-        from hypothesis import strategies as st
-
-    seed = st.integers(0, 2**32 - 1)
-    return st.lists(seed, min_size=world_size, max_size=world_size)
+    st = _strategies()
+    return st.lists(st.integers(0, 2**32 - 1), min_size=world_size, max_size=world_size)

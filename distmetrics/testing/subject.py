@@ -20,7 +20,7 @@ from distmetrics.metrics.adapters import MergingAdapter, targets
 from distmetrics.metrics.adapters.base import adapter_of
 from distmetrics.metrics.function import FunctionMetric
 from distmetrics.metrics.sync import sync_and_compute
-from distmetrics.testing.batches import Batch
+from distmetrics.testing.shards import Batch
 from distmetrics.tree import map_leaves
 
 Sync = Literal["distmetrics", "own"]
