@@ -11,7 +11,6 @@ seeds.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import logging
 import multiprocessing
@@ -20,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from tests.testing.zoo.base import judged
+from tests.testing.zoo.mutants import MUTANTS
+from tests.testing.zoo.right import RIGHT
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -32,12 +35,11 @@ def verdicts(job: tuple[str, int, int]) -> tuple[str, int, Counter[str], int]:
     name, seeds, examples = job
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # torcheval's, of ranks without data
-    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
-    specimen = next(each for each in (*zoo.MUTANTS, *zoo.RIGHT) if each.name == name)
+    specimen = next(each for each in (*MUTANTS, *RIGHT) if each.name == name)
     said = Counter[str]()
     most = runs = 0
     for seed in range(seeds):
-        report = zoo.judged(specimen, seed, examples)
+        report = judged(specimen, seed, examples)
         said[", ".join(violation.law.name for violation in report.violations)] += 1
         most = max(most, len(report.judged))
         runs += sum(report.judged.values())
@@ -54,7 +56,7 @@ def row(specimen: Any, laws: int, said: Counter[str], runs: int) -> str:
     return f"| {specimen.name} | {wanted or '–'} | {laws} | {runs} | {right} | {others} |"
 
 
-def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
+def page(found: dict[str, Any], examples: int) -> str:
     """Write the table of what was judged."""
     lines = [
         "# The zoo of the testing kit",
@@ -63,7 +65,7 @@ def page(zoo: Any, found: dict[str, Any], examples: int) -> str:
         "A mutant is right if the law that it breaks is named and no other,",
         "another metric if nothing is said.",
     ]
-    for title, specimens in (("Mutants", zoo.MUTANTS), ("Right metrics", zoo.RIGHT)):
+    for title, specimens in (("Mutants", MUTANTS), ("Right metrics", RIGHT)):
         rows = [row(each, *found[each.name]) for each in specimens if each.name in found]
         right = sum(
             found[each.name][1][each.breaks.name if each.breaks else ""]
@@ -92,10 +94,7 @@ def main() -> None:
     ask.add_argument("--jobs", type=int, default=1)
     ask.add_argument("--only", nargs="+")
     args = ask.parse_args()
-    zoo = importlib.import_module("tests.testing.zoo.sample_metrics")
-    names = [
-        each.name for each in (*zoo.MUTANTS, *zoo.RIGHT) if not args.only or each.name in args.only
-    ]
+    names = [each.name for each in (*MUTANTS, *RIGHT) if not args.only or each.name in args.only]
     known = RESULTS / "kit_zoo.json"
     found: dict[str, Any] = {}
     if args.only and known.exists():
@@ -109,7 +108,7 @@ def main() -> None:
         ):
             found[name] = [laws, said, runs]
             print(f"{names.index(name) + 1:3} of {len(names)}  {name}  {dict(said)}", flush=True)
-    text = page(zoo, found, args.examples)
+    text = page(found, args.examples)
     print(text)
     known.write_text(json.dumps(found, indent=1) + "\n")
     (RESULTS / "kit_zoo.md").write_text(text)

@@ -35,9 +35,10 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.sync_cases import CASES
+from benchmarks.torch_calls import counted_torch_calls
 from distmetrics import Communicator, sync_and_compute, synced
 from distmetrics.testing import run
-from distmetrics.testing.recording import RecordingCommunicator, counted_torch_calls
+from distmetrics.testing.recording import RecordingCommunicator
 
 BLOCK = 25  # repeats of one way before the next has its turn
 SLOW = 5  # repeats of a way that takes seconds

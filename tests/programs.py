@@ -18,21 +18,25 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import distmetrics  # noqa: F401  (tests/conftest.py warms the process that is forked where there is torch)
-
-_CONTEXT = multiprocessing.get_context("forkserver")
+import torch  # noqa: F401  (tests/conftest.py warms the process that is forked where there is torch)
 
 
 class Program:
-    """A program under way; ``arguments`` are a file or ``-m`` and a module, and what the program is given."""
+    """A program under way.
 
-    def __init__(self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]) -> None:
+    ``arguments`` are what follows ``python``: a file, ``-m`` and a module, or ``-c`` and code; then what the program is
+    given. ``fresh``: in an interpreter of its own, where it is the first to import distmetrics.
+    """
+
+    def __init__(self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str], fresh: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._paths = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
         self.arguments = [str(argument) for argument in arguments]
         job = self.arguments, str(cwd), dict(env), [str(path) for path in self._paths]
-        self._process = _CONTEXT.Process(target=_main, args=job)
+        context: Any = multiprocessing.get_context("spawn" if fresh else "forkserver")
+        self._process = context.Process(target=_main, args=job)
         self._process.start()
 
     def end(self, timeout: float) -> subprocess.CompletedProcess[str]:
@@ -79,7 +83,8 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], outputs: list[str
         code = stop.code
         if isinstance(code, str):
             print(code, file=sys.stderr)
-    except BaseException:  # noqa: BLE001  (the interpreter would print it, too)
+    except BaseException as error:  # noqa: BLE001  (the interpreter would note it and print it, too)
+        sys.last_value = error
         sys.excepthook(*sys.exc_info())
     threading._shutdown()
     atexit._run_exitfuncs()
@@ -91,7 +96,11 @@ def _main(arguments: list[str], cwd: str, env: dict[str, str], outputs: list[str
 
 def _run(arguments: list[str]) -> None:
     searched = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if arguments[0] == "-m":
+    if arguments[0] == "-c":
+        sys.path[:0] = ["", *searched]
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+    elif arguments[0] == "-m":
         sys.path[:0] = [str(Path.cwd()), *searched]
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

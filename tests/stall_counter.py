@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from distmetrics.call_site import users_line
-from distmetrics.errors import InputTypeError, Site
+from distmetrics.errors import Site
 
 _VALUE = "a value is read"
 _SIZE = "a size depends on values"
@@ -53,53 +53,22 @@ _OF_THE_HOST: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
 
 @dataclass(frozen=True)
 class Stall:
-    """A line that waits for the device.
-
-    Attributes:
-        op: torch's name of the operation.
-        why: what it waits for.
-        site: the nearest line that is neither torch's nor ours; None in a thread of torch's.
-        count: how often.
-    """
+    """A line that waits for the device: torch's name of the operation, what it waits for, where, and how often."""
 
     op: str
     why: str
     site: Site | None
     count: int
 
-    def __str__(self) -> str:
-        return f"{self.site or 'torch'}: {self.op}, {self.why}, {self.count} ×"
-
 
 def stalls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Stall]:
     """Call a function once, and return the lines that wait for the device, in order.
 
-    No device is needed. Where all tensors are of the CPU, those that are there before the call
-    pass for ones of a device, and so does what is computed from them, and what is made with
-    ``device=x.device``; others, as ``torch.tensor(1.0)``, are the host's. Backward passes that the
-    function runs count as well. Compiled functions run as they were written. What a kernel waits
-    for by itself cannot be seen.
-
-    Args:
-        fn: such as a training step, or a metric's ``update``; what it returns is dropped.
-        args: of the function.
-        kwargs: of the function.
-
-    Raises:
-        InputTypeError: ``fn`` cannot be called.
-        Exception: what the function raises.
-
-    >>> def step(x):
-    ...     return x.sum().item() + x[x > 0].sum()
-    >>> [(stall.op, stall.why, stall.count) for stall in stalls(step, torch.ones(3))]
-    [('_local_scalar_dense', 'a value is read', 1), ('index', 'a size depends on values', 1)]
+    No device is needed. Tensors that are there before the call pass for ones of a device, and so does what is computed
+    from them, and what is made with ``device=x.device``; others, as ``torch.tensor(1.0)``, are the host's. Backward
+    passes that the function runs count as well. Compiled functions run as they were written. What a kernel waits for by
+    itself cannot be seen.
     """
-    if not callable(fn):
-        raise InputTypeError(
-            f"stalls needs a function, got {type(fn).__name__}",
-            likely="the function was called, and its result was given.",
-            do="give the function and its arguments apart: stalls(step, batch).",
-        )
     seen = _Seen()
     with _uncompiled(), _Operations(seen), _Functions(seen):
         fn(*args, **kwargs)
@@ -115,45 +84,29 @@ def _uncompiled() -> AbstractContextManager[Any]:
 
 
 class _Seen:
-    """What was found, and where tensors are.
-
-    Attributes:
-        pretends: tensors of the CPU pass for ones of a device; until a real device is seen.
-        is_muted: what happens now does not happen on a device, or is counted already.
-    """
+    """What was found. ``is_muted``: what happens now does not happen on a device, or is counted already."""
 
     def __init__(self) -> None:
         self.found: Counter[tuple[str, str, Site | None]] = Counter()
-        self.pretends = True
         self.is_muted = False
 
     def add(self, op: str, why: str) -> None:
-        """Count a stall."""
         if not self.is_muted:
             self.found[op, why, _site()] += 1
 
-    def is_device(self, device: torch.device) -> bool:
-        """Whether this is no CPU, or passes for none."""
-        if device.type == "cpu":
-            return self.pretends and device == _PRETENDED
-        if self.pretends:
-            self.pretends = False
-            self.found.clear()  # they were of the CPU
-        return True
 
-    def is_on_device(self, x: Tensor) -> bool:
-        """Whether a tensor is on a device, or passes for one that is."""
-        if x.device.type != "cpu":
-            return self.is_device(x.device)
-        return self.pretends and x not in _OF_THE_HOST
+def is_on_device(x: Tensor) -> bool:
+    """Whether a tensor passes for one of a device."""
+    return x not in _OF_THE_HOST
 
-    def place(self, made: Any, on_device: bool) -> None:
-        """Remember where tensors are."""
-        for x in tensors_of(made):
-            if on_device:
-                _OF_THE_HOST.pop(x, None)
-            elif self.pretends:
-                _OF_THE_HOST[x] = True
+
+def place(made: Any, on_device: bool) -> None:
+    """Remember where tensors are."""
+    for x in tensors_of(made):
+        if on_device:
+            _OF_THE_HOST.pop(x, None)
+        else:
+            _OF_THE_HOST[x] = True
 
 
 def _site() -> Site | None:
@@ -182,14 +135,14 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         op = func.overloadpacket
-        where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
+        where = [is_on_device(x) for x in tensors_of((args, kwargs))]
         for why in self._reasons(func, args, kwargs) if any(where) or op is _ATEN._to_copy else ():
             self.seen.add(op.__name__, why)
         result = func(*args, **kwargs)
         if op is _ATEN.lift_fresh or not any(where):
-            self.seen.place(result, on_device=False)
+            place(result, on_device=False)
         elif op is not _ATEN.copy_:
-            self.seen.place(result, on_device=True)
+            place(result, on_device=True)
         return result
 
     def _reasons(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
@@ -208,21 +161,17 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _copies(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
         """Return why a copy waits: it leads from one side to the other."""
-        if isinstance(args[1] if len(args) > 1 else None, Tensor):  # copy_(to, source, …)
-            after, before = map(self.seen.is_on_device, args[:2])
-            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
-        else:
-            before = self.seen.is_on_device(args[0])
-            device = kwargs.get("device")
-            after = before if device is None or self.seen.pretends else self.seen.is_device(device)
-            waits = not kwargs.get("non_blocking")
+        if not isinstance(args[1] if len(args) > 1 else None, Tensor):  # moves are seen by their calls
+            return []
+        after, before = map(is_on_device, args[:2])
+        waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
         return [_TO_DEVICE if after else _TO_HOST] if waits and before != after else []
 
     def _indexes(self, op: Any, args: Sequence[Any]) -> list[str]:
         """Return why indexing waits: for the size of a mask, or for indices of the host."""
         indices = [x for x in args[1] if x is not None]
-        found = [_TO_DEVICE for x in indices if not self.seen.is_on_device(x)]
-        fills = op in _PUTS and args[2].numel() == 1 and not self.seen.is_on_device(args[2])
+        found = [_TO_DEVICE for x in indices if not is_on_device(x)]
+        fills = op in _PUTS and args[2].numel() == 1 and not is_on_device(args[2])
         if any(x.dtype in (torch.bool, torch.uint8) for x in indices) and not fills:
             found.append(_SIZE)
         return found
@@ -240,39 +189,37 @@ class _Functions(TorchFunctionMode):
         if self.seen.is_muted:
             return func(*args, **kwargs)
         if func == _DEVICE_OF:
-            passes = self.seen.is_on_device(args[0]) and self.seen.pretends
-            return _PRETENDED if passes else func(*args)
+            return _PRETENDED if is_on_device(args[0]) else func(*args)
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1).f_code
         after = self._place(name, args, kwargs, caller.co_filename.startswith(_TORCH))
-        where = [self.seen.is_on_device(x) for x in tensors_of((args, kwargs))]
+        where = [is_on_device(x) for x in tensors_of((args, kwargs))]
         after = any(where) if after is None else after
         self._count(name, args, kwargs, where, after)
         # An optimizer keeps its steps on the host, wherever its weights are.
-        silent = (*_READERS, *_CHECKED) if self.seen.pretends else ()
-        self.seen.is_muted = name in silent or caller.co_name == "_get_value"
+        self.seen.is_muted = name in (*_READERS, *_CHECKED) or caller.co_name == "_get_value"
         try:
             result = func(*_plain(args), **_plain(kwargs))
         finally:
             self.seen.is_muted = False
         if args and result is args[0]:  # changed in place, or moved to where the CPU says it is
-            if name not in _MOVERS or where[0] == after or not self.seen.pretends:
+            if name not in _MOVERS or where[0] == after:
                 return result
             result = result.clone()
-        self.seen.place(result, after)
+        place(result, after)
         return result
 
     def _place(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], is_torchs: bool) -> bool | None:
         """Return whether results are on the device; None if they are where the arguments are."""
         named = kwargs.get("device") or (args[1] if name == "to" and len(args) > 1 else None)
         if isinstance(named, str):
-            return self.seen.is_device(torch.device(named))
+            return torch.device(named) == _PRETENDED
         if isinstance(named, Tensor):
-            return self.seen.is_on_device(named)
+            return is_on_device(named)
         for device in (named, *args):
             # Torch's own code has not asked us where a tensor is: its CPU may be the device.
             if isinstance(device, torch.device) and not (is_torchs and device == _HOST):
-                return self.seen.is_device(device)
+                return device == _PRETENDED
         if name in _READERS or (name in _LISTS and not isinstance(_data(name, args), Tensor)):
             return False
         return None
@@ -291,8 +238,6 @@ class _Functions(TorchFunctionMode):
                 self.seen.add(name, _VALUE)
             if after:
                 self.seen.add(name, _TO_DEVICE)
-        elif not self.seen.pretends:
-            return
         elif name in _READERS or name in _MOVERS:
             if where[0] != after and not kwargs.get("non_blocking"):
                 self.seen.add(name, _TO_DEVICE if after else _TO_HOST)

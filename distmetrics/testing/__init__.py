@@ -4,15 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.comm.verdict import Outcome
+from distmetrics.testing import faults, laws
+from distmetrics.testing.check import Report, Violation, assert_distributed, check_metric
+from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
+from distmetrics.testing.shards import sharded
+from distmetrics.testing.subject import function
 from distmetrics.testing.worlds import outcomes, run
 
 if TYPE_CHECKING:
-    from distmetrics.testing import faults, laws
-    from distmetrics.testing.check import Report, Violation, assert_distributed, check_metric
-    from distmetrics.testing.equality import BITWISE, EXACT, Equality, relative
     from distmetrics.testing.equivalence import assert_same_as_single
-    from distmetrics.testing.shards import sharded
-    from distmetrics.testing.subject import function
 
 __all__ = [
     "BITWISE",
@@ -33,25 +33,11 @@ __all__ = [
     "sharded",
 ]
 
-# Loaded when they are asked for: they bring the trainer along, or the laws, which few tests need.
-_LATER = {
-    "BITWISE": "equality",
-    "EXACT": "equality",
-    "Equality": "equality",
-    "Report": "check",
-    "Violation": "check",
-    "assert_distributed": "check",
-    "assert_same_as_single": "equivalence",
-    "check_metric": "check",
-    "function": "subject",
-    "relative": "equality",
-    "sharded": "shards",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(f"distmetrics.testing.{_LATER[name]}"), name)
-    if name in ("faults", "inputs", "laws", "shards"):
-        return importlib.import_module(f"distmetrics.testing.{name}")
+    # Loaded when they are asked for: they bring hypothesis and the trainer along.
+    if name == "inputs":
+        return importlib.import_module("distmetrics.testing.inputs")
+    if name == "assert_same_as_single":
+        return importlib.import_module("distmetrics.testing.equivalence").assert_same_as_single
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,9 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.errors import InputError, LawViolation
-from distmetrics.testing.law import Law, Laws, case_text, shard_texts, told
+from distmetrics.testing.law import (
+    Law,
+    LawBroken,
+    Laws,
+    NotJudged,
+    Runs,
+    case_text,
+    runs_of,
+    shard_texts,
+    text_of,
+    told,
+)
 from distmetrics.testing.laws import DEFAULT, LAYOUTS
-from distmetrics.testing.runs import LawBroken, NotJudged, Runs, runs_of, text_of
 from distmetrics.testing.shards import (
     Case,
     Shards,
@@ -283,7 +293,7 @@ def _smallest(
         if found := verdict(other):
             smallest, broken = other, found
             break
-    candidates = fewer(smallest)
+    candidates = [*fewer(smallest)]
     place = unchanged = 0
     while unchanged < len(candidates) and tries > 0:
         candidate = candidates[place % len(candidates)]
@@ -293,7 +303,7 @@ def _smallest(
             place, unchanged = place + 1, unchanged + 1
         else:
             smallest, broken = candidate, found
-            candidates, unchanged = fewer(candidate), 0
+            candidates, unchanged = [*fewer(candidate)], 0
     return smallest, broken
 
 

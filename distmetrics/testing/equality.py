@@ -41,44 +41,39 @@ class Equality:
 
     def difference(self, expected: Any, got: Any) -> str:
         """Return how ``got`` differs from ``expected``, or "" if it does not."""
-        are_numbers = isinstance(expected, _NUMBER) and isinstance(got, _NUMBER)
-        if are_numbers and not self.types:
+        of_numbers = isinstance(expected, _NUMBER) and isinstance(got, _NUMBER)
+        if of_numbers and not self.types:
             return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))
-        if isinstance(expected, Tensor) and isinstance(got, Tensor):
-            return self._tensors(expected, got)
         if type(expected) is not type(got):
-            return (
-                f"{brief(got)} ({type(got).__name__}) instead of "
-                f"{brief(expected)} ({type(expected).__name__})"
-            )
+            texts = [f"{brief(x)} ({type(x).__name__})" for x in (got, expected)]
+            return " instead of ".join(texts)
+        if isinstance(expected, Tensor):
+            return self._tensors(expected, got)
+        if isinstance(expected, float):
+            return self._tensors(*torch.tensor([expected, got], dtype=torch.float64))
         if isinstance(expected, Mapping):
-            keys, other_keys = list(expected), list(got)
-            if list(map(str, keys)) != list(map(str, other_keys)):
-                return f"keys {brief(other_keys)} instead of {brief(keys)}"
-            return self._first(keys, expected.values(), [got[key] for key in keys])
+            keys = [list(map(str, x)) for x in (got, expected)]
+            if keys[0] != keys[1]:
+                return f"keys {brief(list(got))} instead of {brief(list(expected))}"
+            return self._first((key, expected[key], got[key]) for key in expected)
         if isinstance(expected, list | tuple):
             if len(expected) != len(got):
                 return f"{len(got)} items instead of {len(expected)}"
-            return self._first(range(len(got)), expected, got)
-        if isinstance(expected, float):
-            both = torch.tensor([expected, got], dtype=torch.float64)
-            return self._tensors(*both)
+            return self._first(zip(range(len(got)), expected, got, strict=True))
         return "" if bool(expected == got) else f"{brief(got)} instead of {brief(expected)}"
 
-    def _first(self, keys: Iterable[Any], expected: Iterable[Any], got: Iterable[Any]) -> str:
+    def _first(self, items: Iterable[tuple[Any, Any, Any]]) -> str:
         """Return the first difference among the items of a container, with its place."""
-        for key, *both in zip(keys, expected, got, strict=True):
-            if difference := self.difference(*both):
+        for key, expected, got in items:
+            if difference := self.difference(expected, got):
                 return f"[{key!r}]{'' if difference.startswith('[') else ' '}{difference}"
         return ""
 
     def _tensors(self, expected: Tensor, got: Tensor) -> str:
-        expected = expected.detach().cpu()
-        got = got.detach().cpu()
+        expected, got = expected.detach().cpu(), got.detach().cpu()
         has_same_type = expected.dtype == got.dtype
         if expected.shape != got.shape or (self.types and not has_same_type):
-            is_type, expected_type = (type_of(x.dtype, x.shape) for x in (got, expected))
-            return f"{is_type} instead of {expected_type}"
+            return " instead of ".join(type_of(x.dtype, x.shape) for x in (got, expected))
         if not has_same_type:
             both = torch.promote_types(expected.dtype, got.dtype)
             wide = torch.promote_types(both, torch.float64)
@@ -87,23 +82,18 @@ class Equality:
             return ""
         if expected.numel() == 1:
             return _instead(got.item(), expected.item())
-        difference = got.to(torch.complex128) - expected.to(torch.complex128)
-        apart = difference.abs()
+        apart = (got.to(torch.complex128) - expected.to(torch.complex128)).abs()
         apart[got.isnan() & expected.isnan()] = 0
-        largest = apart.nan_to_num(0, posinf=math.inf).max()
         differing = int((apart > self.atol).sum())
+        largest = apart.nan_to_num(0, posinf=math.inf).max()
         return f"{differing} of {apart.numel()} values differ, at most by {largest:.3g}"
 
     def _same(self, expected: Tensor, got: Tensor) -> bool:
         if self.bitwise:
-            return torch.equal(_bits(expected), _bits(got))
+            expected, got = (x.contiguous().reshape(-1).view(torch.uint8) for x in (expected, got))
         if expected.is_floating_point() or expected.is_complex():
             return torch.allclose(got, expected, rtol=self.rtol, atol=self.atol, equal_nan=True)
         return torch.equal(expected, got)
-
-
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def relative(rtol: float, atol: float = 0.0) -> Equality:

@@ -4,7 +4,7 @@ import copy
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,12 +51,8 @@ class _FitCase:
         return f"strategy={name!r}, world size {self.world_size}"
 
 
-@dataclass(frozen=True)
-class _Record:
-    """What a run leaves behind; ``local`` are the names whose values are each rank's own."""
-
-    values: dict[str, Tensor]
-    local: set[str]
+# The values that a run leaves behind, and the names of those that are each rank's own.
+_Record = tuple[dict[str, Tensor], set[str]]
 
 
 def assert_same_as_single(
@@ -109,12 +105,15 @@ def assert_same_as_single(
     """
     flags = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False} | flags
     single = _FitCase(module, data, "single", 1, seed, flags)
-    expected = _run_here(single)
+    expected, _ = _run_here(single)
     lines = []
     for strategy, world_size in itertools.product(strategies, world_sizes):
         case = replace(single, strategy=strategy, world_size=world_size)
-        differences = _differences(_run(case), expected, rtol, atol)
-        lines += [f"  {case}: {difference}" for difference in differences]
+        got, local = _run(case)
+        for name in sorted((got.keys() | expected.keys()) - local):
+            equality = relative(rtol, atol if name.startswith(_WEIGHT) else 0.0)
+            if difference := equality.difference(expected.get(name), got.get(name)):
+                lines.append(f"  {case}: {name}: {difference}")
     if lines:
         raise AssertionError("\n".join(["not what a single process gets", *lines]))
 
@@ -145,16 +144,14 @@ def _run_here(case: _FitCase) -> _Record:
     strategy = copy.deepcopy(case.strategy)
     trainer = Trainer(strategy=strategy, devices=case.world_size, seed=case.seed, **case.flags)
     trainer.fit(module, datamodule=data)
-    values = {}
-    for name, value in trainer.callback_metrics.items():
-        values[name] = torch.tensor(float(value))
+    record = {name: torch.tensor(float(x)) for name, x in trainer.callback_metrics.items()}
     if data.val_dataloader() is not None:
         for result in trainer.validate(module, datamodule=data):
-            values |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}
+            record |= {f"validate: {name}": torch.tensor(x) for name, x in result.items()}
     weights = trainer.strategy.weights(module) if trainer.strategy.joins else module.state_dict()
     for name, weight in to_host(dict(weights)).items():
-        values[_WEIGHT + name] = weight.clone()
-    return _Record(values, set(trainer.local_metrics))
+        record[_WEIGHT + name] = weight.clone()
+    return record, set(trainer.local_metrics)
 
 
 def _new(source: Any, kind: type = object) -> Any:
@@ -222,13 +219,3 @@ def _split(loader: Any, world_size: int) -> Any:
     part = whole // world_size
     batches = BatchSampler(loader.sampler, part, loader.drop_last)
     return clone(loader, batch_size=part, batch_sampler=batches)
-
-
-def _differences(record: _Record, expected: _Record, rtol: float, atol: float) -> Iterator[str]:
-    """Yield a line for each value and each weight that is not as expected."""
-    names = record.values.keys() | expected.values.keys()
-    for name in sorted(names - record.local):
-        equality = relative(rtol, atol if name.startswith(_WEIGHT) else 0.0)
-        values = (each.values.get(name) for each in (expected, record))
-        if difference := equality.difference(*values):
-            yield f"{name}: {difference}"

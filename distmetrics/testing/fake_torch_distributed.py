@@ -20,16 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.call_site import call_site
-from distmetrics.comm.communicator import (
-    Call,
-    Communicator,
-    Finished,
-    Op,
-    brief,
-    fold,
-    in_call,
-    used,
-)
+from distmetrics.comm.communicator import Call, Communicator, Finished, brief, in_call, used
 from distmetrics.comm.patching import Name, Replacing
 from distmetrics.comm.threads import ThreadCommunicator
 from distmetrics.errors import ConfigurationError, InputError, InputTypeError
@@ -38,11 +29,19 @@ __all__ = ["routed"]
 
 # Requests: what gloo refuses is refused by name, and so is what it does wrong without an error.
 
-BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
-OPERATIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", *BITWISE)
+# How two tensors are combined, and of which numbers: integral, floating or complex ones.
+_REDUCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "SUM": (torch.add, "ifc"),
+    "AVG": (torch.add, "fc"),
+    "PRODUCT": (torch.mul, "if"),
+    "MIN": (torch.minimum, "if"),
+    "MAX": (torch.maximum, "if"),
+    "BAND": (torch.bitwise_and, "i"),
+    "BOR": (torch.bitwise_or, "i"),
+    "BXOR": (torch.bitwise_xor, "i"),
+}
 # gloo refuses these, and every 8-bit float.
 _REFUSED_DTYPES = frozenset({torch.int16, torch.uint16, torch.uint32, torch.uint64})
-_ROLES = {"dst": "destination", "src": "source"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +54,14 @@ class ThreadGroup:
     """
 
     communicator: Communicator
-    ranks: list[int]
+    ranks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call.
+    """A call of a function of ``torch.distributed``, with its arguments by torch's names.
 
-    Attributes:
-        comm: the rank's communicator of the group.
-        name: the function of ``torch.distributed``.
-        arguments: by torch's names for them, defaults included.
-        ranks: of the group, as the world numbers them.
+    ``ranks`` are those of the group, as the world numbers them.
     """
 
     comm: Communicator
@@ -105,42 +100,34 @@ class Request:
         root, in_group = self.arguments.get(side), self.arguments.get(f"group_{side}")
         if root is not None and in_group is not None:
             raise self.refusal(f"{side}={root} and group_{side}={in_group} cannot both be given")
+        known = range(self.comm.world_size) if root is None else self.ranks
         if root is None:
             root = default if in_group is None else in_group
-            if root is None:
-                raise self.refusal(f"needs {side}=, a rank")
-            known: Sequence[int] = range(self.comm.world_size)
-        else:
-            known = self.ranks
         if root not in known:
             raise self.refusal(f"{side}={root} is no rank of a world of {self.comm.world_size}")
         return known.index(root)
 
-    def check_only_at(self, root: int, side: str, what: str) -> None:
+    def check_only_at(self, root: int, what: str) -> None:
         """Refuse a list that is missing on the rank that needs it, or given on another."""
         is_root = self.comm.rank == root
         if bool(self.arguments[what]) is not is_root:
-            rule = "is needed on the" if is_root else "may only be given on the"
-            raise self.refusal(f"{what} {rule} {_ROLES[side]} rank")
+            raise self.refusal(
+                f"{what} must {'' if is_root else 'not '}be given on rank {self.comm.rank}: the "
+                f"call is {'from' if 'scatter' in what else 'to'} rank {root}"
+            )
 
     def operation(self, tensor: Tensor) -> str:
         """Return the name of a reduction's operation, if the tensor's dtype has it."""
         op = self.arguments["op"]
-        same = [name for name in OPERATIONS if op == getattr(dist.ReduceOp, name)]
-        if not same:
-            raise self.refusal(
-                f"op={op!r} is not supported in a world of threads; supported: "
-                f"{', '.join(OPERATIONS)}"
-            )
-        name = same[0]
-        is_integral = not tensor.is_floating_point() and not tensor.is_complex()
-        if name in BITWISE and not is_integral:
-            raise self.refusal(f"ReduceOp.{name} needs integers, got {tensor.dtype}")
-        if name == "AVG" and is_integral:
-            raise self.refusal(f"the mean of {tensor.dtype} is none; gloo refuses it")
-        if name not in ("SUM", "AVG") and tensor.is_complex():
-            raise self.refusal(f"ReduceOp.{name} does not exist for complex numbers")
-        return name
+        for name, (_, numbers) in _REDUCTIONS.items():
+            if op == getattr(dist.ReduceOp, name):
+                kind = "c" if tensor.is_complex() else "f" if tensor.is_floating_point() else "i"
+                if kind not in numbers:
+                    raise self.refusal(f"gloo has no ReduceOp.{name} of {tensor.dtype}")
+                return name
+        raise self.refusal(
+            f"op={op!r} is not supported in a world of threads; supported: {', '.join(_REDUCTIONS)}"
+        )
 
     def tensor(self, value: Any) -> Tensor:
         """Return ``value``, a tensor that gloo can send."""
@@ -164,55 +151,43 @@ class Request:
                 "is not contiguous; gloo would move the memory behind it, and not its elements"
             )
 
-    def check_alike(
-        self,
-        what: str,
-        value: Any,
-        dtype: torch.dtype,
-        shape: Sequence[int],
-    ) -> Tensor:
-        """Return ``value``, a tensor of this dtype and shape."""
-        tensor = self.tensor(value)
-        if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-            raise self.refusal(
-                f"{what} must be {brief(dtype, shape)}, got {brief(tensor.dtype, tensor.shape)}"
-            )
-        return tensor
+    def parts(self, what: str, like: Tensor | None = None) -> list[Tensor]:
+        """Return an argument as a tensor for each rank: the items of a list, or rows of a tensor.
 
-    def check_list(self, what: str, values: Any, like: Tensor) -> list[Tensor]:
-        """Return ``values``, a list of one tensor like ``like`` for each rank."""
-        if not isinstance(values, list):
+        They must be like ``like``, by default like the first one.
+        """
+        value, size = self.arguments[what], self.comm.world_size
+        if not what.endswith("_list"):
+            tensor = self.tensor(value)
+            if not tensor.ndim or tensor.shape[0] % size:
+                raise self.refusal(
+                    f"{what} has shape {list(tensor.shape)}, which {size} ranks can't share evenly"
+                )
+            if like is not None:
+                first, *others = like.shape or (1,)
+                self.check_alike(what, tensor, like.new_empty(size * first, *others))
+            return list(tensor.view(size, -1, *tensor.shape[1:]).unbind())
+        if not isinstance(value, list):
             raise self.refusal(
-                f"{what} must be a list of tensors, got a {type(values).__name__}",
-                InputTypeError,
+                f"{what} must be a list of tensors, got a {type(value).__name__}", InputTypeError
             )
-        size = self.comm.world_size
-        if len(values) != size:
-            raise self.refusal(f"{what} has {len(values)} tensors for {size} ranks")
-        for index, value in enumerate(values):
-            self.check_alike(f"{what}[{index}]", value, like.dtype, like.shape)
-        return values
+        if len(value) != size:
+            raise self.refusal(f"{what} has {len(value)} tensors for {size} ranks")
+        for index, each in enumerate(value):
+            self.check_alike(f"{what}[{index}]", each, value[0] if like is None else like)
+        return value
 
-    def rows(self, what: str, tensor: Tensor) -> list[Tensor]:
-        """Cut a tensor into one part for each rank, along its first dimension."""
-        size = self.comm.world_size
-        if not tensor.ndim or tensor.shape[0] % size:
-            raise self.refusal(
-                f"{what} has shape {list(tensor.shape)}, which {size} ranks can't share evenly"
-            )
-        return list(tensor.view(size, -1, *tensor.shape[1:]).unbind())
+    def check_alike(self, what: str, value: Any, like: Tensor) -> Tensor:
+        """Return ``value``, a tensor of the dtype and shape of another one."""
+        kinds = [brief(x.dtype, x.shape) for x in (self.tensor(like), self.tensor(value))]
+        if kinds[0] != kinds[1]:
+            raise self.refusal(f"{what} must be {kinds[0]}, got {kinds[1]}")
+        return value
 
 
 # What answers each function.
 
 Answer = Callable[[Request], Any]
-_OPS: dict[str, Op] = {
-    "SUM": "sum",
-    "PRODUCT": "prod",
-    "MIN": "min",
-    "MAX": "max",
-    "AVG": "sum",
-}
 # What sends a part to each rank, and what receives a part from each rank.
 _SCATTERING = ("scatter", "all_to_all", "reduce_scatter")
 _GATHERING = ("gather", "all_gather", "all_to_all")
@@ -242,76 +217,45 @@ class Move:
 
     def __call__(self, request: Request) -> Finished | None:
         """Make the call; return its handle if ``async_op`` asks for one."""
+        comm = request.comm
         side, default = _ROOTS.get(self.kind, ("", 0))
         root = request.root(side, default)
         if self.kind not in _GATHERING:
             request.check_contiguous(self.receives)
         for what in (self.sends, self.receives):
             if side and what.endswith("_list"):
-                request.check_only_at(root, side, what)
-        sent = self._sent(request)
-        is_receiver = side != "dst" or request.comm.rank == root
-        places = self._places(request, sent[0]) if is_receiver else []
-        operation = request.operation(sent[0]) if "op" in request.arguments else ""
+                request.check_only_at(root, what)
+        sent = self._sent(request, root)
         if self.kind == "gather" and sent[0].is_complex():
             raise request.refusal(f"gloo cannot gather {sent[0].dtype}")
+        is_receiver = side != "dst" or comm.rank == root
+        places = self._places(request, sent[0]) if is_receiver else []
+        operation = request.operation(sent[0]) if "op" in request.arguments else ""
         with request.under_way(sent[0], self.kind, root, operation):
-            received = _exchange(request.comm, self.kind, sent, root, operation)
-            for place, tensor in zip(places, received, strict=is_receiver):
-                place.copy_(tensor)
+            is_scattering = self.kind in _SCATTERING
+            rows = comm.all_to_all(sent) if is_scattering else comm.all_gather(sent[0])
+            if side == "src":
+                rows = [rows[root]]
+            if operation:
+                total = functools.reduce(_REDUCTIONS[operation][0], rows)
+                rows = [total / comm.world_size if operation == "AVG" else total]
+            for place, row in zip(places, rows, strict=is_receiver):
+                place.copy_(row)
         return Finished() if request.arguments["async_op"] else None
 
-    def _sent(self, request: Request) -> list[Tensor]:
-        value = request.arguments[self.sends]
+    def _sent(self, request: Request, root: int) -> list[Tensor]:
         if self.kind not in _SCATTERING:
-            return [request.tensor(value)]
-        if not self.sends.endswith("_list"):
-            return request.rows(self.sends, request.tensor(value))
-        if self.kind == "scatter" and not value:
-            # This rank is not the source: it sends what nobody reads.
+            return [request.tensor(request.arguments[self.sends])]
+        if self.kind == "scatter" and request.comm.rank != root:
+            # What nobody reads.
             return [request.arguments[self.receives]] * request.comm.world_size
-        like = request.tensor(next(iter(value), None))
-        return request.check_list(self.sends, value, like)
+        return request.parts(self.sends)
 
     def _places(self, request: Request, part: Tensor) -> list[Tensor]:
         """Return where to write what is received, tensors like ``part``."""
-        value = request.arguments[self.receives]
-        if self.kind not in _GATHERING:
-            return [request.check_alike(self.receives, value, part.dtype, part.shape)]
-        if self.receives.endswith("_list"):
-            return request.check_list(self.receives, value, part)
-        first, *others = part.shape or (1,)
-        shape = (request.comm.world_size * first, *others)
-        request.check_alike(self.receives, value, part.dtype, shape)
-        return request.rows(self.receives, value)
-
-
-def _exchange(
-    comm: Communicator,
-    kind: str,
-    sent: list[Tensor],
-    root: int,
-    operation: str,
-) -> list[Tensor]:
-    """Send a rank's tensors, one or one for each rank; return what it receives."""
-    if kind in ("all_gather", "gather"):
-        return comm.all_gather(sent[0])
-    if kind == "all_to_all":
-        return comm.all_to_all(sent)
-    if kind == "scatter":
-        return [comm.all_to_all(sent)[root]]
-    if kind == "broadcast":
-        return [comm.broadcast(sent[0], root)]
-    if kind == "reduce_scatter":
-        rows = comm.all_to_all(sent)
-    elif operation in BITWISE:
-        rows = comm.all_gather(sent[0])
-    else:
-        rows = [comm.all_reduce(sent[0], _OPS[operation])]
-    if operation in BITWISE:
-        return [functools.reduce(BITWISE[operation], rows)]
-    total = fold(rows, _OPS[operation])
-    return [total / comm.world_size if operation == "AVG" else total]
+        if self.kind in _GATHERING:
+            return request.parts(self.receives, like=part)
+        return [request.check_alike(self.receives, request.arguments[self.receives], part)]
 
 
 def _all_to_all_single(request: Request) -> Finished | None:
@@ -331,16 +275,14 @@ def _barrier(request: Request) -> Finished | None:
 
 
 def _all_gather_object(request: Request) -> None:
-    with request.under_way():
-        objects = _gathered_objects(request.comm, request.arguments["obj"])
+    objects = _gathered_objects(request, request.arguments["obj"])
     request.arguments["object_list"][: len(objects)] = objects
 
 
 def _gather_object(request: Request) -> None:
     root = request.root("dst", default=0)
-    request.check_only_at(root, "dst", "object_gather_list")
-    with request.under_way(None, request.name, root):
-        objects = _gathered_objects(request.comm, request.arguments["obj"])
+    request.check_only_at(root, "object_gather_list")
+    objects = _gathered_objects(request, request.arguments["obj"], root)
     if request.comm.rank == root:
         request.arguments["object_gather_list"][: len(objects)] = objects
 
@@ -348,38 +290,18 @@ def _gather_object(request: Request) -> None:
 def _broadcast_object_list(request: Request) -> None:
     objects = request.arguments["object_list"]
     root = request.root("src")
-    with request.under_way(None, request.name, root, len(objects)):
-        objects[:] = _object_of(root, request.comm, objects)
+    is_root = request.comm.rank == root
+    received = _gathered_objects(request, objects if is_root else None, root, len(objects))
+    if not is_root:
+        objects[:] = received[root]
 
 
-def _scatter_object_list(request: Request) -> None:
-    comm, outputs = request.comm, request.arguments["scatter_object_output_list"]
-    root = request.root("src", default=0)
-    inputs = request.arguments["scatter_object_input_list"]
-    if not isinstance(outputs, list) or not outputs:
-        raise request.refusal("scatter_object_output_list must be a list with room for one object")
-    if comm.rank == root and len(inputs or ()) != comm.world_size:
-        raise request.refusal(
-            f"scatter_object_input_list must hold one object for each of {comm.world_size} ranks"
-        )
-    with request.under_way(None, request.name, root):
-        outputs[0] = _object_of(root, comm, inputs)[comm.rank]
-
-
-def _object_of(root: int, comm: Communicator, own: Any) -> Any:
-    """Return the root's object; it keeps its own one itself."""
-    is_root = comm.rank == root
-    received = _gathered_objects(comm, own if is_root else None)[root]
-    return own if is_root else received
-
-
-def _gathered_objects(comm: Communicator, obj: Any) -> list[Any]:
+def _gathered_objects(request: Request, obj: Any, *compared: Hashable) -> list[Any]:
     """Return copies of all ranks' objects, sent as torch does it: sizes, then padded pickles."""
     data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    size = torch.tensor([len(data)])
-    most = max(map(int, comm.all_gather(size)))
-    padded = torch.nn.functional.pad(data, (0, most - len(data)))
-    rows = comm.all_gather(padded)
+    with request.under_way(None, request.name, *compared):
+        most = max(map(int, request.comm.all_gather(torch.tensor([len(data)]))))
+        rows = request.comm.all_gather(torch.nn.functional.pad(data, (0, most - len(data))))
     # A pickle ends itself: the padding is not read. The bytes are of threads of this process.
     return [pickle.loads(row.numpy().tobytes()) for row in rows]  # noqa: S301
 
@@ -394,34 +316,12 @@ def _new_group(request: Request) -> ThreadGroup | Any:
     is_member = request.comm.rank in members
     own: Communicator = request.comm.transport
     if is_member:
-        own = request.comm.transport.subgroup(members)
+        own = own.subgroup(members)
     is_local = request.arguments.get("use_local_synchronization", False)
     if is_member or not is_local:
         with request.under_way(None, request.name, tuple(members)):
             (own if is_local else request.comm).barrier()
     return ThreadGroup(own, members) if is_member else dist.GroupMember.NON_GROUP_MEMBER
-
-
-def _new_subgroups_by_enumeration(request: Request) -> tuple[Any, list[Any]]:
-    """Make a group of each list of ranks; return this rank's own, and all."""
-    return _several(request, request.arguments["ranks_per_subgroup_list"])
-
-
-def _new_subgroups(request: Request) -> tuple[Any, list[Any]]:
-    """Cut the ranks into groups of one size."""
-    world, size = request.comm.world_size, request.arguments["group_size"]
-    if not isinstance(size, int) or size < 1 or world % size:
-        raise request.refusal(f"group_size={size} does not divide a world of {world}")
-    return _several(request, [range(first, first + size) for first in range(0, world, size)])
-
-
-def _several(request: Request, parts: Sequence[Sequence[int]]) -> tuple[Any, list[Any]]:
-    groups = []
-    for ranks in parts:
-        one = Request(request.comm, request.name, {"ranks": ranks}, request.ranks)
-        groups.append(_new_group(one))
-    own = [group for group in groups if isinstance(group, ThreadGroup)]
-    return (own[0] if own else None), groups
 
 
 ANSWERS: dict[str, Answer] = {
@@ -433,14 +333,11 @@ ANSWERS: dict[str, Answer] = {
     "get_global_rank": lambda request: request.ranks[request.arguments["group_rank"]],
     "get_group_rank": lambda request: request.ranks.index(request.arguments["global_rank"]),
     "new_group": _new_group,
-    "new_subgroups": _new_subgroups,
-    "new_subgroups_by_enumeration": _new_subgroups_by_enumeration,
     "barrier": _barrier,
     "monitored_barrier": _barrier,
     "all_gather_object": _all_gather_object,
     "gather_object": _gather_object,
     "broadcast_object_list": _broadcast_object_list,
-    "scatter_object_list": _scatter_object_list,
     "all_gather": Move("all_gather", "tensor", "tensor_list"),
     "all_gather_into_tensor": Move("all_gather", "input_tensor", "output_tensor"),
     "all_gather_single": Move("all_gather", "input_tensor", "output_tensor"),
@@ -463,8 +360,11 @@ _UNSUPPORTED = (
     "init_process_group",
     "irecv",
     "isend",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
     "recv_object_list",
+    "scatter_object_list",
     "send",
     "send_object_list",
     "split_group",

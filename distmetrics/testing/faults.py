@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -83,12 +83,12 @@ class Fault:
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise InputError(f"{self.kind}: rank must be 0 or more, got {self.rank}")
-        if isinstance(self.at, bool) or not isinstance(self.at, int | str):
+        is_number = isinstance(self.at, int) and not isinstance(self.at, bool) and self.at > 0
+        if not (is_number or isinstance(self.at, str)):
             raise InputError(
-                f"{self.kind}: at must be the name of a place or a number, got {self.at!r}"
+                f"{self.kind}: at must be the name of a place, or a number of a collective from 1 "
+                f"on, got {self.at!r}"
             )
-        if isinstance(self.at, int) and self.at < 1:
-            raise InputError(f"{self.kind}: at counts collectives from 1, got {self.at}")
         if self.kind in _COLLECTIVE_ONLY and self.at in METHODS:
             raise InputError(
                 f"{self.kind} changes a collective, and {self.at!r} is none: use 'manifest', "
@@ -149,31 +149,42 @@ def retype(rank: int, at: At, dtype: torch.dtype) -> Fault:
 R = TypeVar("R")
 
 
-class FaultyCommunicator(InterceptingCommunicator):
-    """Passes every call on to ``inner``, but where a fault strikes."""
+@dataclass
+class _Progress:
+    """How far a rank is, and which faults it has not met yet."""
 
-    def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
-        super().__init__(inner)
-        self._waiting = [fault for fault in faults if fault.rank == inner.rank]
-        self._collectives = 0  # so far
-        self._round = 0  # of the sync that is under way
-        self._sync: Call | None = None
-        # By whose collective it is: the next one of the same ranks comes before it.
-        self._deferred: dict[CallState, list[Callable[[], object]]] = {}
+    rank: int
+    waiting: list[Fault]
+    collectives: int = 0  # so far
+    round: int = 0  # of the sync that is under way
+    sync: Call | None = None
+    # By whose collective it is: the next one of the same ranks comes before it.
+    deferred: dict[CallState, list[Callable[[], object]]] = field(default_factory=dict)
 
-    def subgroup(self, ranks: Sequence[int]) -> Communicator:
-        """Return a communicator of some of the ranks, which the same faults strike through."""
-        return _Subgroup(self.inner, ranks, self)
+    def count(self) -> None:
+        """Count a collective; one that is made for no named call goes on with the last sync."""
+        call = call_under_way()
+        is_named = call is not None and not call.op.startswith("torch.distributed.")
+        self.round = 1 if is_named and call is not self.sync else self.round + 1
+        self.sync = call if is_named else self.sync
+        self.collectives += 1
 
-    @property
-    def waits_for_methods(self) -> bool:
-        """True if a fault waits for a method of a metric."""
-        return any(fault.at in METHODS for fault in self._waiting)
+    def is_at(self, place: At, op: str) -> bool:
+        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
+        if isinstance(place, int):
+            return place == self.collectives
+        if place in ("manifest", "data"):
+            return self.round == (1 if place == "manifest" else 2)
+        call = call_under_way()
+        name = op if call is None else call.op.partition(' "')[0]
+        name = name.removeprefix("torch.distributed.")
+        return place in (op, op.split()[0], name, name.split()[0])
 
-    def reach(self, method: str) -> None:
-        """Let the faults strike that wait for a method of a metric."""
-        for fault in self._due(lambda fault: fault.at == method):
-            _strike(fault, self.inner)
+    def due(self, is_due: Callable[[At], bool]) -> list[Fault]:
+        """Return the faults that strike now; each strikes once."""
+        due = [fault for fault in self.waiting if is_due(fault.at)]
+        self.waiting = [fault for fault in self.waiting if fault not in due]
+        return due
 
     def check_struck(self) -> None:
         """Raise if a fault has not struck.
@@ -181,91 +192,55 @@ class FaultyCommunicator(InterceptingCommunicator):
         Raises:
             ConfigurationError: names the faults, and how far the rank got.
         """
-        if self._deferred:
+        if self.deferred:
             raise ConfigurationError(
                 f"swap on rank {self.rank}: no collective followed the one to be swapped",
                 do="choose an earlier one, or skip it.",
             )
-        if self._waiting:
+        if self.waiting:
             raise ConfigurationError(
-                f"{', '.join(map(str, self._waiting))}: never reached; rank {self.rank} made "
-                f"{self._collectives} collectives",
+                f"{', '.join(map(str, self.waiting))}: never reached; rank {self.rank} made "
+                f"{self.collectives} collectives",
                 likely="a sync whose data rode along with its manifest has no second round.",
                 do="choose another place, or number: 1 is the first collective.",
             )
 
-    def _count(self) -> None:
-        """Count a collective; one that is made for no named call goes on with the last sync."""
-        call = call_under_way()
-        is_named = call is not None and not call.op.startswith("torch.distributed.")
-        self._round = 1 if is_named and call is not self._sync else self._round + 1
-        self._sync = call if is_named else self._sync
-        self._collectives += 1
 
-    def _is_at(self, place: At, op: str) -> bool:
-        """Return True if the collective ``op``, the last one counted, is the place of a fault."""
-        if isinstance(place, int):
-            return place == self._collectives
-        if place in ("manifest", "data"):
-            return self._round == (1 if place == "manifest" else 2)
-        call = call_under_way()
-        name = op
-        if call is not None:
-            name = call.op.partition(' "')[0].removeprefix("torch.distributed.")
-        return place in (op, op.split()[0], name, name.split()[0])
+class FaultyCommunicator(InterceptingCommunicator):
+    """Passes every call on to ``inner``, but where a fault strikes."""
 
-    def _due(self, is_due: Callable[[Fault], bool]) -> list[Fault]:
-        """Return the faults that strike now; each strikes once."""
-        due = [fault for fault in self._waiting if is_due(fault)]
-        self._waiting = [fault for fault in self._waiting if fault not in due]
-        return due
+    def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
+        super().__init__(inner)
+        self.progress = _Progress(inner.rank, [each for each in faults if each.rank == inner.rank])
+
+    def subgroup(self, ranks: Sequence[int]) -> Communicator:
+        """Return a communicator of some of the ranks, which the same faults strike through."""
+        group = FaultyCommunicator(self.inner.subgroup(ranks), ())
+        group.progress = self.progress
+        return group
 
     def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
         """Make a collective, unless a fault strikes it; ``alone`` is the result of one left out."""
-        return self.strike(self.inner, op, make, sent, alone)
-
-    def strike(self, comm: Any, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Do what :meth:`pass_on` does, for a collective of ``comm``."""
-        self._count()
-        state = comm.state
-        for fault in self._due(lambda fault: self._is_at(fault.at, op)):
+        progress, state = self.progress, self.state
+        progress.count()
+        for fault in progress.due(lambda place: progress.is_at(place, op)):
             if fault.kind == "swap":
                 later = functools.partial(make, *map_leaves(_copy, sent))
-                self._deferred.setdefault(state, []).append(later)
-            if fault.kind == "skip" and self._round == 1 and call_under_way() is not None:
+                progress.deferred.setdefault(state, []).append(later)
+            if fault.kind == "skip" and progress.round == 1 and call_under_way() is not None:
                 state.count -= 1  # as if this rank had not made the call
             if fault.kind in ("skip", "swap"):
                 return map_leaves(_copy, alone)
             sent = _changed(fault, op, sent)
-            _strike(fault, self.inner)
+            _strike(fault, self)
         result = make(*sent)
-        for deferred in reversed(self._deferred.pop(state, [])):
+        for deferred in reversed(progress.deferred.pop(state, [])):
             deferred()
         return result
 
 
-class _Subgroup(InterceptingCommunicator):
-    """Some ranks of a communicator that faults strike through."""
-
-    def __init__(self, whole: Any, ranks: Sequence[int], faulty: FaultyCommunicator) -> None:
-        super().__init__(whole.subgroup(ranks))
-        self._faulty = faulty
-
-    def subgroup(self, ranks: Sequence[int]) -> Communicator:
-        """Return a communicator of some of the ranks."""
-        return _Subgroup(self.inner, ranks, self._faulty)
-
-    def pass_on(self, op: str, make: Callable[..., R], sent: list[Tensor], alone: R) -> R:
-        """Make a collective, unless a fault strikes it."""
-        return self._faulty.strike(self.inner, op, make, sent, alone)
-
-
 def _copy(x: Tensor) -> Tensor:
     return x.detach().clone()
-
-
-def _kind(x: Tensor) -> tuple[torch.dtype, torch.Size]:
-    return x.dtype, x.shape
 
 
 def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
@@ -273,7 +248,7 @@ def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
     if fault.change is None:
         return sent
     changed = [fault.change(x) for x in sent]
-    if list(map(_kind, changed)) == list(map(_kind, sent)):
+    if [(x.dtype, x.shape) for x in changed] == [(x.dtype, x.shape) for x in sent]:
         why = f"what {op} sends has that dtype and shape already" if sent else f"{op} sends nothing"
         raise ConfigurationError(f"{fault}: changes nothing: {why}")
     return changed
@@ -281,13 +256,12 @@ def _changed(fault: Fault, op: str, sent: list[Tensor]) -> list[Tensor]:
 
 def _strike(fault: Fault, comm: Communicator) -> None:
     """Delay, stop, kill, or raise on this rank, whose communicator is ``comm``."""
+    is_thread = isinstance(comm.transport, ThreadCommunicator)
     if fault.kind == "raises":
         raise fault.raised()
-    if fault.kind == "delay" or (
-        fault.kind == "stop" and isinstance(comm.transport, ThreadCommunicator)
-    ):
+    if fault.kind == "delay" or (fault.kind == "stop" and is_thread):
         time.sleep(fault.seconds)
-    elif fault.kind == "kill" and isinstance(comm.transport, ThreadCommunicator):
+    elif fault.kind == "kill" and is_thread:
         raise RankKilled(f"rank {fault.rank} was killed at {fault.at}")
     elif fault.kind in ("kill", "stop"):
         if multiprocessing.parent_process() is None:
@@ -331,7 +305,7 @@ def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Co
     in_force = comm.through(faulty_comm)
     with use(in_force), _methods_watched(faulty_comm):
         yield in_force
-    faulty_comm.check_struck()
+    faulty_comm.progress.check_struck()
 
 
 def faulty(fn: Callable[..., Any], faults: Sequence[Fault], world_size: int) -> Callable[..., Any]:
@@ -358,27 +332,28 @@ def _with_faults(
 
 def killed_as_lost(ended: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes with the error of a process for each thread that was killed."""
-    return [_as_lost(outcome) for outcome in ended]
-
-
-def _as_lost(outcome: Outcome) -> Outcome:
-    if not isinstance(outcome.error, RankKilled):
-        return outcome
-    error = PeerLostError(str(outcome.error), peers=[outcome.rank])
-    return Outcome(outcome.rank, error=error)
+    return [
+        replace(outcome, error=PeerLostError(str(outcome.error), peers=[outcome.rank]))
+        if isinstance(outcome.error, RankKilled)
+        else outcome
+        for outcome in ended
+    ]
 
 
 @contextlib.contextmanager
 def _methods_watched(comm: FaultyCommunicator) -> Iterator[None]:
-    """Tell ``comm`` when a metric's method begins on this thread, whatever its library."""
-    if not comm.waits_for_methods:
+    """Let faults strike where a metric's method begins on this thread, whatever its library."""
+    progress = comm.progress
+    if not any(fault.at in METHODS for fault in progress.waiting):
         yield
         return
     before = sys.getprofile()
 
     def notice(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code.co_name in METHODS and _is_of_metric(frame):
-            comm.reach(frame.f_code.co_name)
+        method = frame.f_code.co_name
+        if event == "call" and method in METHODS and _is_of_metric(frame):
+            for fault in progress.due(lambda place: place == method):
+                _strike(fault, comm)
 
     sys.setprofile(notice)
     try:
@@ -388,7 +363,6 @@ def _methods_watched(comm: FaultyCommunicator) -> Iterator[None]:
 
 
 def _is_of_metric(frame: FrameType) -> bool:
-    if not frame.f_code.co_argcount:
-        return False
-    kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
+    code = frame.f_code
+    kind = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else object
     return all(callable(getattr(kind, method, None)) for method in METHODS)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import torch
 from torch import Tensor
 
-from distmetrics.errors import InputError, InputTypeError, MissingDependencyError
+from distmetrics.errors import InputError, MissingDependencyError
 from distmetrics.tree import map_leaves
 
 try:
@@ -58,29 +58,25 @@ class InputOptions(TypedDict, total=False):
     dtype: torch.dtype
 
 
-def batch_lists(build: Build, cells: int, options: InputOptions) -> SearchStrategy[Batches]:
+def batch_lists(
+    build: Build,
+    cells: int,
+    *,
+    min_batches: int = 1,
+    max_batches: int = 5,
+    min_samples: int = 1,
+    max_samples: int = 6,
+    dtype: torch.dtype = torch.float32,
+) -> SearchStrategy[Batches]:
     """Lists of batches, each a tuple of arguments of ``update``.
 
-    Args:
-        build: makes the arguments of all samples together, of bytes of shape ``(samples, cells)``;
-            each argument is a tensor or a list with one row or item a sample.
-        cells: bytes a sample.
-        options: how many batches, of how many samples; the dtype of floats.
+    ``build`` makes the arguments of all samples together, of bytes of shape ``(samples, cells)``;
+    each argument is a tensor or a list with one row or item a sample.
     """
-    if unknown := options.keys() - InputOptions.__annotations__.keys():
-        known = ", ".join(InputOptions.__annotations__)
-        raise InputTypeError(f"{min(unknown)!r} is no option; options are {known}")
-    batches = options.get("min_batches", 1), options.get("max_batches", 5)
-    samples = options.get("min_samples", 1), options.get("max_samples", 6)
-    if any(not 0 <= least <= most or not most for least, most in (batches, samples)):
-        raise InputError(
-            "batches and samples need bounds with 0 ≤ min ≤ max and max > 0, got "
-            "{} to {} batches of {} to {} samples".format(*batches, *samples)
-        )
+    _check_bounds("batches", min_batches, max_batches)
+    _check_bounds("samples", min_samples, max_samples)
     sample = st.binary(min_size=cells, max_size=cells)
-    batch = st.lists(sample, min_size=samples[0], max_size=samples[1])
-    drawn = st.lists(batch, min_size=batches[0], max_size=batches[1])
-    dtype = options.get("dtype", torch.float32)
+    batch = st.lists(sample, min_size=min_samples, max_size=max_samples)
 
     def finished(leaf: Any) -> Any:
         """Return a leaf of a batch as a tensor of its own."""
@@ -97,26 +93,26 @@ def batch_lists(build: Build, cells: int, options: InputOptions) -> SearchStrate
         cut = [tuple(argument[start:end] for argument in arguments) for start, end in ends]
         return map_leaves(finished, cut)
 
-    return drawn.map(built)
+    return st.lists(batch, min_size=min_batches, max_size=max_batches).map(built)
 
 
-def check_count(name: str, count: int, least: int) -> None:
-    """Refuse a count that is too small."""
-    if count < least:
-        raise InputError(f"{name} must be {least} or more, got {count}")
+def _check_bounds(what: str, *bounds: int) -> None:
+    """Refuse bounds of which one is below 0, or below the one before it."""
+    if list(bounds) != sorted(bounds) or bounds[0] < 0:
+        raise InputError(f"{what}: the bounds {bounds} must be 0 or more, the least one first")
 
 
 def scaled(cells: Tensor, ties: bool = True) -> Tensor:
     """Return numbers from 0 to 1 in equal steps; without ties in as many steps as it takes."""
     if ties:
         return cells % (_LEVELS + 1) / _LEVELS
-    steps = max(_DISTINCT, 1 << max(0, cells.numel() - 1).bit_length())
-    taken: dict[int, None] = {}  # each number has the step it names, or the next free one
-    for step in (cells % steps).flatten().tolist():
-        while step in taken:
-            step = (step + 1) % steps
-        taken[step] = None
-    return torch.tensor(list(taken)).reshape(cells.shape) / steps
+    count = cells.numel()
+    steps = max(_DISTINCT, 1 << (2 * count).bit_length())
+    drawn = cells.flatten() % (steps - count + 1)
+    order = drawn.argsort(stable=True)
+    # Each is one more than as it was drawn for each that is smaller.
+    drawn[order] += torch.arange(count)
+    return drawn.reshape(cells.shape) / steps
 
 
 def simplex(cells: Tensor) -> Tensor:
@@ -134,10 +130,11 @@ def one_of(cells: Tensor, values: Sequence[float]) -> Tensor:
 
 def grid(low: float, high: float) -> list[float]:
     """Return the numbers from ``low`` to ``high`` in equal steps, those nearest to 0 first."""
-    count = max(0, int((high - low) * _LEVELS + 1))
-    if not 0 < count <= 256:
-        raise InputError(f"low={low} and high={high} make {count} numbers; there must be 1 to 256")
-    numbers = [low + step / _LEVELS for step in range(count)]
+    numbers = [low + step / _LEVELS for step in range(int((high - low) * _LEVELS + 1))]
+    if not 0 < len(numbers) <= 256:
+        raise InputError(
+            f"low={low} and high={high} make {len(numbers)} numbers; there must be 1 to 256"
+        )
     return sorted(numbers, key=lambda number: (abs(number), -number))
 
 
@@ -165,11 +162,7 @@ def binary(
     [(tensor([1, 1]), tensor([0, 0]))]
     """
     of_one_label = multilabel(1, preds=preds, ties=ties, **options)
-
-    def squeezed(batches: Batches) -> Batches:
-        return [(x[:, 0], y[:, 0]) for x, y in batches]
-
-    return of_one_label.map(squeezed)
+    return of_one_label.map(lambda batches: [(x[:, 0], y[:, 0]) for x, y in batches])
 
 
 def multiclass(
@@ -192,16 +185,15 @@ def multiclass(
     [(tensor([[1., 0., 0.]]), tensor([2]))]
     """
     _check(preds)
-    check_count("num_classes", num_classes, 2)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         target = rows[:, 0] % num_classes
         if preds == "probabilities":
             return simplex(rows[:, 2:]), target
         cells = rows[:, 1] if preds == "labels" else rows[:, 1:]
-        return _scores(cells, preds, num_classes, ties=True), target
+        return _scores(cells, preds, num_classes), target
 
-    return batch_lists(build, num_classes + 1, options)
+    return batch_lists(build, num_classes + 1, **options)
 
 
 def multilabel(
@@ -224,13 +216,12 @@ def multilabel(
     [(tensor([[0., 0.]]), tensor([[1, 1]]))]
     """
     _check(preds)
-    check_count("num_labels", num_labels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         scores, target = rows.chunk(2, dim=1)
         return _scores(scores, preds, 2, ties), target % 2
 
-    return batch_lists(build, 2 * num_labels, options)
+    return batch_lists(build, 2 * num_labels, **options)
 
 
 def regression(
@@ -254,14 +245,13 @@ def regression(
     >>> find(regression(low=0.5), lambda batches: bool((batches[0][0] > batches[0][1]).all()))
     [(tensor([0.5625]), tensor([0.5000]))]
     """
-    check_count("num_outputs", num_outputs, 1)
     values = grid(low, high)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         halves = one_of(rows, values).chunk(2, dim=1)
         return halves if num_outputs > 1 else tuple(half[:, 0] for half in halves)
 
-    return batch_lists(build, 2 * num_outputs, options)
+    return batch_lists(build, 2 * num_outputs, **options)
 
 
 def aggregation(
@@ -291,7 +281,7 @@ def aggregation(
         numbers = one_of(rows[:, 0], values)
         return (numbers, scaled(rows[:, 1])) if weights else (numbers,)
 
-    return batch_lists(build, 1 + weights, options)
+    return batch_lists(build, 1 + weights, **options)
 
 
 def retrieval(
@@ -315,14 +305,13 @@ def retrieval(
     >>> find(retrieval(), lambda batches: len(batches[0][0]) == 2)
     [(tensor([0.0000, 0.0156]), tensor([0, 0]), tensor([0, 0]))]
     """
-    check_count("num_queries", num_queries, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         scores, relevance, query = rows.unbind(dim=1)
         grades = 4 if graded else 2
         return scaled(scores, ties), relevance % grades, query % num_queries
 
-    return batch_lists(build, 3, options)
+    return batch_lists(build, 3, **options)
 
 
 def clustering(
@@ -342,8 +331,6 @@ def clustering(
     >>> find(clustering(num_features=2), lambda batches: batches[0][1].sum() == 1)
     [(tensor([[0., 0.]]), tensor([1]))]
     """
-    check_count("num_clusters", num_clusters, 1)
-    check_count("num_features", num_features, 0)
     values = grid(-2.0, 2.0)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
@@ -351,10 +338,10 @@ def clustering(
         first = one_of(rows[:, 1:], values) if num_features else rows[:, 1] % num_clusters
         return first, labels
 
-    return batch_lists(build, 1 + max(1, num_features), options)
+    return batch_lists(build, 1 + max(1, num_features), **options)
 
 
-def _scores(cells: Tensor, preds: Preds, classes: int, ties: bool) -> Tensor:
+def _scores(cells: Tensor, preds: Preds, classes: int, ties: bool = True) -> Tensor:
     if preds == "labels":
         return cells % classes
     numbers = scaled(cells, ties)
@@ -396,32 +383,26 @@ def text(
     [(['a'], ['a'])]
     """
     least, most = references or (1, 1)
-    if not 0 <= min_words <= max_words or not 1 <= least <= most or not words:
-        raise InputError(
-            f"text: {min_words} to {max_words} words of {len(words)}, {least} to {most} "
-            "references; there must be "
-            "words, one reference or more, and no bound may lie below the one before it"
-        )
+    _check_bounds("references", 1, least, most)
+    _check_bounds("words of a sentence", min_words, max_words)
+    if not words:
+        raise InputError("text: there must be words")
 
     def sentence(cells: list[int]) -> str:
-        places = [cell % (len(words) + 1) for cell in cells]
-        drawn = [words[place - 1] for place in places if place]
-        missing = min_words - len(drawn)
-        return " ".join(drawn + [words[0]] * missing)
+        drawn = [words[cell - 1] for cell in cells if cell]
+        return " ".join(drawn + [words[0]] * (min_words - len(drawn)))
 
     def build(rows: Tensor) -> tuple[Any, ...]:
-        candidates, answers = [], []
-        for first, *cells in rows.tolist():
-            count = least + first % (most - least + 1)
-            candidate, *others = (
-                sentence(cells[index * max_words : (index + 1) * max_words])
-                for index in range(count + 1)
-            )
-            candidates.append(candidate)
-            answers.append(others[0] if references is None else others)
+        counts = (least + rows[:, 0] % (most - least + 1)).tolist()
+        places = (rows[:, 1:] % (len(words) + 1)).reshape(len(rows), 1 + most, max_words)
+        sentences = [[*map(sentence, each)] for each in places.tolist()]
+        candidates = [each[0] for each in sentences]
+        answers = [each[1 : 1 + n] for each, n in zip(sentences, counts, strict=True)]
+        if references is None:
+            return candidates, [answer for (answer,) in answers]
         return candidates, answers
 
-    return batch_lists(build, 1 + max_words * (1 + most), options)
+    return batch_lists(build, 1 + max_words * (1 + most), **options)
 
 
 def detection(
@@ -449,11 +430,7 @@ def detection(
     [([{'boxes': tensor([[0., 0., 1., 1.]]), 'labels': tensor([0]), 'scores': tensor([0.])}],
       [{'boxes': tensor([], size=(0, 4)), 'labels': tensor([], dtype=torch.int64)}])]
     """
-    check_count("num_labels", num_labels, 1)
-    if not 0 <= min_boxes <= max_boxes:
-        raise InputError(
-            f"detection: {min_boxes} to {max_boxes} boxes; there must be 0 or more, and max ≥ min"
-        )
+    _check_bounds("boxes", min_boxes, max_boxes)
 
     def side(rows: Tensor) -> list[dict[str, Tensor]]:
         cells = rows[:, 1:].reshape(len(rows), max_boxes, 6)
@@ -465,11 +442,10 @@ def detection(
             "labels": cells[..., 4] % num_labels,
             "scores": scaled(cells[..., 5], ties),
         }
-        images = []
-        for image, count in enumerate(counts):
-            of_image = {name: value[image, :count] for name, value in drawn.items()}
-            images.append(of_image)
-        return images
+        return [
+            {name: value[image, :count] for name, value in drawn.items()}
+            for image, count in enumerate(counts)
+        ]
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         preds, target = map(side, rows.chunk(2, dim=1))
@@ -477,7 +453,7 @@ def detection(
             del each["scores"]
         return preds, target
 
-    return batch_lists(build, 2 * (1 + 6 * max_boxes), options)
+    return batch_lists(build, 2 * (1 + 6 * max_boxes), **options)
 
 
 def segmentation(
@@ -502,7 +478,6 @@ def segmentation(
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 4, 4]), tensor(16))
     """
-    check_count("num_classes", num_classes, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         both = _pictures(rows % num_classes, 2, size)
@@ -512,7 +487,7 @@ def segmentation(
         hot = hot.movedim(-1, 2).contiguous()
         return hot[:, 0], hot[:, 1]
 
-    return batch_lists(build, _cells(2, size), options)
+    return batch_lists(build, _cells(2, size), **options)
 
 
 def image(
@@ -533,13 +508,12 @@ def image(
     >>> preds.shape, target.sum()
     (torch.Size([1, 3, 16, 16]), tensor(0.))
     """
-    check_count("channels", channels, 1)
 
     def build(rows: Tensor) -> tuple[Any, ...]:
         both = scaled(_pictures(rows, 2 * channels, size))
         return both[:, :channels], both[:, channels:]
 
-    return batch_lists(build, _cells(2 * channels, size), options)
+    return batch_lists(build, _cells(2 * channels, size), **options)
 
 
 def _cells(layers: int, size: int) -> int:
@@ -551,4 +525,4 @@ def _cells(layers: int, size: int) -> int:
 def _pictures(rows: Tensor, layers: int, size: int) -> Tensor:
     """Return ``(samples, layers, size, size)``, each picture 4 × 4 tiles."""
     tiles = rows.reshape(len(rows), layers, _SIDE, _SIDE)
-    return tiles.repeat_interleave(size // _SIDE, 2).repeat_interleave(size // _SIDE, 3)
+    return torch.kron(tiles, tiles.new_ones(1, 1, size // _SIDE, size // _SIDE))

@@ -31,10 +31,9 @@ from torch import Tensor
 from distmetrics.comm.verdict import Outcome
 from distmetrics.errors import InputError, in_short
 from distmetrics.layouts.mesh import SAME, SHARD, Mesh
-from distmetrics.testing import scenarios
+from distmetrics.testing import subject
 from distmetrics.testing.equality import BITWISE, Equality
-from distmetrics.testing.law import Law, Laws, law
-from distmetrics.testing.runs import LawBroken, NotJudged, Runs
+from distmetrics.testing.law import Law, LawBroken, Laws, NotJudged, Runs, law
 from distmetrics.testing.shards import (
     Batch,
     Shards,
@@ -134,11 +133,11 @@ def ASSOCIATIVE(runs: Runs) -> None:
     Keep sums and counts as states.
     """
     first, second, third = shards = runs.parts(3)
-    merged_left = runs.values((first, second), scenarios.merged)[0]
-    merged_right = runs.values((second, third), scenarios.merged)[0]
+    merged_left = runs.values((first, second), subject.merged)[0]
+    merged_right = runs.values((second, third), subject.merged)[0]
     last_alone, first_alone = runs.subject.filled(third), runs.subject.filled(first)
-    left = runs.values(((merged_left,), (last_alone,)), scenarios.prefilled)
-    right = runs.values(((first_alone,), (merged_right,)), scenarios.prefilled)
+    left = runs.values(((merged_left,), (last_alone,)), subject.prefilled)
+    right = runs.values(((first_alone,), (merged_right,)), subject.prefilled)
     note = " when the first two are merged first"
     runs.compare(left[0], right[:1], shards, note)
 
@@ -225,7 +224,7 @@ def SYNC_IS_IDEMPOTENT(runs: Runs) -> None:
     It breaks where ``compute`` changes a state, and where a sync leaves the state of all ranks
     behind, so that the next one counts every rank again. Let ``compute`` only read.
     """
-    runs.same_on_each_rank(scenarios.twice)
+    runs.same_on_each_rank(subject.twice)
 
 
 @law(12, "computing in the middle changes nothing later", needs_state=True)
@@ -240,7 +239,7 @@ def OBSERVATION(runs: Runs) -> None:
         first, second = runs.parts(2)
         shards = ((*first, *second),) * len(shards)
     note = " without a look at it"
-    runs.same_value(shards, [shards], note, scenario=scenarios.observed)
+    runs.same_value(shards, [shards], note, scenario=subject.observed)
     # The same without a sync, which puts local state back after compute.
     batches = shards[0]
     half = (len(batches) + 1) // 2
@@ -263,7 +262,7 @@ def STATE_RESTORED(runs: Runs) -> None:
     changes what ``update`` has kept. Put the state back in a ``finally``, and let ``compute`` only
     read.
     """
-    runs.same_on_each_rank(scenarios.restored)
+    runs.same_on_each_rank(subject.restored)
 
 
 @law(14, "every rank makes the same collectives, whatever data it has")
@@ -316,7 +315,7 @@ def RESET_IS_NEW(runs: Runs) -> None:
     """
     if not hasattr(runs.subject.make(), "reset"):
         raise NotJudged("it has no reset()")
-    runs.same_on_each_rank(scenarios.reset)
+    runs.same_on_each_rank(subject.reset)
 
 
 @law(
@@ -333,8 +332,8 @@ def ROUND_TRIP(runs: Runs) -> None:
     """
     shards = runs.dense
     expected = runs.values(shards)[0]  # where the sync itself raises, this law says nothing
-    runs.values(shards, scenarios.round_trips, instead=expected)
-    runs.same_on_each_rank(scenarios.round_trips)
+    runs.values(shards, subject.round_trips, instead=expected)
+    runs.same_on_each_rank(subject.round_trips)
 
 
 @law(18, "values and states keep dtype, shape and device")
@@ -350,7 +349,7 @@ def DTYPE_KEPT(runs: Runs) -> None:
         note = " of a single process"
         runs.compare(_types(single.value), [*map(_types, got)], shards, note, BITWISE)
     if runs.subject.sync == "distmetrics" and not runs.subject.is_function:
-        runs.same_on_each_rank(scenarios.synced_dtypes)
+        runs.same_on_each_rank(subject.synced_dtypes)
 
 
 @law(19, "bfloat16 input gives the value of the same numbers in float32, within 2 %")
@@ -379,7 +378,7 @@ def LARGE_COUNTS(runs: Runs) -> None:
     Count in int64 or float64.
     """
     shards = runs.parts(2)
-    states = runs.values(shards, scenarios.doubled)
+    states = runs.values(shards, subject.doubled)
     if not states[0]:
         raise NotJudged("it has states that are no sums, which cannot be doubled that often")
     (big, total), (added, _) = states
@@ -438,7 +437,7 @@ def SUBGROUP(runs: Runs) -> None:
     """
     shards = runs.dense
     more = (shards[0], (), *shards[1:])
-    in_group = runs.values(more, scenarios.in_subgroup)
+    in_group = runs.values(more, subject.in_subgroup)
     in_group = [*in_group[:1], *in_group[2:]]
     # Each rank is compared with itself: whether ranks agree is another law.
     for expected, got in zip(runs.values(shards), in_group, strict=True):
@@ -458,8 +457,8 @@ def COLLECTION(runs: Runs) -> None:
     Make what a metric holds in ``__init__``.
     """
     shards = runs.dense
-    runs.same_on_each_rank(scenarios.beside_another)
-    together = runs.values(shards, scenarios.beside_another)[0][0].got["whole"]
+    runs.same_on_each_rank(subject.beside_another)
+    together = runs.values(shards, subject.beside_another)[0][0].got["whole"]
     alone = runs.values(shards)[0]
     runs.compare(alone, [together], shards, " when no other metric is about")
 
@@ -598,7 +597,7 @@ def _compare(
         (parts if mesh.owns(rank) else of_others)[mesh.along(rank, shards).index(rank)]
         for rank in mesh.ranks
     )
-    scenario = scenarios.OverLayout(tuple(mesh.sizes.items()))
+    scenario = subject.OverLayout(tuple(mesh.sizes.items()))
     runs.compare(expected, runs.values(dealt, scenario, **instead), dealt, note)
 
 

@@ -1,28 +1,14 @@
 """Communicators that see what passes through them: for tests, benchmarks and the demo."""
 
-import functools
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-import torch.distributed as dist
 from torch import Tensor
 
 from distmetrics.comm.communicator import Communicator, Op, PassingCommunicator
-from distmetrics.comm.patching import Name, Replacing
 
 R = TypeVar("R")
-_COLLECTIVES = (
-    "all_gather",
-    "all_reduce",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-)
 
 
 class Recorded(NamedTuple):
@@ -64,7 +50,7 @@ class InterceptingCommunicator(PassingCommunicator, ABC):
 class RecordingCommunicator(InterceptingCommunicator):
     """Passes every call on to ``inner`` and keeps a transcript in ``calls``.
 
-    >>> from distmetrics.comm.communicator import (SingleCommunicator)
+    >>> from distmetrics.comm.communicator import SingleCommunicator
     >>> comm = RecordingCommunicator(SingleCommunicator())
     >>> comm.barrier()
     >>> comm.calls
@@ -79,27 +65,3 @@ class RecordingCommunicator(InterceptingCommunicator):
         """Note and pass on."""
         self.calls.append(Recorded(op, sum(x.nbytes for x in sent)))
         return make(*sent)
-
-
-@contextmanager
-def counted_torch_calls() -> Iterator[Counter[str]]:
-    """Count the calls of ``torch.distributed``'s collectives inside the block, whoever makes them.
-
-    The functions are wrapped for the length of the block, by explicit wish, and put back whatever
-    happens. For measuring peers; our own calls are better counted by
-    :class:`RecordingCommunicator`.
-    """
-    calls: Counter[str] = Counter()
-
-    def counting(name: str) -> Name:
-        original = getattr(dist, name)
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls[name] += 1
-            return original(*args, **kwargs)
-
-        return Name(vars(dist), name, call)
-
-    with Replacing().block(lambda: map(counting, _COLLECTIVES)):
-        yield calls

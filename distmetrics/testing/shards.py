@@ -276,21 +276,23 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     from rank to rank; all on the first rank; all on the last one.
     """
     n = len(batches)
-    made: dict[str, Shards] = {}
+    places = range(n)
+    ways: dict[str, tuple[list[int], int]] = {}  # each batch's rank, and the number of ranks
     for world in world_sizes:
-        made[f"in turn, {world} ranks"] = in_turn(batches, world)
-        made[f"in runs, {world} ranks"] = in_runs(batches, world)
-        made[f"all on the last of {world}"] = deal(batches, [world - 1] * n, world)
-        made[f"all on the first of {world}"] = deal(batches, [0] * n, world)
-    fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
-    for label, world in fewer.items():
-        made[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
-    doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
-    made["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
-    labels: dict[Any, str] = {}
-    for label, shards in made.items():
-        labels.setdefault(identities(shards), label)
-    return {label: made[label] for label in labels.values()}
+        ways[f"in turn, {world} ranks"] = [place % world for place in places], world
+        ways[f"in runs, {world} ranks"] = [place * world // n for place in places], world
+        ways[f"all on the last of {world}"] = [world - 1] * n, world
+        ways[f"all on the first of {world}"] = [0] * n, world
+    for label, wanted in {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}.items():
+        world = min(max(wanted, 1), _MOST)
+        ways[f"{label} ranks"] = [place * world // n for place in places], world
+    doubling = [min((place + 1).bit_length(), _MOST) - 1 for place in places]
+    ways["doubling"] = doubling, max(doubling, default=0) + 1
+    made: dict[str, Shards] = {}
+    for label, (ranks, world) in ways.items():
+        if (ranks, world) not in [ways[each] for each in made]:
+            made[label] = deal(batches, ranks, world)
+    return made
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
@@ -308,24 +310,18 @@ def padded(batches: Sequence[Any], world_size: int) -> Shards:
     return tuple((take(whole, order[rank::world_size]),) for rank in range(world_size))
 
 
-def fewer(case: Case) -> list[Case]:
-    """Return the case without one rank, without one batch, and without a part of one batch.
+def fewer(case: Case) -> Iterator[Case]:
+    """Yield the case without one rank, without one batch, and without a part of one batch.
 
     Large parts come first; of large batches the smallest parts are runs of samples.
     """
-
-    def put(left: Sequence[Batch], rank: int, place: int) -> Case:
-        shard = case[rank]
-        kept = [*shard[:place], *left, *shard[place + 1 :]]
-        return Case([*case[:rank], kept, *case[rank + 1 :]])
-
-    ranks = [Case([*case[:rank], *case[rank + 1 :]]) for rank in range(len(case))]
-    batches, parts = [], []
+    for rank in range(len(case)):
+        yield Case([*case[:rank], *case[rank + 1 :]])
     for rank, shard in enumerate(case):
         for place, batch in enumerate(shard):
-            batches.append(put([], rank, place))
-            parts += [put([left], rank, place) for left in _without_a_part(batch)]
-    return [*ranks, *batches, *parts]
+            for left in ([], *([each] for each in _without_a_part(batch))):
+                kept = [*shard[:place], *left, *shard[place + 1 :]]
+                yield Case([*case[:rank], kept, *case[rank + 1 :]])
 
 
 def _without_a_part(batch: Batch) -> Iterator[Batch]:
@@ -415,22 +411,20 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
     st = _strategies()
     whole = [as_batch(batch) for batch in batches]
 
-    @st.composite
-    def draw_shards(draw: Any) -> Shards:
-        world = draw(st.sampled_from(sorted(worlds)))
-        shards: list[list[Batch]] = [[] for _ in range(world)]
-        for batch in whole:
-            rank = draw(st.integers(0, world - 1))
-            rows = count(batch) or 0
-            edge = draw(st.sampled_from((rows, 0, 1)))
-            if edge >= rows:
-                shards[rank].append(batch)
-            else:
-                shards[rank].append(take(batch, range(edge)))
-                shards[(rank + 1) % world].append(take(batch, range(edge, rows)))
-        return tuple(map(tuple, shards))
+    def cuts(batch: Batch) -> list[list[Batch]]:
+        """Return the batch in one part, and in two, of which the first has no sample or one."""
+        rows = count(batch) or 0
+        edges = range(min(2, rows))
+        in_two = [[take(batch, range(e)), take(batch, range(e, rows))] for e in edges]
+        return [[batch], *in_two]
 
-    return draw_shards()
+    @st.composite
+    def dealt(draw: Any) -> Shards:
+        world = draw(st.sampled_from(sorted(worlds)))
+        parts = [part for batch in whole for part in draw(st.sampled_from(cuts(batch)))]
+        return deal(parts, [draw(st.integers(0, world - 1)) for _ in parts], world)
+
+    return dealt()
 
 
 def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:

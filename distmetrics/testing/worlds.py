@@ -1,6 +1,6 @@
 """Worlds of ranks: threads of this process, real processes, and processes that stay for many jobs.
 
-A check runs hundreds of jobs, and starting processes is slow, so that a :class:`Pool` keeps them.
+A check runs hundreds of jobs, and starting processes is slow.
 """
 
 import contextlib
@@ -8,9 +8,10 @@ import faulthandler
 import functools
 import os
 import pickle
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
@@ -107,12 +108,13 @@ def _over(sizes: dict[str, int], fn: Callable[..., Any], comm: Communicator, *ar
 
 Job = Callable[[Communicator], Any]
 RunWorld = Callable[[int, Job], list[Outcome]]  # runs a job on every rank of a world of a size
-_LIMIT = 30.0  # seconds that a job may take before its rank ends itself
 
 
 @contextlib.contextmanager
-def worlds(backend: Backend, limit: float = _LIMIT) -> Iterator[RunWorld]:
+def worlds(backend: Backend, limit: float = 30.0) -> Iterator[RunWorld]:
     """Yield what runs jobs as every rank of a world; processes end with the block.
+
+    A rank that is busy for ``limit`` seconds is ended.
 
     Raises:
         InputError: there is no such backend.
@@ -122,35 +124,35 @@ def worlds(backend: Backend, limit: float = _LIMIT) -> Iterator[RunWorld]:
         return
     if backend != "gloo":
         raise InputError(f"backend must be 'threads' or 'gloo', got {backend!r}")
-    with contextlib.ExitStack() as stack:
-        pool_of = functools.cache(
-            lambda size: stack.enter_context(contextlib.closing(Pool(size, limit)))
-        )
-        yield lambda size, job: pool_of(size).outcomes(job)
+    pools: dict[int, _Pool] = {}
+
+    def run_world(size: int, job: Job) -> list[Outcome]:
+        if size not in pools:
+            pools[size] = _Pool(size, limit)
+        ended = pools[size].outcomes(job)
+        if any(outcome.error for outcome in ended):
+            del pools[size]  # has ended, since its process group may be broken
+        return ended
+
+    try:
+        yield run_world
+    finally:
+        for pool in pools.values():
+            pool.close()
 
 
-class Pool:
-    """One world of gloo processes, started when it is first needed.
+class _Pool:
+    """One world of gloo processes for many jobs, of which one that fails on some rank ends it."""
 
-    A job that fails on some rank ends its world, since the process group may be broken; the next
-    job starts a new one.
-    """
+    def __init__(self, world_size: int, limit: float) -> None:
+        ours, theirs = zip(*(Pipe() for _ in range(world_size)), strict=True)
+        self._ranks: Sequence[Connection] = ours
+        self._launcher = ThreadPoolExecutor(1)
+        self._ended = self._launcher.submit(launch, _serve, world_size, limit, pipes=theirs)
 
-    def __init__(self, world_size: int, limit: float = _LIMIT) -> None:
-        self.world_size = world_size
-        self.limit = limit
-        self._ranks: list[Connection] = []
-        self._launcher: threading.Thread | None = None
-        self._ended: list[Outcome] = []
-
-    def outcomes(self, job: Callable[..., Any]) -> list[Outcome]:
-        """Call ``job(comm)`` on every rank; return how each ended.
-
-        A rank that hangs is ended after the limit.
-        """
+    def outcomes(self, job: Job) -> list[Outcome]:
+        """Call ``job(comm)`` on every rank; return how each ended."""
         work = pickled(job)
-        if not self._ranks:
-            self._start()
         # A rank that is dead neither hears nor answers; the launcher knows how it ended.
         for connection in self._ranks:
             with contextlib.suppress(OSError):
@@ -160,34 +162,18 @@ class Pool:
             with contextlib.suppress(EOFError, OSError):
                 value = pickle.loads(connection.recv_bytes())  # noqa: S301  (see launch/spawn.py)
                 replies[rank] = Outcome(rank, value)
-        if len(replies) < self.world_size:
-            self.close()
-            for ended in self._ended:
-                error = ended.error or PeerLostError(
-                    f"rank {ended.rank} ended without a word", rank=ended.rank
-                )
-                replies.setdefault(ended.rank, Outcome(ended.rank, error=error))
+        if len(replies) < len(self._ranks):
+            for ended in self.close():
+                lost = PeerLostError(f"rank {ended.rank} ended without a word", rank=ended.rank)
+                replies.setdefault(ended.rank, replace(ended, error=ended.error or lost))
         return [outcome for _, outcome in sorted(replies.items())]
 
-    def _start(self) -> None:
-        pairs = [Pipe() for _ in range(self.world_size)]
-        self._ranks = [ours for ours, _ in pairs]
-        args = ([theirs for _, theirs in pairs],)
-        self._launcher = threading.Thread(target=self._launch, args=args, daemon=True)
-        self._launcher.start()
-
-    def _launch(self, pipes: Sequence[Connection]) -> None:
-        """Run the world to its end."""
-        self._ended = launch(_serve, self.world_size, self.limit, pipes=pipes)
-
-    def close(self) -> None:
-        """End the world."""
+    def close(self) -> list[Outcome]:
+        """End the world; return how its processes ended."""
         for connection in self._ranks:
             connection.close()
-        self._ranks = []
-        if self._launcher is not None:
-            self._launcher.join()
-            self._launcher = None
+        self._launcher.shutdown()
+        return self._ended.result()
 
 
 def _serve(comm: Any, pipe: Connection, limit: float) -> None:

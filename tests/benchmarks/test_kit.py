@@ -1,64 +1,46 @@
-"""The parts of the kit's benchmarks that decide and tell. No process is started."""
+"""The parts of the kit's benchmarks that decide and tell."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks import kit, kit_torchmetrics
-from benchmarks.kit_results import Judged, totals, undocumented, why, write
+from benchmarks.kit_torchmetrics import Row, append, markdown, read, total, undocumented, why
 from distmetrics import ThreadWorld, sync_and_compute
 from distmetrics.testing import laws
 
-
-def violation(law: str = "no-hang", detail: str = "rank 0 | waits\nfor ever") -> dict[str, object]:
-    return {
-        "law": law,
-        "detail": detail,
-        "shards": ["(1,)", "no data"],
-        "expected": "1",
-        "got": ["1", "2"],
-        "text": "A breaks a law",
-        "again": True,
-    }
-
-
-def row(name: str, sync: str, *broken: str, error: str = "") -> Judged:
-    report = {
-        "judged": dict.fromkeys(["single-is-sharded", "no-hang", "state-restored", "sample-order"], 2),
-        "skipped": {"associative": "not of its own sync"},
-        "violations": [violation(law) for law in broken],
-    }
-    return Judged(name, "group", sync, 1.5, {} if error else report, error)
-
-
+HELD = "1 14 15"
 ROWS = [
-    row("A", "own", "state-restored"),
-    row("A", "distmetrics"),
-    row("B[x]", "own", "state-restored", "no-hang"),
-    row("B[x]", "distmetrics", "no-hang"),
-    row("BinaryFairness", "distmetrics", "sample-order"),
-    row("C", "own", error="no end after 60 s"),
+    Row("A", "own", HELD, "13", 1, "state changed"),
+    Row("A", "distmetrics", f"{HELD} 13"),
+    Row("B[x]", "own", "1 14", "13 15", 2, "state changed\nrank 0 | waits"),
+    Row("B[x]", "distmetrics", "1 13 14", "15", 1, "rank 0 | waits"),
+    Row("BinaryFairness", "distmetrics", "1 15", "7", 1, "2 instead of 1"),
+    Row("C", "own", error="no end after 60 s"),
 ]
 
 
 def test_only_what_no_known_fault_explains_is_undocumented(tmp_path):
-    assert undocumented(ROWS) == ["B[x]: no-hang: rank 0 | waits"]
-    assert "counted as group 0" in why("BinaryFairness", "sample-order")
-    own, ours = totals(ROWS)
-    assert own.startswith(
-        "own sync: 2 of 2 classes break a law, 1 of them another one than state-restored; 3 violations"
+    """Rows are kept, counted and told."""
+    for row in ROWS:
+        append(tmp_path / "kit.csv", row)
+    rows = read(tmp_path / "kit.csv")
+    assert rows == ROWS
+    assert total(rows, "own") == (
+        "own sync: 2 of 2 classes break a law, 1 of them another one than state-restored; "
+        "3 violations, of which 3 show again on their smallest case; 1 cases not judged"
     )
-    assert ours.startswith("distmetrics sync: 2 of 3 classes break a law")
-    write(ROWS, tmp_path, {"command": "`x`"})
-    page = (tmp_path / "kit_torchmetrics.md").read_text()
+    assert undocumented(rows) == ["B[x]: no-hang: rank 0 | waits"]
+    assert "counted as group 0" in why("BinaryFairness", laws.SAMPLE_ORDER)
+    page = markdown(rows, {"command": "`x`"})
+    assert "| 15 no-hang | 1 of 2 | 1 of 3 |" in page
     assert "- `B[x]`, no-hang: rank 0 \\| waits. Cause: **not documented**." in page
     assert "- `C`, own: no end after 60 s" in page
 
 
 def test_a_class_is_judged_and_its_case_shows_the_violation_again():
-    found = kit_torchmetrics.judge("BinaryAUROC", "own", 1, 0)
-    assert found["metric"] == "BinaryAUROC"
-    assert {case["law"]: case["again"] for case in found["violations"]} == {"state-restored": True, "no-hang": True}
+    found = kit_torchmetrics.judge("BinaryAUROC", "own", 1)
+    assert (found.broken, found.again) == ("13 15", 2)
 
 
 def test_laws_that_a_class_cannot_keep_are_off_with_a_reason():

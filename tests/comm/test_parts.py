@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.torch_calls import counted_torch_calls
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.call_site import call_site, raise_sites
 from distmetrics.comm.communicator import Call, brief, current_call, fold, in_call
 from distmetrics.errors import Site
-from distmetrics.testing.recording import counted_torch_calls
 
 
 def test_use_is_nested_and_undone_by_exceptions() -> None:

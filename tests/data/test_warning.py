@@ -19,7 +19,8 @@ from torchmetrics import MeanMetric, MetricCollection, SumMetric
 from distmetrics import RepeatedSamplesWarning, sync_and_compute
 from distmetrics.data import exact
 from distmetrics.testing import run
-from tests import warm
+from tests.acceptance import ROOT
+from tests.programs import run_program
 
 DATA = torch.arange(11.0)
 
@@ -162,4 +163,4 @@ def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTMETRICS_GUARD", "off")
     assert warned(lambda comm: evaluate(padded(comm))) == []
     code = "import distmetrics, torch.utils.data as d; print(d.DataLoader.__iter__.__module__)"
-    assert warm.run("-c", code, env=os.environ).stdout == "torch.utils.data.dataloader\n"
+    assert run_program(["-c", code], cwd=ROOT, env=os.environ).stdout == "torch.utils.data.dataloader\n"

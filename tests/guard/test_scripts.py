@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distmetrics.cli.postmortem import describe, merge, read
-from tests import warm
-from tests.acceptance import free_port
+from tests.acceptance import ROOT, free_port
+from tests.programs import Program
 
-SCRIPT = str(warm.ROOT / "tests/guard/script.py")
+SCRIPT = str(ROOT / "tests/guard/script.py")
 pytestmark = [
     pytest.mark.gloo,
     pytest.mark.timeout(120),
@@ -23,26 +22,29 @@ pytestmark = [
 
 
 def ended(
-    *arguments: str, script: str = SCRIPT, last: int | None = None, **variables: str
+    *arguments: str, script: str = SCRIPT, last: int | None = None, fresh: bool = False, **variables: str
 ) -> list[tuple[int, str, str]]:
     """Run a script as two ranks, or more; return exit code, stdout and stderr of each.
 
     ``last``: the rank that is waited for after the others; it is killed then.
     """
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    environ = os.environ | environ | {"PYTHONPATH": str(warm.ROOT), "GLOO_SOCKET_IFNAME": "lo"} | variables
+    environ = os.environ | environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"} | variables
     ranks = range(int(environ["WORLD_SIZE"]))
-    started = [warm.Process(script, *arguments, env=environ | {"RANK": str(rank)}) for rank in ranks]
-    texts = {}
+    started = []
+    for rank in ranks:
+        own = environ | {"RANK": str(rank)}
+        started.append(Program([script, *arguments], cwd=ROOT, env=own, fresh=fresh))
+    done = {}
     try:
         for rank in sorted(ranks, key=lambda rank: rank == last):
             if rank == last:
-                started[rank].send_signal(signal.SIGKILL)
-            texts[rank] = started[rank].communicate(timeout=90)
+                started[rank].kill()
+            done[rank] = started[rank].end(timeout=90)
     finally:
         for process in started:
             process.kill()
-    return [(started[rank].wait(), *texts[rank]) for rank in ranks]
+    return [(done[rank].returncode, done[rank].stdout, done[rank].stderr) for rank in ranks]
 
 
 JOB = """
@@ -70,7 +72,8 @@ def test_an_import_begins_nothing_and_a_process_group_begins_the_guard(how: str,
     """However the group is made, and though the launcher's variables are there before it."""
     (tmp_path / "job.py").write_text(JOB)
     threads = "['distmetrics guard']\n" if mode == "on" else "[]\n"
-    for _, out, err in ended(how, script=str(tmp_path / "job.py"), DISTMETRICS_GUARD=mode, LOCAL_RANK="0"):
+    job, fresh = str(tmp_path / "job.py"), mode == "on" and how == "by name"  # once from the import on
+    for _, out, err in ended(how, script=job, fresh=fresh, DISTMETRICS_GUARD=mode, LOCAL_RANK="0"):
         assert out == threads, err
 
 

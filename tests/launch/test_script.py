@@ -9,12 +9,14 @@ import pytest
 
 from distmetrics.errors import ConfigurationError
 from distmetrics.launch.script import command_line
-from tests import warm
+from tests.acceptance import ROOT
+from tests.programs import run_program
 
 
 def python(code):
     """Run a program, which must succeed and write nothing to stderr; return what it prints."""
-    done = warm.run("-W", "error", "-c", code, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    done = run_program(["-c", code], cwd=ROOT, env=environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 

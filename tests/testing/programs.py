@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -40,93 +41,60 @@ def asks(comm: Communicator) -> Any:
 
 
 def all_gathers(comm: Communicator) -> Any:
-    found = []
-    for dtype in (*DTYPES, *FLOATS):
-        rows = room(comm.world_size, dtype)
-        dist.all_gather(rows, mine(comm.rank, dtype))
-        found.append(rows)
-    return found
-
-
-def odd_all_gathers(comm: Communicator) -> Any:
-    """Empty, 0-d, not contiguous, with a gradient, one list of views."""
-    found = []
+    """Of every dtype; empty, 0-d, not contiguous, with a gradient, one list of views."""
     wide = torch.arange(12.0).reshape(3, 4) + comm.rank
-    for x in (torch.empty(0, 3), torch.tensor(float(comm.rank)), wide.t(), wide.clone().requires_grad_()):
-        rows = [torch.zeros(x.shape) for _ in range(comm.world_size)]
+    odd = [torch.empty(0, 3), torch.tensor(float(comm.rank)), wide.t(), wide.clone().requires_grad_()]
+    found = []
+    for x in (*odd, *(mine(comm.rank, dtype) for dtype in (*DTYPES, *FLOATS))):
+        rows = [torch.zeros(x.shape, dtype=x.dtype) for _ in range(comm.world_size)]
         dist.all_gather(rows, x)
         found.append(rows)
-    base = torch.zeros(comm.world_size, 4, 3)
+    base, out = torch.zeros(comm.world_size, 4, 3), torch.zeros(2 * comm.world_size, 3)
     dist.all_gather(list(base.unbind()), wide.t())
-    return [*found, base]
-
-
-def gathers_into_tensor(comm: Communicator) -> Any:
-    out = torch.zeros(2 * comm.world_size, 3)
     dist.all_gather_into_tensor(out, mine(comm.rank))
-    return out
+    return [*found, base, out]
 
 
-def gathers_to_one(comm: Communicator) -> Any:
+def to_one_and_from_one(comm: Communicator) -> Any:
+    """Only the destination's tensor of a reduction means anything."""
     found = []
-    for dst in range(comm.world_size):
-        rows = room(comm.world_size) if comm.rank == dst else None
+    for dst in (0, 1, 2, None):
+        rows = room(comm.world_size) if comm.rank == (dst or 0) else None
         dist.gather(mine(comm.rank), rows, dst=dst)
         found.append(rows)
-    rows = room(comm.world_size) if comm.rank == 0 else None
-    dist.gather(mine(comm.rank), rows)
-    return [*found, rows]
-
-
-def scatters(comm: Communicator) -> Any:
-    out = torch.zeros(2, 3)
-    parts = [mine(10 * rank) for rank in range(comm.world_size)]
+    out, parts = torch.zeros(2, 3), [mine(10 * rank) for rank in range(comm.world_size)]
     dist.scatter(out, parts if comm.rank == 1 else None, src=1)
-    return out
-
-
-def broadcasts(comm: Communicator) -> Any:
     x, y = mine(comm.rank), mine(comm.rank, torch.int64)
     dist.broadcast(x, src=1)
     dist.broadcast(y, group_src=2)
-    return [x, y]
+    total, most = mine(comm.rank), mine(comm.rank)
+    dist.reduce(total, 1)
+    dist.reduce(most, dst=0, op=dist.ReduceOp.MAX)
+    return [found, out, x, y, total if comm.rank == 1 else None, most if comm.rank == 0 else None]
 
 
-def all_to_alls(comm: Communicator) -> Any:
+def from_each_to_each(comm: Communicator) -> Any:
     rows, single = room(comm.world_size), torch.zeros(2 * comm.world_size)
     dist.all_to_all(rows, [mine(10 * comm.rank + to) for to in range(comm.world_size)])
     dist.all_to_all_single(single, torch.arange(2.0 * comm.world_size) + 100 * comm.rank)
-    return [rows, single]
+    out, other = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+    dist.reduce_scatter(out, [mine(comm.rank + to) for to in range(comm.world_size)])
+    dist.reduce_scatter_tensor(other, torch.arange(2 * comm.world_size) + comm.rank, op=dist.ReduceOp.PRODUCT)
+    return [rows, single, out, other]
 
 
 def all_reduces(comm: Communicator) -> Any:
     """Each operation on each dtype; what is refused is refused by both."""
     found: list[Any] = []
-    for op in OPS:
-        for dtype in (*DTYPES, *FLOATS):
-            x = mine(comm.rank, dtype)
-            try:
-                dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
-            except Exception:  # noqa: BLE001  (that it is refused, by both)
-                found.append((op, dtype, "refused"))
-            else:
-                found.append((op, dtype, x))
+    for op, dtype in product(OPS, (*DTYPES, *FLOATS)):
+        x = mine(comm.rank, dtype)
+        try:
+            dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
+        except Exception:  # noqa: BLE001  (that it is refused, by both)
+            found.append((op, dtype, "refused"))
+        else:
+            found.append((op, dtype, x))
     return found
-
-
-def reduces(comm: Communicator) -> Any:
-    """Only the destination's tensor means anything."""
-    x, y = mine(comm.rank), mine(comm.rank)
-    dist.reduce(x, 1)
-    dist.reduce(y, dst=0, op=dist.ReduceOp.MAX)
-    return [x if comm.rank == 1 else None, y if comm.rank == 0 else None]
-
-
-def reduce_scatters(comm: Communicator) -> Any:
-    out, other = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
-    dist.reduce_scatter(out, [mine(comm.rank + to) for to in range(comm.world_size)])
-    dist.reduce_scatter_tensor(other, torch.arange(2 * comm.world_size) + comm.rank, op=dist.ReduceOp.PRODUCT)
-    return [out, other]
 
 
 def asynchronous(comm: Communicator) -> Any:
@@ -143,33 +111,40 @@ def objects(comm: Communicator) -> Any:
     dist.gather_object((comm.rank, torch.ones(comm.rank)), at_one, dst=2)
     from_one: list[Any] = [comm.rank, "text" * comm.rank] if comm.rank == 1 else [None, None]
     dist.broadcast_object_list(from_one, src=1)
-    part: list[Any] = [None]
-    dist.scatter_object_list(part, [1, {2: 3}, "x" * 99] if comm.rank == 0 else None, src=0)
-    return [everyone, at_one, from_one, part]
+    return [everyone, at_one, from_one]
 
 
-def torchmetrics_own(comm: Communicator) -> Any:
-    from torchmetrics.classification import BinaryAUROC, BinaryF1Score
+def groups(comm: Communicator) -> Any:
+    """Talk in groups that overlap, by numbers of the world and of the group."""
+    found: list[Any] = []
+    for pair in (dist.new_group([0, 2]), dist.new_group([2, 1])):
+        x = torch.tensor(comm.rank)
+        dist.all_reduce(x, group=pair)
+        found += [dist.get_rank(pair), dist.get_world_size(pair), int(x)]
+        if dist.get_rank(pair) < 0:
+            continue
+        found += [dist.get_process_group_ranks(pair), dist.get_global_rank(pair, 1), dist.get_group_rank(pair, 2)]
+        y, objects = torch.tensor(comm.rank), [None, None]
+        dist.broadcast(x, src=2, group=pair)
+        dist.broadcast(y, group_src=0, group=pair)
+        dist.all_gather_object(objects, comm.rank, group=pair)
+        found += [int(x), int(y), objects]
+    return found
 
-    results = []
-    for kind in (BinaryF1Score, BinaryAUROC):
-        metric = kind()
-        for batch in batches(comm.rank):
-            metric.update(*batch)
-        results.append(metric.compute())
-    return results
 
-
-def torcheval_own(comm: Communicator) -> Any:
-    from torcheval.metrics import BinaryAUROC, BinaryF1Score
+def own_syncs(comm: Communicator) -> Any:
+    """Of torchmetrics and torcheval."""
+    import torcheval.metrics as te
+    import torchmetrics.classification as tm
     from torcheval.metrics.toolkit import sync_and_compute
 
     results = []
-    for kind in (BinaryF1Score, BinaryAUROC):
-        metric = kind()
-        for batch in batches(comm.rank):
-            metric.update(*batch)
-        results.append(sync_and_compute(metric))
+    for library in (tm, te):
+        for kind in (library.BinaryF1Score, library.BinaryAUROC):
+            metric = kind()
+            for batch in batches(comm.rank):
+                metric.update(*batch)
+            results.append(metric.compute() if library is tm else sync_and_compute(metric))
     return results
 
 
@@ -183,23 +158,17 @@ def batches(rank: int) -> list[tuple[Tensor, Tensor]]:
 
 
 PROGRAMS: dict[str, Callable[[Communicator], Any]] = {
-    function.__name__: function
-    for function in (
+    program.__name__: program
+    for program in (
         asks,
         all_gathers,
-        odd_all_gathers,
-        gathers_into_tensor,
-        gathers_to_one,
-        scatters,
-        broadcasts,
-        all_to_alls,
+        to_one_and_from_one,
+        from_each_to_each,
         all_reduces,
-        reduces,
-        reduce_scatters,
         asynchronous,
         objects,
-        torchmetrics_own,
-        torcheval_own,
+        groups,
+        own_syncs,
     )
 }
 
@@ -207,12 +176,3 @@ PROGRAMS: dict[str, Callable[[Communicator], Any]] = {
 def every_program(comm: Communicator) -> dict[str, Any]:
     """All of them in one start of processes."""
     return {name: program(comm) for name, program in PROGRAMS.items()}
-
-
-def auroc_with_an_empty_rank(comm: Communicator) -> Any:
-    from torchmetrics.classification import BinaryAUROC
-
-    metric = BinaryAUROC()
-    if comm.rank:
-        metric.update(torch.tensor([0.1, 0.7]), torch.tensor([0, 1]))
-    return metric.compute()

@@ -175,10 +175,9 @@ def test_a_case_shrinks_to_few_ranks_batches_and_samples() -> None:
 def test_what_is_left_out_of_a_case_goes(rows: int) -> None:
     """Ranks, batches, and samples; of a large batch runs of samples."""
     case = Case([[torch.arange(rows), torch.ones(2)], [], [torch.arange(rows) + 1000]])
-    smallest, left = case, fewer(case)
-    while wanted := [each for each in left if {1, 1001} <= {*samples(each)}]:
-        smallest, left = wanted[0], fewer(wanted[0])
-    assert samples(smallest) == [1, 1001]
+    while wanted := [each for each in fewer(case) if {1, 1001} <= {*samples(each)}]:
+        case = wanted[0]
+    assert samples(case) == [1, 1001]
 
 
 def test_partitions_and_padding_lose_nothing() -> None:

@@ -36,8 +36,11 @@ class Data(DataModule):
 
 
 @pytest.mark.parametrize("module", [Logistic, Logistic(), lambda: Logistic(0.2)])
-def test_a_right_module_passes(module):
+def test_a_right_module_passes_and_random_generators_stay_as_they_were(module):
+    before = torch.get_rng_state(), random.getstate()
     check(module, world_sizes=(1, 2, 3), max_epochs=2, gradient_clip_val=0.5)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
 
 
 class TwoLoaders(Logistic):
@@ -51,13 +54,6 @@ def test_kinds_of_data():
     check(Logistic, data())
     check(TwoLoaders, Data(), world_sizes=(2, 4))
     check(TwoLoaders, Data, world_sizes=(3,))
-
-
-def test_random_generators_stay_as_they_were():
-    before = torch.get_rng_state(), random.getstate()
-    check(Logistic)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
 
 
 class LogsItsOwn(Logistic):
@@ -110,11 +106,3 @@ def test_data_that_can_not_be_shared_evenly(data, world_size, message):
 def test_what_is_no_module():
     with pytest.raises(InputTypeError, match="needs a Module"):
         check(nn.Linear(1, 1))
-
-
-class Shuffled(DataModule):
-    def train_dataloader(self):
-        return DataLoader(samples(24), 12, shuffle=True)
-
-    def val_dataloader(self):
-        return loader(5, 2, seed=1)

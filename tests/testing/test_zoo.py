@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from distmetrics.testing import laws
-from tests.testing.zoo.base import Specimen
-from tests.testing.zoo.sample_metrics import MUTANTS, RIGHT, judged
+from tests.testing.zoo.base import Specimen, judged
+from tests.testing.zoo.mutants import MUTANTS
+from tests.testing.zoo.right import RIGHT
 
 # The verdicts of 20 seeds are those of benchmarks/kit_zoo.py.
 
@@ -20,7 +21,7 @@ def test_the_broken_law_is_named_and_no_other(mutant: Specimen) -> None:
     assert [violation.law for violation in report.violations] == [mutant.breaks], str(report)
     (violation,) = report.violations
     with pytest.raises(AssertionError, match=f"breaks the law {mutant.breaks} "):
-        violation.law(mutant.make, violation.case, sync=mutant.sync, equality=mutant.judged.equality)
+        violation.law(mutant.make, violation.case, equality=mutant.judged.equality)
 
 
 @pytest.mark.parametrize("metric", RIGHT, ids=str)

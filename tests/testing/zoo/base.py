@@ -1,10 +1,11 @@
-"""What the zoo's metrics are made of."""
+"""What the zoo's metrics are made of, and how they are judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,9 +13,11 @@ from torchmetrics import Metric
 
 from distmetrics import register_adapter
 from distmetrics.metrics.adapters import MergingAdapter
-from distmetrics.testing import laws
+from distmetrics.testing import Report, check_metric, laws
 from distmetrics.testing.inputs import aggregation
 from distmetrics.testing.laws import Law, Laws
+
+WIDE = torch.tensor(0.0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,11 @@ class Specimen:
     """A metric, what it is tried on, and the law that it breaks, if it breaks one.
 
     Attributes:
-        name: for the test's id.
         make: makes it.
         batches: a strategy.
         breaks: the law.
         judged: by which it is judged.
         worlds: numbers of ranks.
-        sync: whose sync is judged.
     """
 
     name: str
@@ -37,24 +38,32 @@ class Specimen:
     breaks: Law | None = None
     judged: Laws = laws.DEFAULT
     worlds: Sequence[int] = (2, 3)
-    sync: str = "distmetrics"
 
     def __str__(self) -> str:
         return self.name
 
 
+def judged(specimen: Specimen, seed: int, examples: int) -> Report:
+    """Return what the kit says of it."""
+    options: Any = {"laws": specimen.judged, "world_sizes": specimen.worlds, "max_examples": examples}
+    return check_metric(specimen.make, specimen.batches, seed=seed, **options)
+
+
 class Total(Metric):
-    """The sum of all numbers; right, and what most mutants are made from."""
+    """The sum of all numbers; right, and what most mutants are made from. ``more`` are states of a subclass."""
 
     full_state_update = False
+    more: ClassVar[Mapping[str, tuple[Any, Any]]] = {}
     total: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+        for name, (default, reduce) in {"total": (WIDE, "sum"), **self.more}.items():
+            own = copy.deepcopy(default)
+            self.add_state(name, own if isinstance(own, list) else torch.as_tensor(own), reduce)
 
     def update(self, x: Tensor) -> None:
-        self.total += x.double().sum()
+        self.total += x.to(self.total.dtype).sum()
 
     def compute(self) -> Any:
         return self.total
@@ -62,6 +71,12 @@ class Total(Metric):
 
 class Mergeable:
     """A metric without torchmetrics: it merges itself, and what it holds always counts, also if it saw no data."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        raise NotImplementedError
 
     def merge_state(self, others: Sequence[Any]) -> None:
         raise NotImplementedError

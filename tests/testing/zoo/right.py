@@ -6,7 +6,7 @@ import importlib
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torchmetrics as tm
@@ -17,8 +17,7 @@ from distmetrics import all_gather_cat, all_reduce, from_function, mean
 from distmetrics.testing import function, inputs, laws
 from distmetrics.testing.laws import Laws
 from tests.testing.zoo.base import Mergeable, Specimen, Total
-from tests.testing.zoo.mutants_numerics import total_of
-from tests.testing.zoo.mutants_values import indexed
+from tests.testing.zoo.mutants import indexed, total_of
 
 OF_BATCHES = "what it is updated with is of a batch, and not of samples"
 INTEGERS = laws.DEFAULT | laws.WORLD_SIZE | laws.LARGE_COUNTS  # the value follows from counts alone
@@ -32,11 +31,8 @@ def ordered(chosen: Laws = laws.DEFAULT) -> Laws:
 class Ordered(Total):
     """All numbers, in order."""
 
+    more: ClassVar = {"seen": ([], "cat")}
     seen: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("seen", [], dist_reduce_fx="cat")
 
     def update(self, x: Tensor) -> None:
         self.seen.append(x)
@@ -48,9 +44,7 @@ class Ordered(Total):
 class BatchTotals(Ordered):
     """The sum of each batch, in order: a list state without a reduction."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("seen", [], dist_reduce_fx=None)
+    more: ClassVar = {"seen": ([], None)}
 
     def update(self, x: Tensor) -> None:
         if x.numel():
@@ -63,8 +57,7 @@ class BatchTotals(Ordered):
 class Lazy(Mergeable):
     """Sums by column; how many there are is known from the first batch on."""
 
-    def __init__(self) -> None:
-        self.sums: Tensor | None = None
+    sums: Tensor | None
 
     def update(self, x: Tensor, y: Tensor) -> None:
         added = torch.cat([x, y], dim=1).double().sum(0)
@@ -84,8 +77,7 @@ class Lazy(Mergeable):
 class Words(Mergeable):
     """How often each word occurs: a dict state."""
 
-    def __init__(self) -> None:
-        self.votes: Counter[str] = Counter()
+    votes: Counter[str]
 
     def update(self, candidates: list[str], references: list[str]) -> None:
         self.votes.update(word for sentence in [*candidates, *references] for word in sentence.split())
@@ -104,8 +96,7 @@ class Words(Mergeable):
 class EverySampleOnce(Mergeable):
     """The mean of all samples, each once, however often it was repeated to fill a batch."""
 
-    def __init__(self) -> None:
-        self.seen: dict[int, float] = {}
+    seen: dict[int, float]
 
     def update(self, x: Tensor, indices: Tensor) -> None:
         self.seen |= dict(zip(indices.tolist(), x.tolist(), strict=True))
@@ -153,11 +144,11 @@ class Spread(Total):
 class Extremes(Total):
     """Maximum, minimum and a flag, of three dtypes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("high", torch.tensor(-torch.inf), dist_reduce_fx="max")
-        self.add_state("low", torch.tensor(torch.inf, dtype=torch.float64), dist_reduce_fx="min")
-        self.add_state("negative", torch.tensor(False), dist_reduce_fx="max")
+    more: ClassVar = {
+        "high": (-torch.inf, "max"),
+        "low": (torch.tensor(torch.inf, dtype=torch.float64), "min"),
+        "negative": (False, "max"),
+    }
 
     def update(self, x: Tensor) -> None:
         if x.numel():
