@@ -38,14 +38,6 @@ def test_the_import_test_can_fail() -> None:
     assert "rich" in loaded_by("import distmetrics", prelude="import rich")
 
 
-def test_without_torch_one_sentence_and_the_command() -> None:
-    code = "import sys; sys.modules['torch'] = None; import distmetrics"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "import distmetrics needs torch, which is not installed." in done.stderr
-    assert "pip install torch" in done.stderr
-
-
 def test_one_version() -> None:
     import distlint
     import distmetrics

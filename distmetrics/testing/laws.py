@@ -21,7 +21,7 @@ the single process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -475,8 +475,8 @@ def REPLICA_NEUTRAL(runs: Runs) -> None:
     It breaks where a state is not a function of the samples: random numbers, the rank, the time.
     A layout raises an error then. Compute states from the samples alone.
     """
-    for mesh in _meshes(runs, "ranks with the same samples", lambda mesh: mesh.axes(SAME)):
-        parts, expected = _of_shards(runs, mesh)
+    what = "ranks with the same samples"
+    for mesh, parts, expected in _meshes(runs, what, lambda mesh: mesh.axes(SAME)):
         # Ranks that differ are an error.
         _compare(runs, mesh, parts, parts, expected, " of the shards alone", instead=expected)
 
@@ -488,9 +488,8 @@ def AXIS_ORDER(runs: Runs) -> None:
 
     It breaks where ``update`` or ``compute`` reads the rank. Compute from the samples alone.
     """
-    for mesh in _meshes(runs, "two axes that can be swapped", _others):
+    for mesh, parts, expected in _meshes(runs, "two axes that can be swapped", _others):
         shards, others = mesh.axes(SHARD), _others(mesh)
-        parts, expected = _of_shards(runs, mesh)
         for axes in ([*shards, *others], [*reversed(others), *shards]):
             swapped = Mesh({axis: mesh.sizes[axis] for axis in axes}, mesh.roles)
             note = f" with the axes in the order {axes}"
@@ -509,8 +508,7 @@ def OWNER_ONLY(runs: Runs) -> None:
 
     It breaks where ``update`` writes to data that ranks share. Keep data in the metric's states.
     """
-    for mesh in _meshes(runs, "an owner", lambda mesh: mesh.owned):
-        parts, expected = _of_shards(runs, mesh)
+    for mesh, parts, expected in _meshes(runs, "an owner", lambda mesh: mesh.owned):
         others = tuple(part + part for part in reversed(parts))
         _compare(runs, mesh, parts, others, expected, " of the owners alone")
 
@@ -564,22 +562,16 @@ def _others(mesh: Mesh) -> list[str]:
     return [axis for axis in mesh.sizes if axis not in shards]
 
 
-def _meshes(runs: Runs, what: str, has_it: Callable[[Mesh], Any]) -> Iterable[Mesh]:
-    """Return the meshes that have something.
-
-    Raises:
-        NotJudged: there are none.
-    """
+def _meshes(
+    runs: Runs, what: str, has_it: Callable[[Mesh], Any]
+) -> Iterator[tuple[Mesh, Shards, Any]]:
+    """Yield the meshes that have something, what each shard has, and the value of so many ranks."""
     kept = list(filter(has_it, runs.meshes))
     if not kept:
         raise NotJudged(f"no layout has {what}")
-    return kept
-
-
-def _of_shards(runs: Runs, mesh: Mesh) -> tuple[Shards, Any]:
-    """Return what each shard has, and the value of a world of as many ranks."""
-    parts = runs.parts(len(mesh.along(0, mesh.axes(SHARD))))
-    return parts, runs.values(parts)[0]
+    for mesh in kept:
+        parts = runs.parts(len(mesh.along(0, mesh.axes(SHARD))))
+        yield mesh, parts, runs.values(parts)[0]
 
 
 def _compare(

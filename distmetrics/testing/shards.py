@@ -276,23 +276,21 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     from rank to rank; all on the first rank; all on the last one.
     """
     n = len(batches)
-    places = range(n)
-    ways: dict[str, tuple[list[int], int]] = {}  # each batch's rank, and the number of ranks
-    for world in world_sizes:
-        ways[f"in turn, {world} ranks"] = [place % world for place in places], world
-        ways[f"in runs, {world} ranks"] = [place * world // n for place in places], world
-        ways[f"all on the last of {world}"] = [world - 1] * n, world
-        ways[f"all on the first of {world}"] = [0] * n, world
-    for label, wanted in {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}.items():
-        world = min(max(wanted, 1), _MOST)
-        ways[f"{label} ranks"] = [place * world // n for place in places], world
-    doubling = [min((place + 1).bit_length(), _MOST) - 1 for place in places]
-    ways["doubling"] = doubling, max(doubling, default=0) + 1
     made: dict[str, Shards] = {}
-    for label, (ranks, world) in ways.items():
-        if (ranks, world) not in [ways[each] for each in made]:
-            made[label] = deal(batches, ranks, world)
-    return made
+    for world in world_sizes:
+        made[f"in turn, {world} ranks"] = in_turn(batches, world)
+        made[f"in runs, {world} ranks"] = in_runs(batches, world)
+        made[f"all on the last of {world}"] = deal(batches, [world - 1] * n, world)
+        made[f"all on the first of {world}"] = deal(batches, [0] * n, world)
+    fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
+    for label, world in fewer.items():
+        made[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
+    doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
+    made["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
+    labels: dict[Any, str] = {}
+    for label, shards in made.items():
+        labels.setdefault(identities(shards), label)
+    return {label: made[label] for label in labels.values()}
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:

@@ -85,23 +85,6 @@ def test_verdicts_on_threads_and_processes_are_the_same(backend: str) -> None:
     assert "batch-split" in broken(check_metric(MeanOfMeans, NUMBERS[:2], **options))
 
 
-def mean_of_ranks(batches: list[Any]) -> Tensor:
-    """A function in which ranks weigh the same."""
-    x = torch.cat([torch.zeros(0), *(batch[0] for batch in batches)])
-    return dm.mean(x.mean() if len(x) else torch.tensor(0.0), weight=1)
-
-
-def on_some_ranks(batches: list[Any]) -> Tensor:
-    """And one that hangs a cluster."""
-    x = torch.tensor(float(sum(len(batch[0]) for batch in batches)))
-    return dm.all_reduce(x) if batches else x
-
-
-def test_functions_with_their_own_collectives() -> None:
-    assert "single-is-sharded" in broken(check_metric(mean_of_ranks, NUMBERS, max_examples=1))
-    assert broken(check_metric(on_some_ranks, NUMBERS, max_examples=1)) == ["no-hang"]
-
-
 @settings(max_examples=2)
 @given(st.integers(1, 3))
 def test_a_check_may_stand_in_a_test_of_hypothesis(n: int) -> None:

@@ -54,7 +54,6 @@ class Total(Metric):
 
     full_state_update = False
     more: ClassVar[Mapping[str, tuple[Any, Any]]] = {}
-    total: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +66,11 @@ class Total(Metric):
 
     def compute(self) -> Any:
         return self.total
+
+
+def changed(more: Mapping[str, tuple[Any, Any]] | None = None, **parts: Any) -> type[Total]:
+    """Make a metric that is ``Total`` but for these states and methods."""
+    return type("Changed", (Total,), {"more": more or {}, **parts})
 
 
 class Mergeable:

@@ -1,11 +1,11 @@
-"""Metrics that break one law each; the number of the law stands in the docstring."""
+"""Metrics that break one law each."""
 
 from __future__ import annotations
 
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,33 +15,13 @@ from torch import Tensor
 from distmetrics import all_reduce, broadcast, current
 from distmetrics.testing import function, laws
 from distmetrics.testing.inputs import aggregation
-from tests.testing.zoo.base import WIDE, Mergeable, Specimen, Total
+from tests.testing.zoo.base import WIDE, Mergeable, Specimen, Total, changed
 
-# Wrong under some sharding.
-
-
-class MeanOfRanks(Total):
-    """1: averages the ranks' totals, as ``sync_dist=True`` does by default."""
-
-    more: ClassVar = {"ranks": (0, "sum")}
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.ranks = torch.tensor(1)
-
-    def compute(self) -> Tensor:
-        return self.total / self.ranks
-
-
-class RankInTheValue(Total):
-    """2: all ranks but the first add something of their own."""
-
-    def compute(self) -> Tensor:
-        return self.total + (current().rank > 0)
+# What takes more than an expression.
 
 
 class HighestFromZero(Mergeable):
-    """3: a rank without data holds 0, which is higher than any negative number."""
+    """A rank without data holds 0, which is higher than any negative number."""
 
     high: Tensor | None
 
@@ -59,15 +39,8 @@ class HighestFromZero(Mergeable):
         return torch.tensor(0.0) if self.high is None else self.high
 
 
-class ContentOfEmptyBatch(Total):
-    """4: the mean of a batch times its size, NaN without samples."""
-
-    def update(self, x: Tensor) -> None:
-        self.total += x.double().mean() * x.numel()
-
-
 class ForgetsWeights(Mergeable):
-    """5: a merged mean is right, but has the weight of one of its parts when it is merged again."""
+    """A merged mean is right, but has the weight of one of its parts when it is merged again."""
 
     def reset(self) -> None:
         self.mean, self.count = WIDE, 0
@@ -87,173 +60,8 @@ class ForgetsWeights(Mergeable):
         return self.mean
 
 
-class LastScale(Total):
-    """6: totals in the unit that the last rank was told."""
-
-    more: ClassVar = {"scale": (1.0, lambda rows: rows[-1])}
-
-    def update(self, x: Tensor, scale: float) -> None:  # type: ignore[override]
-        super().update(x)
-        if x.numel():
-            self.scale = torch.tensor(scale)
-
-    def compute(self) -> Tensor:
-        return self.total * self.scale
-
-
-class Tour(Total):
-    """7: the length of the way from sample to sample and back to the first; two ranks may change places."""
-
-    more: ClassVar = {"places": ([], "cat")}
-
-    def update(self, x: Tensor) -> None:
-        self.places.append(x)  # type: ignore[operator]
-
-    def compute(self) -> Tensor:
-        places = torch.cat(self.places) if isinstance(self.places, list) else self.places
-        return (places - places.roll(1)).abs().sum()
-
-
-class TotalOfABatch(Total):
-    """8: divides by the number of batches."""
-
-    more: ClassVar = {"batches": (0, "sum")}
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.batches += bool(x.numel())
-
-    def compute(self) -> Tensor:
-        return self.total / self.batches
-
-
-class FloatTotal(Total):
-    """9: float32 totals, whose last bit depends on the order."""
-
-    more: ClassVar = {"total": (0.0, "sum")}
-
-
-class CountsPadding(Total):
-    """10: is told which samples they are, and does not look."""
-
-    def update(self, x: Tensor, indices: Tensor) -> None:  # type: ignore[override]
-        super().update(x)
-
-
-# Wrong in how they keep their state.
-
-
-class CountsLooks(Total):
-    """11: the second look gets another value than the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looks = [0]
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.looks[0] = 0
-
-    def compute(self) -> Tensor:
-        self.looks[0] += 1
-        return self.total + self.looks[0]
-
-
-class NeverComputesAgain(Total):
-    """12: keeps the first value for ever, and forgets to throw it away in ``update``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[Tensor] = []
-
-    def compute(self) -> Tensor:
-        if not self.kept:
-            self.kept.append(self.total)
-        return self.kept[0]
-
-    def reset(self) -> None:
-        super().reset()
-        self.kept.clear()
-
-
-class DividesInPlace(Total):
-    """12: computing changes the state that it computes from, which a sync puts back."""
-
-    def compute(self) -> Tensor:
-        self.total /= 2
-        return self.total
-
-
-class ChangesLocalState(Total):
-    """13: computing changes a local state behind the sync's back."""
-
-    more: ClassVar = {"looks": (0, "sum")}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[str, Any] = {}
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.held["looks"] = self.looks
-
-    def compute(self) -> Tensor:
-        for looks in self.held.values():
-            looks += 1
-        return self.total
-
-
-class ResetForgetsOne(Total):
-    """16: one of two states survives ``reset``."""
-
-    more: ClassVar = {"high": (-torch.inf, "max")}
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        if x.numel():
-            self.high = torch.maximum(self.high, x.max())  # type: ignore[has-type]
-
-    def compute(self) -> tuple[Any, ...]:
-        return self.total, self.high
-
-    def reset(self) -> None:
-        high = self.high
-        super().reset()
-        self.high = high
-
-
-class CheckpointLacksOne(Total):
-    """17: ``state_dict`` leaves the total out."""
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        found = super().state_dict(*args, **kwargs)
-        found.pop(f"{kwargs.get('prefix', '')}total", None)
-        return found
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        return super().load_state_dict(state_dict, strict=False, assign=assign)
-
-
-class PickleLacksOne(Total):
-    """17: the pickled metric has no data."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "total": WIDE.clone()}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        other = type(self).__new__(type(self))
-        other.__setstate__(copy.deepcopy(super().__getstate__(), memo))
-        return other
-
-
-class WiderAfterSync(Total):
-    """18: float32 in one process, float64 after a sync."""
-
-    more: ClassVar = {"total": (0.0, lambda rows: rows.double().sum(0))}
-
-
 class AsksTheWorld(Mergeable):
-    """23: takes the world's size for that of the group that was synced."""
+    """Takes the world's size for that of the group that was synced."""
 
     def reset(self) -> None:
         self.total, self.ranks = WIDE, 1
@@ -269,8 +77,97 @@ class AsksTheWorld(Mergeable):
         return self.total * self.ranks / current().world_size
 
 
+class Remembers(Total):
+    """Has an attribute that is no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: list[Any] = []
+
+    def forget(self, *x: Tensor) -> None:
+        self.memory.clear()
+        super().update(*x) if x else super().reset()
+
+
+class CountsLooks(Remembers):
+    """The second look gets another value than the first."""
+
+    update = Remembers.forget
+
+    def compute(self) -> Tensor:
+        self.memory.append(0)
+        return self.total + len(self.memory)
+
+
+class NeverComputesAgain(Remembers):
+    """Keeps the first value until it is reset."""
+
+    reset = Remembers.forget
+
+    def compute(self) -> Any:
+        self.memory.append(self.total)
+        return self.memory[0]
+
+
+class ChangesLocalState(Remembers):
+    """Computing changes a local state behind the sync's back."""
+
+    more: ClassVar = {"looks": (0, "sum")}
+
+    def update(self, x: Tensor) -> None:
+        super().update(x)
+        self.memory[:] = [self.looks]
+
+    def compute(self) -> Tensor:
+        for looks in self.memory:
+            looks += 1
+        return self.total
+
+
+class ResetForgetsOne(Total):
+    """One of two states survives ``reset``."""
+
+    more: ClassVar = {"high": (-torch.inf, "max")}
+
+    def update(self, x: Tensor) -> None:
+        super().update(x)
+        self.high = torch.cat([self.high.reshape(1), x]).max()
+
+    def compute(self) -> tuple[Any, ...]:
+        return self.total, self.high
+
+    def reset(self) -> None:
+        high = self.high
+        super().reset()
+        self.high = high
+
+
+class CheckpointLacksOne(Total):
+    """``state_dict`` leaves the total out."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().state_dict(*args, **kwargs)
+        found.pop(f"{kwargs.get('prefix', '')}total", None)
+        return found
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        return super().load_state_dict(state_dict, strict=False, assign=assign)
+
+
+class PickleLacksOne(Total):
+    """The pickled metric has no data."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "total": WIDE.clone()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other = type(self).__new__(type(self))
+        other.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return other
+
+
 class SharedCache(Total):
-    """24: a cache of the class, so that the second metric gets the first one's value."""
+    """A cache of the class, so that the second metric gets the first one's value."""
 
     cache = threading.local()
 
@@ -284,90 +181,14 @@ class SharedCache(Total):
         return self.cache.value
 
 
-# Wrong in their collectives.
-
-
-def total_of(batches: list[Any]) -> Tensor:
-    return sum((x.double().sum() for (x,) in batches), WIDE)
-
-
-def as_often_as_rank_0(batches: list[Any]) -> Tensor:
-    """14: as many rounds as rank 0 has batches."""
-    for _ in range(int(broadcast(torch.tensor(len(batches)), src=0))):
-        all_reduce(torch.tensor(1))
-    return all_reduce(total_of(batches))
-
-
-def one_round_a_batch(batches: list[Any]) -> Tensor:
-    """14: as many rounds as the rank with the most batches."""
-    rounds = int(all_reduce(torch.tensor(len(batches)), "max"))
-    padded = [*batches, *[(torch.zeros(0),)] * (rounds - len(batches))]
-    return sum((all_reduce(total_of([batch])) for batch in padded), WIDE)
-
-
-def only_with_data(batches: list[Any]) -> Tensor:
-    """15: a rank without data stays away."""
-    return all_reduce(total_of(batches)) if batches else WIDE
-
-
-def as_long_as_the_data(batches: list[Any]) -> Tensor:
-    """15: sends float64 or, without data, the default dtype of an empty list."""
-    mine = torch.tensor([float(total_of(batches))], dtype=torch.float64 if batches else torch.float32)
-    return torch.stack(current().all_gather(mine)).sum()
-
-
-# Wrong for certain numbers.
-
-
-class SquaresInInputDtype(Total):
-    """19: squares bfloat16 numbers in bfloat16."""
-
-    more: ClassVar = {"sums": (torch.zeros(2, dtype=torch.float64), "sum"), "count": (0, "sum")}
-
-    def update(self, x: Tensor) -> None:
-        self.sums += torch.stack([x.double().sum(), (x * x).double().sum()])
-        self.count += x.numel()
-
-    def compute(self) -> Tensor:
-        mean, square = self.sums / self.count
-        return square - mean * mean
-
-
-class FloatCount(Total):
-    """20: counts in float32."""
-
-    more: ClassVar = {"count": (0.0, "sum")}
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.count += x.numel()
-
-    def compute(self) -> Any:
-        return self.count
-
-
-class CancellingVariance(SquaresInInputDtype):
-    """21: the difference of two large numbers in float32."""
-
-    more: ClassVar = {"sums": (torch.zeros(2), "sum"), "count": (0, "sum")}
-
-    def update(self, x: Tensor) -> None:
-        self.sums += torch.stack([x.sum(), (x * x).sum()])
-        self.count += x.numel()
-
-
-class DropsNan(Total):
-    """22: a NaN of one rank vanishes in the sum over ranks."""
-
-    more: ClassVar = {"total": (0.0, lambda rows: rows.nansum(0))}
-
-
 class Seen(dict[int, Tensor]):
     """A container of a class of the user's, into which the sync does not look."""
 
 
-class NanWhereItIs(DropsNan):
-    """22: only the rank that has the NaN gets it. The sync refuses lists and dicts that differ on an empty rank."""
+class NanWhereItIs(Total):
+    """Only the rank that has the NaN gets it. The sync refuses lists and dicts that differ on an empty rank."""
+
+    more: ClassVar = {"total": (0.0, lambda rows: rows.nansum(0))}
 
     def __init__(self) -> None:
         super().__init__()
@@ -385,24 +206,6 @@ class NanWhereItIs(DropsNan):
         self.mine.clear()
 
 
-# Wrong on meshes.
-
-
-class AddsNoise(Total):
-    """25: its state is no function of the samples."""
-
-    def update(self, x: Tensor) -> None:
-        super().update(x)
-        self.total += 1e-9 * torch.rand((), dtype=torch.float64)
-
-
-class KnowsItsNumber(Total):
-    """26: takes the even ranks of a large job for those that need a correction."""
-
-    def compute(self) -> Tensor:
-        return self.total + (current().world_size > 4 and current().rank % 2 == 0)
-
-
 class First(threading.Event):
     """The first number that rank 0 of a world saw."""
 
@@ -410,7 +213,7 @@ class First(threading.Event):
 
 
 class AsksRankZero(Total):
-    """27: uses what rank 0 has told all ranks, whether its samples count or not."""
+    """Uses what rank 0 has told all ranks, whether its samples count or not."""
 
     worlds: ClassVar[weakref.WeakKeyDictionary[Any, First]] = weakref.WeakKeyDictionary()
     lock = threading.Lock()
@@ -429,6 +232,66 @@ class AsksRankZero(Total):
     def compute(self) -> Tensor:
         self.first().wait(10)
         return self.total + self.first().value
+
+
+def total_of(batches: list[Any]) -> Tensor:
+    return sum((x.double().sum() for (x,) in batches), WIDE)
+
+
+def as_often_as_rank_0(batches: list[Any]) -> Tensor:
+    for _ in range(int(broadcast(torch.tensor(len(batches)), src=0))):
+        all_reduce(torch.tensor(1))
+    return all_reduce(total_of(batches))
+
+
+def one_round_a_batch(batches: list[Any]) -> Tensor:
+    """As many rounds as the rank with the most batches."""
+    rounds = int(all_reduce(torch.tensor(len(batches)), "max"))
+    padded = [*batches, *[(torch.zeros(0),)] * (rounds - len(batches))]
+    return sum((all_reduce(total_of([batch])) for batch in padded), WIDE)
+
+
+def as_long_as_the_data(batches: list[Any]) -> Tensor:
+    """Sends float64 or, without data, the default dtype of an empty list."""
+    mine = torch.tensor([float(total_of(batches))], dtype=torch.float64 if batches else torch.float32)
+    return torch.stack(current().all_gather(mine)).sum()
+
+
+def tour(metric: Any) -> Tensor:
+    """The length of the way from sample to sample and back to the first; two ranks may change places."""
+    places = torch.cat(metric.places) if isinstance(metric.places, list) else metric.places
+    return (places - places.roll(1)).abs().sum()
+
+
+def once(metric: Any, x: Tensor) -> None:
+    Total.update(metric, x)
+    metric.ranks = torch.tensor(1)
+
+
+def last_scale(metric: Any, x: Tensor, scale: float) -> None:
+    Total.update(metric, x)
+    if x.numel():
+        metric.scale = torch.tensor(scale)
+
+
+def adds(amount: Callable[[Tensor], Any], to: str = "total") -> Callable[..., None]:
+    """Return an ``update`` that adds something of a batch to a state, and the samples' sum to the total."""
+
+    def update(self: Any, x: Tensor) -> None:
+        if to != "total":
+            Total.update(self, x)
+        setattr(self, to, getattr(self, to) + amount(x))
+
+    return update
+
+
+def variance(metric: Any) -> Tensor:
+    mean, square = metric.sums[:2] / metric.sums[2]
+    return square - mean * mean
+
+
+def sums(x: Tensor) -> Tensor:
+    return torch.stack([x.double().sum(), (x * x).double().sum(), torch.tensor(float(x.numel())).double()])
 
 
 Batches = list[Any]
@@ -461,41 +324,69 @@ ROUNDED = of_numbers(
 FAR = of_numbers(lambda _, x: (16 + x + torch.arange(len(x)) / 7,), min_batches=2, min_samples=4, low=0.0)
 THREE, MORE = aggregation(min_batches=3, max_batches=3), aggregation(min_batches=4, max_batches=6)
 ABOVE, FOUR = aggregation(low=0.25), aggregation(low=0.25, min_batches=4)
-TWO = aggregation(min_batches=2)
+TWO, TWO_ABOVE = aggregation(min_batches=2), aggregation(min_batches=2, low=0.25)
+FLOAT, SUMS = (0.0, "sum"), torch.zeros(3)
+
+# Averages the ranks' totals, as ``sync_dist=True`` does by default.
+MEAN_OF_RANKS = changed({"ranks": (0, "sum")}, update=once, compute=lambda self: self.total / self.ranks)
+RANK_IN_VALUE = changed(compute=lambda self: self.total + (current().rank > 0))
+# NaN without samples.
+MEAN_TIMES_SIZE = changed(update=adds(lambda x: x.double().mean() * x.numel()))
+LAST_SCALE = changed(
+    {"scale": (1.0, lambda rows: rows[-1])}, update=last_scale, compute=lambda self: self.total * self.scale
+)
+TOUR = changed({"places": ([], "cat")}, update=lambda self, x: self.places.append(x), compute=tour)
+TOTAL_OF_A_BATCH = changed(
+    {"batches": FLOAT},
+    update=adds(lambda x: bool(x.numel()), "batches"),
+    compute=lambda self: self.total / self.batches,
+)
+FLOAT_TOTAL = changed({"total": FLOAT})
+COUNTS_PADDING = changed(update=lambda self, x, indices: Total.update(self, x))
+DIVIDES_IN_PLACE = changed(compute=lambda self: self.total.div_(2))
+WIDER_AFTER_SYNC = changed({"total": (0.0, lambda rows: rows.double().sum(0))})
+# Squares bfloat16 numbers in bfloat16.
+SQUARES = changed({"sums": (SUMS.double(), "sum")}, update=adds(sums, "sums"), compute=variance)
+FLOAT_COUNT = changed({"count": FLOAT}, update=adds(Tensor.numel, "count"), compute=lambda self: self.count)
+# The difference of two large numbers in float32.
+CANCELS = changed({"sums": (SUMS, "sum")}, update=adds(lambda x: sums(x).float(), "sums"), compute=variance)
+# A NaN of one rank vanishes in the sum over ranks.
+DROPS_NAN = changed({"total": (0.0, lambda rows: rows.nansum(0))})
+ADDS_NOISE = changed(update=adds(lambda x: x.double().sum() + 1e-9 * torch.rand((), dtype=torch.float64)))
+# Takes the even ranks of a large job for those that need a correction.
+KNOWS_ITS_NUMBER = changed(compute=lambda self: self.total + (current().world_size > 4 and current().rank % 2 == 0))
 
 MUTANTS = [
-    Specimen("mean-of-ranks", MeanOfRanks, aggregation(min_batches=2, low=0.25), laws.SINGLE_IS_SHARDED),
-    Specimen("rank-in-the-value", RankInTheValue, TWO, laws.RANKS_AGREE),
+    Specimen("mean-of-ranks", MEAN_OF_RANKS, TWO_ABOVE, laws.SINGLE_IS_SHARDED),
+    Specimen("rank-in-the-value", RANK_IN_VALUE, TWO, laws.RANKS_AGREE),
     Specimen("highest-from-zero", HighestFromZero, aggregation(high=-0.25), laws.EMPTY_RANK_IS_NEUTRAL),
-    Specimen("content-of-empty-batch", ContentOfEmptyBatch, TWO, laws.EMPTY_BATCH_IS_NEUTRAL),
+    Specimen("content-of-empty-batch", MEAN_TIMES_SIZE, TWO, laws.EMPTY_BATCH_IS_NEUTRAL),
     Specimen("forgets-weights", ForgetsWeights, TWO, laws.ASSOCIATIVE),
-    Specimen("last-scale", LastScale, SCALED, laws.RANK_ORDER),
-    Specimen("tour", Tour, aggregation(min_batches=2, min_samples=2), laws.SAMPLE_ORDER, worlds=(2,)),
-    Specimen("total-of-a-batch", TotalOfABatch, ABOVE, laws.BATCH_SPLIT),
-    Specimen("float-total", FloatTotal, ROUNDED, laws.WORLD_SIZE, laws.DEFAULT | laws.WORLD_SIZE),
-    Specimen(
-        "counts-padding", CountsPadding, indexed(low=0.25), laws.PADDING_REMOVED, laws.DEFAULT | laws.PADDING_REMOVED
-    ),
+    Specimen("last-scale", LAST_SCALE, SCALED, laws.RANK_ORDER),
+    Specimen("tour", TOUR, aggregation(min_batches=2, min_samples=2), laws.SAMPLE_ORDER, worlds=(2,)),
+    Specimen("total-of-a-batch", TOTAL_OF_A_BATCH, ABOVE, laws.BATCH_SPLIT),
+    Specimen("float-total", FLOAT_TOTAL, ROUNDED, laws.WORLD_SIZE, laws.DEFAULT | laws.WORLD_SIZE),
+    Specimen("padding", COUNTS_PADDING, indexed(low=0.25), laws.PADDING_REMOVED, laws.DEFAULT | laws.PADDING_REMOVED),
     Specimen("counts-looks", CountsLooks, TWO, laws.SYNC_IS_IDEMPOTENT),
     Specimen("never-computes-again", NeverComputesAgain, ABOVE, laws.OBSERVATION),
-    Specimen("divides-in-place", DividesInPlace, ABOVE, laws.OBSERVATION),
+    Specimen("divides-in-place", DIVIDES_IN_PLACE, ABOVE, laws.OBSERVATION),
     Specimen("changes-local-state", ChangesLocalState, TWO, laws.STATE_RESTORED),
     Specimen("reset-forgets-one", ResetForgetsOne, TWO, laws.RESET_IS_NEW),
     Specimen("checkpoint-lacks-one", CheckpointLacksOne, ABOVE, laws.ROUND_TRIP),
     Specimen("pickle-lacks-one", PickleLacksOne, ABOVE, laws.ROUND_TRIP),
-    Specimen("wider-after-sync", WiderAfterSync, TWO, laws.DTYPE_KEPT),
+    Specimen("wider-after-sync", WIDER_AFTER_SYNC, TWO, laws.DTYPE_KEPT),
     Specimen("asks-the-world", AsksTheWorld, ABOVE, laws.SUBGROUP),
     Specimen("shared-cache", SharedCache, FOUR, laws.COLLECTION),
     Specimen("as-often-as-rank-0", function(as_often_as_rank_0), THREE, laws.SAME_SEQUENCE),
     Specimen("one-round-a-batch", function(one_round_a_batch), MORE, laws.SAME_SEQUENCE),
-    Specimen("only-with-data", function(only_with_data), TWO, laws.NO_HANG),
+    Specimen("only-with-data", function(lambda mine: all_reduce(total_of(mine)) if mine else WIDE), TWO, laws.NO_HANG),
     Specimen("as-long-as-the-data", function(as_long_as_the_data), TWO, laws.NO_HANG),
-    Specimen("squares", SquaresInInputDtype, FAR, laws.LOW_PRECISION, laws.DEFAULT | laws.LOW_PRECISION),
-    Specimen("float-count", FloatCount, TWO, laws.LARGE_COUNTS, laws.DEFAULT | laws.LARGE_COUNTS),
-    Specimen("cancelling-variance", CancellingVariance, TWO, laws.SHIFT, laws.DEFAULT | laws.SHIFT),
-    Specimen("drops-nan", DropsNan, TWO, laws.NAN_EVERYWHERE),
+    Specimen("squares", SQUARES, FAR, laws.LOW_PRECISION, laws.DEFAULT | laws.LOW_PRECISION),
+    Specimen("float-count", FLOAT_COUNT, TWO, laws.LARGE_COUNTS, laws.DEFAULT | laws.LARGE_COUNTS),
+    Specimen("cancelling-variance", CANCELS, TWO, laws.SHIFT, laws.DEFAULT | laws.SHIFT),
+    Specimen("drops-nan", DROPS_NAN, TWO, laws.NAN_EVERYWHERE),
     Specimen("nan-where-it-is", NanWhereItIs, TWO, laws.NAN_EVERYWHERE),
-    Specimen("adds-noise", AddsNoise, TWO, laws.REPLICA_NEUTRAL, laws.LAYOUTS),
-    Specimen("knows-its-number", KnowsItsNumber, TWO, laws.AXIS_ORDER, laws.LAYOUTS),
+    Specimen("adds-noise", ADDS_NOISE, TWO, laws.REPLICA_NEUTRAL, laws.LAYOUTS),
+    Specimen("knows-its-number", KNOWS_ITS_NUMBER, TWO, laws.AXIS_ORDER, laws.LAYOUTS),
     Specimen("asks-rank-zero", AsksRankZero, FOUR, laws.OWNER_ONLY, laws.LAYOUTS),
 ]
