@@ -279,10 +279,7 @@ def _smallest(
     broken: LawBroken,
     tries: int,
 ) -> tuple[Case, LawBroken]:
-    """Return the smallest case that breaks a law, from one of some of which the last one does.
-
-    Ranks, batches and samples are left out, one at a time, until none can be any more.
-    """
+    """Leave out ranks, batches and samples of a case, the last one, until the law holds without."""
 
     def verdict(case: Case) -> LawBroken | None:
         found = law.verdict(runs_on(case))

@@ -318,10 +318,7 @@ def _brief(error: BaseException | None, notes: Sequence[str] = ()) -> Element:
 
 
 def _comparable(error: BaseException | None) -> str:
-    """Return what equal failures share: addresses differ from rank to rank.
-
-    An error of ours has one text on all ranks, which names the line of each.
-    """
+    """Return what equal failures share: an error of ours has one text, which names each line."""
     text = f"{type(error).__name__}: {error}"
     if hasattr(error, _ATTRIBUTE) and not isinstance(error, DistmetricsError):
         text = str(ExceptionChainRepr(_elements(error)))

@@ -20,7 +20,7 @@ from distmetrics import RepeatedSamplesWarning, sync_and_compute
 from distmetrics.data import exact
 from distmetrics.testing import run
 from tests.acceptance import ROOT
-from tests.programs import run_program
+from tests.programs import Program
 
 DATA = torch.arange(11.0)
 
@@ -163,4 +163,5 @@ def test_no_guard_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTMETRICS_GUARD", "off")
     assert warned(lambda comm: evaluate(padded(comm))) == []
     code = "import distmetrics, torch.utils.data as d; print(d.DataLoader.__iter__.__module__)"
-    assert run_program(["-c", code], cwd=ROOT, env=os.environ).stdout == "torch.utils.data.dataloader\n"
+    done = Program(["-c", code], cwd=ROOT, env=os.environ, fresh=True).end(timeout=90)
+    assert done.stdout == "torch.utils.data.dataloader\n"

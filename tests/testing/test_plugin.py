@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-import distmetrics.testing.plugin  # noqa: F401  (loaded once: each run inside a test would load torch anew)
+from distmetrics.errors import PeerLostError
+from distmetrics.testing import Outcome
+from distmetrics.testing.plugin import failure_of  # loaded once: each run inside a test would load torch anew
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -124,6 +126,13 @@ def check_failures(result: pytest.RunResult, backend: str) -> None:
         ]
     )
     assert "distmetrics/comm" not in result.stdout.str(), "a user's failure is not shown through our own lines"
+
+
+def test_equal_failures_are_shown_once_and_what_began_it_last() -> None:
+    errors = [PeerLostError("rank 1 failed"), ValueError("no such file"), ValueError("no such file")]
+    failed = [Outcome(rank, error=error) for rank, error in enumerate(errors)]
+    labels = [label for *_, label in failure_of(failed, 3, "threads").chain]
+    assert labels == ["^ rank 0 let down by what is shown below", "^ ranks 1-2 of 3, on threads"]
 
 
 @pytest.mark.gloo
