@@ -1,7 +1,6 @@
 """``grad_norm`` over layouts, beside one process and ``torch.nn.utils.get_total_norm``.
 
     python -m benchmarks.grad_norm                 # writes results/grad_norm.csv
-    python -m benchmarks.grad_norm --repeats 5     # printed only
 
 A row of blocks, as of a transformer, on four or eight processes of gloo. One process runs it whole;
 each rank then runs its blocks on its part of what went into them there, and back from its part of
@@ -25,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmarks.common import RESULTS, parser, seconds_of, slowest
+from benchmarks.common import RESULTS, arguments, slowest, spans_in_turns
 from distmetrics import grad_norm, layout
 from distmetrics.testing import run
 
@@ -184,10 +183,10 @@ def norms(comm: Any, name: str, blocks: int = 4, width: int = 10) -> dict[float,
     }
 
 
-def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict[str, Any]:
-    """Return one row of the table, with this rank's times in milliseconds by way."""
+def measure(comm: Any, name: str, repeats: int) -> dict[str, Any]:
+    """Return the norms of one layout, with the begin and end of each repeat by way."""
     torch.set_num_threads(1)
-    wanted, mine, over = gradients(name, blocks, width)
+    wanted, mine, over = gradients(name, blocks=8, width=128)
     ways: dict[str, Callable[[], Any]] = {
         "ours": lambda: grad_norm(mine, comm=over),
         "torch": lambda: of_torch(mine),
@@ -199,30 +198,23 @@ def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict
     except RuntimeError as error:
         row["torch"] = str(error).partition("\n")[0][:60].replace(",", "")
         del ways["torch"]
-    row["times"] = {way: [] for way in ways}
-    for _ in range(repeats + 1):
-        for way, call in ways.items():
-            dist.barrier()
-            row["times"][way].append(1000 * seconds_of(call))
+    row["spans"] = spans_in_turns(ways, repeats, block=min(10, repeats), meet=dist.barrier)
     return row
 
 
 def main() -> None:
     """Measure, print, write."""
-    ask = parser(__doc__)
-    ask.add_argument("--repeats", type=int, default=60)
-    ask.add_argument("--only", nargs="*", default=[*PROCESSES])
-    args = ask.parse_args()
+    args = arguments(__doc__, repeats=(60, 2))
     rows = []
-    for name in args.only:
-        ranks = run(PROCESSES[name], measure, name, args.repeats, 8, 128, backend="gloo")
+    for name, processes in PROCESSES.items():
+        ranks = run(processes, measure, name, args.repeats, backend="gloo")
         median = {
-            way: statistics.median(slowest([rank["times"][way][1:] for rank in ranks]))
-            for way in ranks[0]["times"]
+            way: statistics.median(slowest([rank["spans"][way] for rank in ranks]))
+            for way in ranks[0]["spans"]
         }
         ours, wanted, theirs = (ranks[0][key] for key in ("ours", "right", "torch"))
         assert {rank["ours"] for rank in ranks} == {ours}
-        row: dict[str, Any] = {"layout": name, "processes": PROCESSES[name]}
+        row: dict[str, Any] = {"layout": name, "processes": processes}
         row |= {"one process": f"{wanted:.7g}", "grad_norm": f"{ours:.7g}"}
         row |= {"difference": f"{abs(ours - wanted) / wanted:.0e}"}
         row |= {"get_total_norm": theirs if isinstance(theirs, str) else f"{theirs:.7g}"}
@@ -232,7 +224,7 @@ def main() -> None:
         row["torch / ours"] = f"{median['torch'] / median['ours']:.2f}" if is_there else ""
         print(row, flush=True)
         rows.append(row)
-    if args.repeats >= 60 and len(rows) == len(PROCESSES):
+    if args.is_whole:
         with (RESULTS / "grad_norm.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
             writer.writeheader()

@@ -5,9 +5,7 @@ gloo group whose store is rank 0's, meet in a barrier, and sync for the first ti
 counts; how long torch takes to join is told beside it. Then one rank is late, so that the others'
 guards ask each other; a verdict would be a false one. Load: one busy process a core.
 
-    python -m benchmarks.guard_start                          # 50 starts of each, about an hour
-    python -m benchmarks.guard_start --starts 6 --worlds 2 16
-    python -m benchmarks.guard_start --out benchmarks/results/guard_start.json
+    python -m benchmarks.guard_start        # 50 starts of each, an hour; JSON in benchmarks/results
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import distmetrics as dm
-from benchmarks.common import parser, versions, write_json
+from benchmarks.common import arguments, versions, write_json
 from distmetrics import DistmetricsError, GroupCommunicator, guard
 from distmetrics.guard.watchdog import Watchdog
 
@@ -141,23 +138,19 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> dict[st
 
 
 def main() -> None:
-    """Measure, print, and write where asked; exit code 1 for a false verdict or a missing guard."""
-    ask = parser(__doc__)
-    ask.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
-    ask.add_argument("--starts", type=int, default=50, help="of each world, half under load")
-    ask.add_argument("--out", type=Path, help="file of the results")
-    args = ask.parse_args()
+    """Measure, print, write; exit code 1 for a false verdict or a missing guard."""
+    args = arguments(__doc__, starts=(50, 2), worlds=(len(WORLDS), 1))
     rows = []
     halves = ((False, args.starts - args.starts // 2), (True, args.starts // 2))
-    for world_size in args.worlds:
+    for world_size in WORLDS[: args.worlds]:
         for loaded, count in halves:
             for mode in ("on", "off") if count else ():
                 row = measure(world_size, mode, count, loaded=loaded)
                 rows.append(row)
                 print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    if args.out is not None:
+    if args.is_whole:
         known = {"machine": platform.platform(), "cores": os.cpu_count(), **versions()}
-        write_json(args.out.name, {**known, "rows": rows}, args.out.parent)
+        write_json("guard_start.json", {**known, "rows": rows})
     bad = ("false_verdicts", "silent_ranks", "without_guard")
     raise SystemExit(any(row[key] for row in rows for key in bad))
 

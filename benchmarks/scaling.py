@@ -13,7 +13,7 @@ from typing import Any
 
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from benchmarks.common import RESULTS, parser, plotted, write_json
+from benchmarks.common import RESULTS, arguments, plotted, write_json
 from benchmarks.sync_cases import collection
 from distmetrics import explain
 
@@ -57,7 +57,7 @@ def plot(by_name: dict[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     """Simulate, print, write JSON and plot."""
-    parser(__doc__).parse_args()
+    args = arguments(__doc__)
     cases = {
         "confusion matrix of 1000 classes": MulticlassConfusionMatrix(1000, validate_args=False),
         "20 metrics of 10 classes": collection(compute_groups=False),
@@ -69,8 +69,9 @@ def main() -> None:
         theirs = f"{row['torchmetrics_rounds']:4} rounds"
         theirs += f" {row['torchmetrics_received'] / 2**20:12.3f} MiB"
         print(f"{row['metrics']:34} W={row['world_size']:<6} {said}   torchmetrics {theirs}")
-    write_json("scaling.json", rows)
-    plot(by_name)
+    if args.is_whole:
+        write_json("scaling.json", rows)
+        plot(by_name)
 
 
 if __name__ == "__main__":
