@@ -26,8 +26,6 @@ from benchmarks.common import arguments, write_json
 from distmetrics import guard
 from distmetrics.launch.spawn import launch
 
-RANKS = range(2, 17)  # of a world
-WORLD_SECONDS = (5.0, 60.0)
 KILLED = 0.15  # of the worlds
 
 
@@ -98,10 +96,13 @@ def _equal(found: Any, wanted: Any) -> None:
         raise AssertionError(f"got {found}, one process has {wanted}")
 
 
-def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
-    """Run one world to its end; return how it ended, and this process's memory and files."""
-    choice = random.Random(seed)
-    seconds, ranks = choice.uniform(*WORLD_SECONDS), choice.choice(RANKS)
+def one_world(seed: int, ranks: int, seconds: float) -> dict[str, Any]:
+    """Run a world of up to so many ranks and seconds to its end; return how it ended.
+
+    With it, this process's memory and files.
+    """
+    choice, process = random.Random(seed), psutil.Process()
+    seconds, ranks = choice.uniform(5.0, seconds), choice.choice(range(2, ranks + 1))
     killed = choice.randrange(ranks) if choice.random() < KILLED else -1
     ended = launch(soak, ranks, seed, seconds, killed, limit=seconds + 90)
     errors = {outcome.rank: repr(outcome.error) for outcome in ended if outcome.error is not None}
@@ -128,12 +129,11 @@ def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
 
 def main() -> None:
     """Run, print and write; exit code 1 for a false verdict or a wrong result."""
-    args = arguments(__doc__, minutes=(20.0, 0.1))
-    process = psutil.Process()
+    args = arguments(__doc__, minutes=(20.0, 0.1), ranks=(16, 3), seconds=(60.0, 6.0))
     worlds: list[dict[str, Any]] = []
     until = time.monotonic() + 60 * args.minutes
     while time.monotonic() < until:
-        world = one_world(len(worlds), process)
+        world = one_world(len(worlds), args.ranks, args.seconds)
         worlds.append(world)
         ran = f"{world['world_size']:2} ranks, {world['seconds']:4.0f} s, {world['calls']:6} calls"
         ended = f"killed {world['killed']:2}, wrong {world['wrong'] or 'none'}"
