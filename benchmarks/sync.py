@@ -111,10 +111,10 @@ def show(case: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the cases, print them, write JSON."""
-    args = arguments(__doc__, repeats=(50, 2))
+    args = arguments(__doc__, repeats=(50, 2), cases=(len(CHOSEN), 1), worlds=(len(WORLDS), 1))
     cases = []
-    for name in CHOSEN:
-        for world_size in WORLDS:
+    for name in CHOSEN[: args.cases]:
+        for world_size in WORLDS[: args.worlds]:
             ranks = run(world_size, measure, name, args.repeats, backend="gloo")
             cases.append(summary(name, world_size, ranks))
             show(cases[-1])

@@ -34,7 +34,6 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     ask.add_argument("--sample", type=int, default=60, help="classes that are run on gloo too")
     ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
-    ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute, reset as often")
     ask.add_argument("--out", type=Path, help="folder; default results/ if everything is run")
     return ask.parse_args(words)
 
@@ -55,7 +54,7 @@ def main() -> int:
         chosen = [case for case in chosen if case.name in sample]
     sizes = [] if args.backend == "gloo" else args.world_sizes
     peer = args.backend == "threads" and not args.no_peer
-    plan = Plan(sizes, peer, sample, args.epochs)
+    plan = Plan(sizes, peer, sample)
     start = time.monotonic()
     rows, missing = _run(chosen, plan)
     took = time.monotonic() - start
