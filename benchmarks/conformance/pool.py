@@ -153,7 +153,6 @@ class Plan:
     """Which questions to ask."""
 
     sizes: Sequence[int]  # world sizes of the threads
-    peer: bool  # whether torchmetrics' own sync is run
     # names of the cases that distmetrics also syncs on gloo, between 3 ranks
     sample: frozenset[str]
 
@@ -184,7 +183,7 @@ def _rows(case: Case, plan: Plan, worlds: dict[int, World]) -> Iterator[Row]:
             if size == GLOO_SIZE and in_sample:
                 ranks = worlds[size].ask(by_distmetrics, case.name, layout)
                 found.append(("distmetrics", "gloo", ranks))
-            is_peers = plan.peer and size in plan.sizes and size in TORCHMETRICS_SIZES
+            is_peers = size in plan.sizes and size in TORCHMETRICS_SIZES
             if is_peers and layout in TORCHMETRICS_LAYOUTS:
                 ranks = worlds[size].ask(by_torchmetrics, case.name, layout)
                 found.append(("torchmetrics", "gloo", ranks))
