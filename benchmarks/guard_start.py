@@ -2,8 +2,8 @@
 
 Each start is a job of its own: its ranks fork from a process that has imported everything, join a
 gloo group whose store is rank 0's, meet in a barrier, and sync for the first time. The slowest rank
-counts; how long torch takes to join is told beside it. Then one rank is late, so that the others'
-guards ask each other; a verdict would be a false one. Load: one busy process a core.
+counts. Then one rank is late, so that the others' guards ask each other; a verdict would be a false
+one. Load: one busy process a core.
 
     python -m benchmarks.guard_start        # 50 starts of each, an hour; JSON in benchmarks/results
 """
@@ -38,7 +38,6 @@ LIMIT = 120.0  # seconds in which a job must have ended
 class Told(NamedTuple):
     """What a rank sends home: seconds, what it raised, and whether it has a guard."""
 
-    joining: float
     first: float
     error: str
     has_guard: bool
@@ -49,7 +48,6 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     url = f"tcp://127.0.0.1:{port}"
-    began = time.perf_counter()
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=world_size)
     dist.barrier()
     seconds, error = 0.0, ""
@@ -63,7 +61,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
         dm.all_reduce(torch.ones(2), name="second")
     except DistmetricsError as raised:
         error = str(raised).partition("\n")[0]
-    home.send(Told(begun - began, seconds, error, not error and has_guard()))
+    home.send(Told(seconds, error, not error and has_guard()))
     dist.destroy_process_group()
 
 
@@ -129,7 +127,6 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> dict[st
         "starts": starts,
         "median": statistics.median(slowest),
         "longest": max(slowest),
-        "joining": max((rank.joining for rank in told), default=LIMIT),
         "false_verdicts": len(errors),
         "silent_ranks": world_size * starts - len(told),
         "without_guard": without,

@@ -102,20 +102,13 @@ def judged(
 
 
 def run_cell(python: str, strategy: str, devices: int, folder: Path) -> dict[str, Any]:
-    """Run one cell in a process of its own, and another one for the parts after one that fails."""
+    """Run one cell in a process of its own; what follows a part that fails is not run."""
     out = folder / f"{strategy}{devices}-{abs(hash(python))}.json"
     parts = [part for part in PARTS if devices > 1 or part != "uneven"]
-    problems: dict[str, str] = {}
-    cell: dict[str, Any] = {}
-    while parts:
-        cause = run_parts(python, [strategy, str(devices), str(out), *parts], strategy, devices)
-        cell = json.loads(out.read_text()) if out.exists() else {}
-        parts = [part for part in parts if part not in cell]
-        if parts:
-            problems[parts.pop(0)] = cause
-    if len(problems) > 1 and len(set(problems.values())) == 1 and "float32" in problems:
-        problems = {"float32": problems["float32"]}  # nothing can be run: told once
-    return cell | {"problems": problems}
+    cause = run_parts(python, [strategy, str(devices), str(out), *parts], strategy, devices)
+    cell: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    missing = [part for part in parts if part not in cell]
+    return cell | {"problems": dict.fromkeys(missing[:1], cause)}
 
 
 def run_parts(python: str, arguments: Sequence[str], strategy: str, devices: int) -> str:
