@@ -15,6 +15,8 @@ percentile of steps in flight is asked to be within 5 % of that of ``load``. The
 makes the copy, is told apart: a block has one. Small metrics are over in it.
 
     python -m benchmarks.async_sync             # writes results/async_sync.json
+
+It needs the extra ``bench-conformance``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import distmetrics as dm
 from benchmarks.common import arguments, write_json
-from benchmarks.sync_cases import CASES
+from benchmarks.sync_cases import CASES, training_step
 from distmetrics.testing import run
 from distmetrics.tree import flatten
 
@@ -40,25 +40,6 @@ PARTS = ("first", "in flight", "rest", "all")
 WAYS = ("alone", "load", "async", "blocking")
 IN_BACKGROUND = ("load", "async")
 CHOSEN = ("counts", "mAP")
-WIDTH = 512
-
-
-class Training:
-    """A small model of two ranks, and how long its steps take."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU()] * 4
-        self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 10)))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.batch, self.labels = torch.randn(16, WIDTH), torch.arange(16) % 10
-
-    def step(self) -> None:
-        """Make one step."""
-        self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(self.batch), self.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
 
 
 def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
@@ -77,7 +58,7 @@ def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
 
 
 def block(
-    training: Training, way: str, metrics: Any, whole: Any, least: int
+    step: Callable[[], Any], way: str, metrics: Any, whole: Any, least: int
 ) -> dict[str, list[float]]:
     """Return the seconds of the first step, of those in flight, and of the others.
 
@@ -90,7 +71,7 @@ def block(
         began = time.perf_counter()
         if index == 0:
             is_done = begin(way, metrics, whole)
-        training.step()
+        step()
         taken = time.perf_counter() - began
         in_flight = way in IN_BACKGROUND and not is_done()
         seconds["first" if index == 0 else "in flight" if in_flight else "rest"].append(taken)
@@ -119,14 +100,14 @@ def has_same_bits(metrics: Any) -> bool:
 
 def measured(comm: Any, case: str, rounds: int, least: int) -> dict[str, Any]:
     """Measure on one rank."""
-    training = Training()
+    step = training_step(16)
     metrics = CASES[case].make(comm.rank, comm.world_size)
     whole = CASES[case].make(0, 1)
     same = has_same_bits(metrics)
     seconds = {way: defaultdict[str, list[float]](list) for way in WAYS}
     for index in range(rounds + 1):
         for way in WAYS if index % 2 else WAYS[::-1]:
-            taken = block(training, way, metrics, whole, least)
+            taken = block(step, way, metrics, whole, least)
             for part in taken if index else ():  # the first block makes what is kept
                 seconds[way][part] += taken[part]
     return {"same bits": same, "seconds": {way: {**each} for way, each in seconds.items()}}
@@ -162,9 +143,9 @@ def show(case: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, print the tables, write JSON."""
-    args = arguments(__doc__, rounds=(20, 1), steps=(200, 20))
+    args = arguments(__doc__, rounds=(20, 1), steps=(200, 20), cases=(len(CHOSEN), 1))
     results = {}
-    for case in CHOSEN:
+    for case in CHOSEN[: args.cases]:
         per_rank = run(2, measured, case, args.rounds, args.steps, backend="gloo")
         results[case] = summary(per_rank)
         show(case, results[case])

@@ -26,18 +26,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from torchmetrics import MeanMetric
 
 import distmetrics as dm
 from benchmarks.common import arguments, write_json
+from benchmarks.sync_cases import training_step
 from distmetrics.testing import run
 
 WINDOW = 50  # steps between two flushes
 WARM_UP = 2 * WINDOW
 COUNTS = [1, 20, 200]  # names
-WIDTH = 512
 _SLOW = 200  # names from which on only ours, by hand and the limit are measured
 
 Way = tuple[Callable[[Tensor], Any], Callable[[], Any]]  # for the loss of a step, at its end
@@ -152,11 +151,7 @@ def steps(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     The ways take turns step by step, in another order each time. ``logging`` is what of a step is
     spent in the calls of a way: steps of ranks that wait for each other differ by more.
     """
-    torch.manual_seed(0)
-    layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU()] * 4
-    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 10)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch, labels = torch.randn(8, WIDTH), torch.arange(8)
+    step = training_step(8)
     names = [f"train/name_{index}" for index in range(count)]
     ways = list(WAYS)[:4] if count >= _SLOW else list(WAYS)
     loggers = {way: WAYS[way](names) for way in ways}
@@ -168,10 +163,7 @@ def steps(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
         for way in order.sample(ways, len(ways)):
             note, flush = loggers[way]
             began = time.perf_counter()
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            loss = step()
             done = time.perf_counter()
             note(loss)
             if is_last:
@@ -205,8 +197,9 @@ def measured(_comm: Any, counts: list[int], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print the table, write JSON."""
-    args = arguments(__doc__, rounds=(20, 1))
-    found = run(2, measured, COUNTS, args.rounds, backend="gloo")[0]
+    args = arguments(__doc__, rounds=(20, 1), counts=(len(COUNTS), 1))
+    asked = COUNTS[: args.counts], args.rounds
+    found = run(2, measured, *asked, backend="gloo")[0]
     for count, ways in found.items():
         raw = ways["raw"]["step"]
         print(f"{count} names: a step of raw DDP {1e3 * raw:.2f} ms")

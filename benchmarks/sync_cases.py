@@ -1,4 +1,4 @@
-"""What the benchmarks of a sync have alike: metrics of one rank, updated with its shard."""
+"""What is synced, and beside which step: metrics of one rank, updated with its shard; DDP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.conformance import prepare
 
@@ -22,6 +23,24 @@ class Case(NamedTuple):
 
     title: str  # for people
     make: Callable[[int, int], Any]  # ``make(rank, world_size)`` returns the metrics, updated
+
+
+def training_step(batch_size: int, width: int = 512) -> Callable[[], Tensor]:
+    """Return a step of DDP that takes some milliseconds, and returns its loss."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(width, width), nn.ReLU()] * 4
+    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, CLASSES)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, labels = torch.randn(batch_size, width), torch.arange(batch_size) % CLASSES
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
