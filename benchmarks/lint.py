@@ -5,8 +5,8 @@ All run over one copy of the corpus, in turn, with two processes each.
     python -m venv peers && peers/bin/pip install torchfix fixit
     python -m benchmarks.lint FOLDER… --peers peers/bin/python   # any folders of Python files
 
-Without ``--peers`` they are installed into a temporary environment. Wall time is what a user waits;
-CPU time is what the work costs, and is steadier on a machine that others use as well.
+Wall time is what a user waits; CPU time is what the work costs, and is steadier on a machine that
+others use as well.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,19 +93,6 @@ def lines(files: Sequence[Path]) -> int:
     return sum(path.read_bytes().count(b"\n") for path in files)
 
 
-@contextmanager
-def peers(python: Path | None) -> Iterator[Path]:
-    """The interpreter that has the peers."""
-    if python is not None:
-        yield python
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        found = Path(folder) / "bin" / "python"
-        subprocess.run([found, "-m", "pip", "install", "--quiet", "torchfix", "fixit"], check=True)
-        yield found
-
-
 def compare(folder: Path, peer: Path, repeats: int) -> dict[str, list[Run]]:
     """All tools over the same files, in turn."""
     cache = folder.parent / "cache"
@@ -169,14 +154,14 @@ def main() -> None:
     """Measure, print, write JSON."""
     ask = parser(__doc__)
     ask.add_argument("corpus", nargs="+", type=Path, help="folders of Python files")
-    ask.add_argument("--peers", type=Path, help="an interpreter with torchfix and fixit")
+    ask.add_argument("--peers", type=Path, required=True, help="their interpreter")
     ask.add_argument("--repeats", type=int, default=3)
     args = ask.parse_args()
-    with tempfile.TemporaryDirectory() as temporary, peers(args.peers) as peer:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "corpus"
         files = copy(args.corpus, folder)
         print(f"{len(files)} files, {lines(files)} lines, {JOBS} processes")
-        found = compare(folder, peer, args.repeats)
+        found = compare(folder, args.peers, args.repeats)
         rows = growth(files, Path(temporary))
     goals = summarise(found, rows)
     for name, value in goals.items():

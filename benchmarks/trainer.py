@@ -272,15 +272,16 @@ def main() -> None:
     if sys.argv[1:2] == ["--rank"]:
         way, count, taken, out = sys.argv[2:]
         on_rank(way, int(count), int(taken), Path(out))
-    args = arguments(__doc__, rounds=(3, 1), steps=(400, 100))
+    args = arguments(__doc__, rounds=(3, 1), steps=(400, 100), names=(len(NAMES), 1))
+    asked = NAMES[: args.names]
     seen: dict[str, dict[int, list[Times]]]
-    seen = {way: {names: [] for names in NAMES} for way in WAYS}
+    seen = {way: {names: [] for names in asked} for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        for _, names, way in itertools.product(range(args.rounds), NAMES, WAYS):
+        for _, names, way in itertools.product(range(args.rounds), asked, WAYS):
             seen[way][names].append(train(way, names, args.steps, Path(folder) / "times.json"))
     found = {way: {names: median(each) for names, each in by.items()} for way, by in seen.items()}
     print("two gloo ranks, a step of a tiny model over one of the raw loop; median of the rounds")
-    for (way, by), names in itertools.product(found.items(), NAMES):
+    for (way, by), names in itertools.product(found.items(), asked):
         times = by[names]
         rounds = f"({100 * times['lowest']:+.0f} to {100 * times['highest']:+.0f})"
         steps = f"{1e3 * times['step']:6.2f} ms, raw {1e3 * times['raw']:6.2f} ms"
