@@ -35,7 +35,6 @@ from benchmarks.sync_cases import training_step
 from distmetrics.testing import run
 
 WINDOW = 50  # steps between two flushes
-WARM_UP = 2 * WINDOW
 COUNTS = [1, 20, 200]  # names
 _SLOW = 200  # names from which on only ours, by hand and the limit are measured
 
@@ -145,7 +144,7 @@ WAYS: dict[str, Callable[[list[str]], Way]] = {
 }
 
 
-def steps(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+def steps(count: int, rounds: int, warm: int) -> dict[str, dict[str, list[float]]]:
     """Return the seconds of steps of each way, of those that flush and of the others.
 
     The ways take turns step by step, in another order each time. ``logging`` is what of a step is
@@ -158,7 +157,7 @@ def steps(count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     order = random.Random(0)  # the same on all ranks
     kinds = ("plain", "flush", "logging plain", "logging flush")
     seconds: dict[str, dict[str, list[float]]] = {way: {kind: [] for kind in kinds} for way in ways}
-    for index in range(-WARM_UP, rounds * WINDOW):
+    for index in range(-warm, rounds * WINDOW):
         is_last = index % WINDOW == WINDOW - 1
         for way in order.sample(ways, len(ways)):
             note, flush = loggers[way]
@@ -184,21 +183,21 @@ def per_step(seconds: dict[str, list[float]], part: str = "") -> float:
     return ((WINDOW - 1) * plain + flush) / WINDOW
 
 
-def measured(_comm: Any, counts: list[int], rounds: int) -> dict[str, Any]:
+def measured(_comm: Any, counts: list[int], rounds: int, warm: int) -> dict[str, Any]:
     """Return the seconds of steps, and of the calls in them, by names and ways, on one rank."""
     found = {}
     for count in counts:
         found[str(count)] = {
             way: {"step": per_step(seconds), "calls": per_step(seconds, "logging ")}
-            for way, seconds in steps(count, rounds).items()
+            for way, seconds in steps(count, rounds, warm).items()
         }
     return found
 
 
 def main() -> None:
     """Measure, print the table, write JSON."""
-    args = arguments(__doc__, rounds=(20, 1), counts=(len(COUNTS), 1))
-    asked = COUNTS[: args.counts], args.rounds
+    args = arguments(__doc__, rounds=(20, 1), warm=(2 * WINDOW, 2), counts=(len(COUNTS), 1))
+    asked = COUNTS[: args.counts], args.rounds, args.warm
     found = run(2, measured, *asked, backend="gloo")[0]
     for count, ways in found.items():
         raw = ways["raw"]["step"]
