@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.common import RESULTS, parser, table, versions
-from benchmarks.frameworks_programs import (
+from benchmarks.frameworks_cases import (
     FRAMEWORKS,
     LENGTHS,
     WORLDS,
