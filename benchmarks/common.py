@@ -1,4 +1,4 @@
-"""What several benchmarks share: command lines, facts, tables, files of results, times, plots."""
+"""What several benchmarks share: command lines, facts, tables, files of results, times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ __all__ = [
     "garbage_kept",
     "join_elastic",
     "parser",
-    "plotted",
     "read_table",
     "seconds_of",
     "slowest",
@@ -171,16 +170,3 @@ def spans_in_turns(
 def slowest(ranks: Iterable[Sequence[tuple[float, float]]]) -> list[float]:
     """Return the milliseconds of each repeat on its slowest rank."""
     return [1e3 * max(end - start for start, end in each) for each in zip(*ranks, strict=True)]
-
-
-@contextlib.contextmanager
-def plotted(path: Path, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
-    """Yield the axes of a figure that is written when the block is over."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
-    yield axes
-    figure.savefig(path, dpi=120)
